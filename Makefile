@@ -1,7 +1,7 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The library, and the modules with dependencies of their own.
+# The library, and the modules with their own dependencies.
 MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
 # GOWORK=off: a module must build by its own go.mod.
 # GORACE: a program with the race detector ends at once, and not after a second.

@@ -41,7 +41,7 @@ func (s *State) Coarsen(entries int) {
 	}
 }
 
-// halved returns log in half as many entries, in memory of their own.
+// halved returns log in half as many entries, in new memory.
 func halved(log []entry) []entry {
 	odd := len(log) % 2 // the oldest stays alone then
 	short := append(make([]entry, 0, len(log)/2+odd), log[:odd]...)

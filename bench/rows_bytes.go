@@ -80,7 +80,7 @@ func (l *lab) bytesInMemory(peer peers.Peer) (sample, error) {
 			return nil
 		}
 		for i := range len(l.keys) {
-			// Each key is a string of its own, which the limiter may keep or let go.
+			// Each key is a separate string, which the limiter may keep or let go.
 			if _, err := limiter.Take(context.Background(), fmt.Sprintf("client-%014d", i)); err != nil {
 				failed = err
 			}

@@ -133,7 +133,7 @@ func (l *lab) growLogInRedis(ctx context.Context, config peers.Config) (sample, 
 		return sample{}, err
 	}
 	defer limiter.Close()
-	key := fmt.Sprintf("log-%d", time.Now().UnixNano()) // a log of its own for each pass
+	key := fmt.Sprintf("log-%d", time.Now().UnixNano()) // a new log for each pass
 	if err := fillLog(ctx, limiter, config.Quota, key); err != nil {
 		return sample{}, err
 	}

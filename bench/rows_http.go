@@ -113,7 +113,7 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 	if err != nil {
 		return sample{}, err
 	}
-	first, err := clientRequests(n) // with strings of their own, which limiters may keep: see walk
+	first, err := clientRequests(n) // with separate strings, which limiters may keep: see walk
 	if err != nil {
 		return sample{}, err
 	}

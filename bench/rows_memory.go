@@ -49,7 +49,7 @@ func walks(p pattern) func() [][]string {
 // walk returns the keys that a goroutine asks for before it begins again: a
 // power of two of them, and if possible twice as many as there are keys. They
 // are picked before the measurement, because to draw from Zipf's distribution
-// takes longer than to decide. Each is a string of its own, as each request brings
+// takes longer than to decide. Each is a separate string, as each request brings
 // one: a limiter that kept a key's string would compare it with itself, at no cost.
 func walk(p pattern, seed uint64) []string {
 	const most = 1 << 20

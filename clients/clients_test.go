@@ -1,5 +1,5 @@
 // Package clients_test tests weir with unmodified clients of GitHub's API: they
-// behave as they do with GitHub. It is a module of its own, so that
+// behave as they do with GitHub. It is a separate module, so that
 // they are not in the product's.
 package clients_test
 

@@ -12,7 +12,7 @@
 //
 //	weir.yaml:4: policies.cor is no policy of the program; did you mean core? It uses core, search
 //
-// A program may have keys of its own in the file: see [Options].
+// A program may have its own keys in the file: see [Options].
 package config
 
 import (

@@ -78,7 +78,7 @@ func (c *Config) syncedOptions() *synced.Options {
 	return &synced.Options{Sync: c.sync, Lows: lows}
 }
 
-// openRoots returns the roots, with clients of their own: one that hangs keeps no
+// openRoots returns the roots, with their own clients: one that hangs keeps no
 // connection from decisions.
 func (s *Stack) openRoots() ([]synced.Root, error) {
 	var roots []synced.Root

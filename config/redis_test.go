@@ -15,7 +15,7 @@ func withShard(keys string) string {
 	return "backend: redis\nredis:\n  shards:\n    - {name: a, " + keys + "}\n"
 }
 
-// writeFiles writes files, by their names, into a directory of their own.
+// writeFiles writes files, by their names, into a separate directory.
 func writeFiles(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

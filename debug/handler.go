@@ -231,7 +231,7 @@ func spark(values []int64, peak int64) string {
 	return b.String()
 }
 
-// viewRare adds what has a lock of its own.
+// viewRare adds what has its own lock.
 func (o *Observer) viewRare(v *view) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -78,7 +78,7 @@ func TestAMinuteOfDecisions(t *testing.T) {
 	}
 }
 
-// A decision without the shared counts has a row of its own besides its outcome's.
+// A decision without the shared counts has its own row besides its outcome's.
 func TestDegradedDecisions(t *testing.T) {
 	o, pass := newAt(nil)
 	o.decide(began, observe.OutcomeAllowed, "core", "", 0)

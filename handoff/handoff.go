@@ -4,7 +4,7 @@
 // none of it.
 //
 // A count is in one backend at a time. A backend begins a count only after the
-// others were asked to release it, or under a claim of its own that has not
+// others were asked to release it, or under its own claim that has not
 // expired. To move a count, call Release on the backend that holds it. From then
 // on that backend rejects decisions about the count with an [ElsewhereError], and
 // what it released arrives with the first decision at the new backend. Both steps

@@ -66,7 +66,7 @@ func costsInMemory() []cost {
 	}
 }
 
-// request returns a function that has h serve one request, with a header of its own
+// request returns a function that has h serve one request, with its own header
 // as net/http has it.
 func request(tb testing.TB, h http.Handler, body string) func() {
 	var reader io.Reader

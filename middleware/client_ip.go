@@ -72,7 +72,7 @@ func ClientIP(options *IPOptions) Key {
 }
 
 // IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once,
-// each under a policy of its own, all or nothing: a client with a whole /48 is
+// each under a separate policy, all or nothing: a client with a whole /48 is
 // stopped there, and one customer of a provider is not stopped by another's
 // traffic. Quotas should rise from p64 to p48. An IPv4 client, and what [ClientIP]
 // counts as one, is charged under p64 alone. Addresses are found as [ClientIP] finds them; requests without one

@@ -59,7 +59,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	th := throttler.New(b, nil)
 	options := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, Observer: log}
 	open, local, closed := policy("open", per(3, time.Hour)), policy("local", per(3, time.Hour)), policy("closed", per(3, time.Hour))
-	// A handler that sets a rate header of its own must not pass for weir.
+	// A handler that sets its own rate header must not pass for weir.
 	lies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Remaining", "99") })
 	handler := func(p *throttler.Policy) http.Handler { return must(newMiddleware(th, everyone(p), options))(lies) }
 	none := []string{

@@ -28,7 +28,7 @@
 //
 //	middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
 //
-// A limit on all callers together is a middleware of its own, in front of the one on
+// A limit on all callers together is a separate middleware, in front of the one on
 // each caller:
 //
 //	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)

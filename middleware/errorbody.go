@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// ErrorBody is a [Dialect] of an API whose errors have a form of their own, which its clients
+// ErrorBody is a [Dialect] of an API whose errors have their own form, which its clients
 // read. Refusals and other errors of the middleware have that body, in JSON, unless
 // the client prefers application/problem+json or Options.Refuse answers.
 type ErrorBody interface {
@@ -18,7 +18,7 @@ type ErrorBody interface {
 	ErrorBody(status int, unit quota.Unit, message string) []byte
 }
 
-// errorBody returns the first of t's dialects that has bodies of its own, or nil.
+// errorBody returns the first of t's dialects that has its own bodies, or nil.
 func (t *throttle) errorBody() ErrorBody {
 	for _, d := range t.dialects {
 		if b, ok := d.(ErrorBody); ok {

@@ -74,7 +74,7 @@ func TestEarlyHintsHaveNoRateHeadersOfOthers(t *testing.T) {
 	})
 }
 
-// An upstream that has rate limits of its own, and spells the names as it likes.
+// An upstream that has its own rate limits, and spells the names as it likes.
 func upstreamWithLimits(t testing.TB, code int) *server {
 	return start(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()

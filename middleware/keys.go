@@ -82,7 +82,7 @@ func Everyone() Key {
 //
 // Subject, [BearerToken] and [APIKey] return the same key for the same subject,
 // so that a user has one count by whatever means it authenticates. Give subjects
-// of different kinds prefixes of their own, such as "user/7" and "app/7". It
+// of different kinds their own prefixes, such as "user/7" and "app/7". It
 // panics if subject is nil.
 func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	if subject == nil {

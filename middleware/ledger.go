@@ -118,7 +118,7 @@ func entryOf(r *http.Request) *entry {
 	return e
 }
 
-// newEntry returns an entry for r, in a ledger of its own if m is the outermost
+// newEntry returns an entry for r, in its own ledger if m is the outermost
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	if outer := entryOf(r); outer != nil {

@@ -24,7 +24,7 @@ type Options struct {
 	// TracerProvider is where the spans go. If nil, otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
 
-	// MaxNames is how many policies have attributes of their own, and how many shards
+	// MaxNames is how many policies have their own attributes, and how many shards
 	// and servers. Policies and shards that come later share the attribute "(stats.Others)";
 	// servers have none. If 0, 100: so many fit in the 2,000 combinations of attributes that
 	// the SDK keeps of a metric by default.

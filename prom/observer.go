@@ -18,7 +18,7 @@ type Options struct {
 	// nil, fourteen from 10 µs to 1 s.
 	Buckets []float64
 
-	// MaxNames is how many policies have series of their own, and how many shards and
+	// MaxNames is how many policies have their own series, and how many shards and
 	// servers. Policies and shards that come later share series with the label
 	// "(stats.Others)"; servers have none. If 0, 256.
 	MaxNames int

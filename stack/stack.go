@@ -88,7 +88,7 @@ type Rollout struct {
 
 // Shadow is a candidate that sees the same traffic and serves no client.
 type Shadow struct {
-	// Candidate is another store, with keys of its own: under another prefix, if the
+	// Candidate is another store, with its own keys: under another prefix, if the
 	// servers are the same. Required.
 	Candidate handoff.Store
 

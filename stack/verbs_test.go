@@ -123,7 +123,7 @@ func openShares(t *testing.T, p *throttler.Policy) (driver.Backend, error) {
 }
 
 // verb is one thing that a program asks, of a throttler and another one with the same counts. Some
-// are about limits of their own.
+// are about their own limits.
 type verb struct {
 	name  string
 	limit *throttler.Limit

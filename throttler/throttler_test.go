@@ -214,7 +214,7 @@ func TestClocksOutOfRange(t *testing.T) {
 	}
 }
 
-// refusing embeds a Backend and has a Take of its own.
+// refusing embeds a Backend and has its own Take.
 type refusing struct{ *memorybackend.Backend }
 
 func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, error) {

@@ -13,18 +13,18 @@ import (
 
 // item is the item of a partition. Its stored form is
 //
-//	1  the form's version: 2 if counts may be in items of their own, else 1
+//	1  the form's version: 2 if counts may be in separate items, else 1
 //	8  write ID, random: a writer whose reply was lost reads the item again and
 //	   compares this to learn whether its write was applied
 //	8  epoch; in version 2
-//	6  the last expiry of a count that is in an item of its own; in version 2
+//	6  the last expiry of a count that is in a separate item; in version 2
 //	for each count, the last changed at the end, with lengths as uvarints:
 //	   length, name
 //	   8 ID of the write that changed it last; in version 2
 //	   6 expiry
 //	   length, claim and state as package handoff stores them
 //
-// A count in an item of its own is stored as
+// A count in a separate item is stored as
 //
 //	1  the form's version, 3
 //	8  epoch of the partition's item; with another one, it is no longer a count
@@ -42,7 +42,7 @@ type item struct {
 	spillAt int    // bytes
 
 	writeID uint64
-	epoch   uint64 // 0 if no count is in an item of its own
+	epoch   uint64 // 0 if no count is in a separate item
 	until   int64  // the last expiry of such a count, Unix ms
 	counts  []*count
 	own     map[string]stored // counts' own items that were read, by key
@@ -58,7 +58,7 @@ type count struct {
 	expiry  int64           // Unix ms
 	raw     []byte          // as read
 	stored  *handoff.Stored // raw parsed, when it is asked for, or what takes its place
-	apart   bool            // it was read from an item of its own
+	apart   bool            // it was read from a separate item
 	changed bool
 	bytes   int // of item.bytes
 }
@@ -167,7 +167,7 @@ func (it *item) encode() (value []byte, life int64) {
 	case it.epoch == 0 && it.bytes > it.spillAt:
 		it.epoch = rand.Uint64() | 1
 	case it.until <= it.now && it.bytes <= it.spillAt:
-		it.epoch = 0 // all that was in items of their own has expired
+		it.epoch = 0 // all that was in separate items has expired
 	}
 	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
 	value = binary.BigEndian.AppendUint64(value, it.writeID)
@@ -239,7 +239,7 @@ func (it *item) find(n name) (*count, error) {
 	return c, c.parse()
 }
 
-// newCount returns the count that is stored as value in an item of its own, nil
+// newCount returns the count that is stored as value in a separate item, nil
 // if it has expired, or was written next to another item of the partition.
 func (it *item) newCount(name string, value []byte) (*count, error) {
 	r := reader{rest: value}
@@ -253,7 +253,7 @@ func (it *item) newCount(name string, value []byte) (*count, error) {
 	return &count{name: []byte(name), expiry: expiry, raw: r.rest, apart: true}, nil
 }
 
-// encodeOwn returns the stored form of c in an item of its own.
+// encodeOwn returns the stored form of c in a separate item.
 func (it *item) encodeOwn(c *count) []byte {
 	value := binary.BigEndian.AppendUint64([]byte{ownForm}, it.epoch)
 	return c.append(algorithm.AppendUint(value, 6, c.expiry))

@@ -6,7 +6,7 @@
 // the algorithms here, and writes the item unless another process has written it
 // since (cas). One item holds all counts that a decision charges, so they are
 // charged together or not at all. Counts that were not charged for a while move
-// from a long item to items of their own, which the same gets reads, so that a
+// from a long item to separate items, which the same gets reads, so that a
 // decision costs the same whatever the number of counts in the partition.
 //
 // Concurrent decisions of this process about one partition share a gets and a cas,
@@ -27,7 +27,7 @@
 // While it is open, all decisions about the server's keys fail at once, those that
 // wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
 // them. Other servers are not affected, and get none of its keys. docs/operations.md says
-// what opens a breaker; a probe reads and writes an item of its own.
+// what opens a breaker; a probe reads and writes its own item.
 //
 // A context that ends before its decision was sent is an error without
 // driver.ErrUnavailable. If it ends later, but before the item was read, the decision

@@ -37,7 +37,7 @@ func BenchmarkBackend(b *testing.B) {
 }
 
 // opener returns a function that makes empty backends on the same new servers:
-// each has a prefix of its own.
+// each has its own prefix.
 func opener(t testing.TB, n int) func(*testing.T) driver.Backend {
 	servers := make([]memcachedbackend.Server, n)
 	for i := range servers {

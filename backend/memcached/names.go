@@ -42,7 +42,7 @@ func hashOf(s string) string {
 // name is what a count is found by.
 type name struct {
 	inPartition string // in its partition's item
-	ownKey      string // Memcached's, of the item of its own; empty if it never has one
+	ownKey      string // Memcached's, of the separate item; empty if it never has one
 }
 
 func namesOf(key string, charges []quota.Charge) []name {

@@ -30,7 +30,7 @@ func perHour(quota int64) *throttler.Policy {
 	return &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
 }
 
-// process returns a throttler with clients of its own, as another process has.
+// process returns a throttler with its own clients, as another process has.
 func process(t testing.TB, clk clock.Clock, options *memcachedbackend.Options, addrs ...string) *throttler.Throttler {
 	servers := make([]memcachedbackend.Server, len(addrs))
 	for i, addr := range addrs {
@@ -405,7 +405,7 @@ func itemAt(t *testing.T, addr, key string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(value, "END\r\n"), "\r\n")
 }
 
-// ask returns the reply to a command, on a connection of its own.
+// ask returns the reply to a command, on a separate connection.
 func ask(t *testing.T, addr, command string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

@@ -10,7 +10,7 @@ import (
 )
 
 // A partition's item is read and written whole, so counts that were not charged
-// for a while are spilled from a long one: each to an item of its own. The rule is
+// for a while are spilled from a long one: each to a separate item. The rule is
 //
 //	A count is in its partition's item or, if it is not there, in its own.
 //	Decisions write the partition's item alone.
@@ -40,7 +40,7 @@ const spillAt = 8 << 10
 // spillers is how many items a spill writes at once, if there are connections.
 const spillers = 16
 
-// spill writes counts that were not charged lately to items of their own.
+// spill writes counts that were not charged lately to separate items.
 // It returns a job that removes them from the partition's item, nil if there is
 // nothing to remove. The caller is using a connection.
 func (s *server) spill(it *item) *job {

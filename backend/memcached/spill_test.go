@@ -171,7 +171,7 @@ func sequence(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge
 	return last
 }
 
-// The partition's item outlives the counts in items of their own, which are void
+// The partition's item outlives the counts in separate items, which are void
 // without it.
 func TestPartitionOutlivesSpilledCounts(t *testing.T) {
 	server := testserver.Memcached(t)

@@ -20,7 +20,7 @@ type large struct {
 // that has grown has at most twice the places that it needed.
 func largeBytes(size int) int64 { return 256 + 4*int64(size) }
 
-// larges are the large counts of a stripe. An entry has the place of its own.
+// larges are the large counts of a stripe. An entry has its own place.
 type larges struct {
 	counts []*large
 	free   []uint32

@@ -38,7 +38,7 @@ const MinMaxBytes = 1 << 20
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// MaxKeys is the most (policy, key) pairs that have a count of their own. It
+	// MaxKeys is the most (policy, key) pairs that have their own count. It
 	// is divided evenly among locks, so keys may find their part full when a
 	// little less than MaxKeys are kept. If zero, DefaultMaxKeys.
 	MaxKeys int

@@ -1,6 +1,6 @@
 package memorybackend
 
-// Counts that new keys share while there is no room for counts of their own.
+// Counts that new keys share while there is no room for their own counts.
 const (
 	// sharedCounts is how many there are for each policy, at least: one for each
 	// lock if there are more locks. More would let more newcomers through beyond

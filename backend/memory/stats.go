@@ -2,7 +2,7 @@ package memorybackend
 
 // Stats says what a Backend keeps and what it has done since New.
 type Stats struct {
-	// Keys is how many (policy, key) pairs have a count of their own. Counts that
+	// Keys is how many (policy, key) pairs have their own count. Counts that
 	// have expired are among them until a new key comes by.
 	Keys int `json:"keys" metric:"gauge"`
 

@@ -11,7 +11,7 @@ import (
 type stripe struct {
 	mu sync.Mutex
 
-	// Keeps the lock in a line of the processor's cache of its own: a goroutine that
+	// Keeps the lock alone in a line of the processor's cache: a goroutine that
 	// waits for it takes that line from the one that has it, and must not take the table.
 	_ [56]byte
 

@@ -1,5 +1,5 @@
 // Package peers adapts rate limiters to one shape, so that one load can be put
-// on each. Each adapter has a file of its own, and the settings that the
+// on each. Each adapter has a separate file, and the settings that the
 // limiter's documentation recommends.
 package peers
 

@@ -87,7 +87,7 @@ func TestMiddlewares(t *testing.T) {
 	}
 }
 
-// open opens p, in Redis on a server of its own.
+// open opens p, in Redis on a separate server.
 func open(t *testing.T, p Peer, c Config, store string) *Limiter {
 	t.Helper()
 	if store == "redis" {

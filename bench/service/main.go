@@ -1,5 +1,5 @@
 // Command service measures throttlerd next to envoyproxy/ratelimit: the same descriptors,
-// asked over gRPC, on a redis-server of its own.
+// asked over gRPC, on a separate redis-server.
 //
 //	make bench-service                             # all of it, into docs
 //	go -C bench/service run . -sample 200ms        # a look, printed only
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&s.passes, "passes", 5, "how often each service is measured")
 	flags.DurationVar(&s.sample, "sample", 2*time.Second, "length of a measurement")
 	flags.IntVar(&s.connections, "connections", 64, "gRPC connections, each with one call at a time")
-	flags.IntVar(&s.clients, "clients", 10_000, "clients, each with counts of its own")
+	flags.IntVar(&s.clients, "clients", 10_000, "clients, each with its own counts")
 	flags.DurationVar(&s.hungFor, "hung", 5*time.Second, "how long an answer is waited for while Redis hangs")
 	flags.BoolVar(&s.pins, "pin", runtime.NumCPU() > 1, "give service and Redis one core, and the load the others; if not, they share all")
 	throttlerd := flags.String("throttlerd", "", "the `program` to measure; if empty, it is built")

@@ -75,7 +75,7 @@ func goTool(ctx context.Context, dir string, env []string, args ...string) error
 	return nil
 }
 
-// descriptors is the configuration of both: keys a to e, each client with a count of its own.
+// descriptors is the configuration of both: keys a to e, each client with its own count.
 func descriptors() string {
 	var b strings.Builder
 	b.WriteString("domain: bench\ndescriptors:\n")

@@ -55,7 +55,7 @@ type rig struct {
 	losses atomic.Int32 // how often the server lost its counts
 
 	random uint64 // seed
-	runs   int    // each has keys of its own
+	runs   int    // each has its own keys
 }
 
 func newRig(t *testing.T, store, addr string) *rig {
@@ -93,7 +93,7 @@ func (r *rig) open(t *testing.T, store, addr string) driver.Backend {
 	return b
 }
 
-// account is a key with numbers of its own: what another key is answered is not in its
+// account is a key with its own numbers: what another key is answered is not in its
 // range, nor is its reset time.
 type account struct {
 	throttler.Charge

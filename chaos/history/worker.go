@@ -256,7 +256,7 @@ func returned(id int, d driver.Decision, err error) Record {
 	return r
 }
 
-// FateOf returns what err says of an operation under a context of its own.
+// FateOf returns what err says of an operation under its own context.
 func FateOf(err error) Fate {
 	switch {
 	case err == nil:

@@ -128,7 +128,7 @@ func (l *Link) Cut() {
 }
 
 // Mend ends a Cut. It returns an error if another program keeps the port: one may hold
-// it for a moment, as the local end of a connection of its own.
+// it for a moment, as the local end of a separate connection.
 func (l *Link) Mend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

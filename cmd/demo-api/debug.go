@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// debugRoutes returns what is served to the operator, on a listener of its own.
+// debugRoutes returns what is served to the operator, on a separate listener.
 func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Handler {
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
 	if len(s.Redis) > 0 {

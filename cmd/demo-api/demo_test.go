@@ -72,7 +72,7 @@ func writeConfig(t *testing.T, text string) string {
 	return file
 }
 
-// writeFiles writes files, by their names, into a directory of their own.
+// writeFiles writes files, by their names, into a separate directory.
 func writeFiles(t *testing.T, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

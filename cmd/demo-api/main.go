@@ -47,7 +47,7 @@ func main() {
 
 func init() { redis.SetLogger(noLog{}) }
 
-// noLog drops what go-redis would write to stderr in a form of its own. The errors of
+// noLog drops what go-redis would write to stderr in its own form. The errors of
 // decisions say it too.
 type noLog struct{}
 

@@ -39,7 +39,7 @@ func (o *observation) exportPolicies(table *policies.Table) {
 }
 
 func newObservation(log *slog.Logger) (*observation, error) {
-	registry := prometheus.NewRegistry() // of its own, and not the global one: tests run several demos
+	registry := prometheus.NewRegistry() // not the global one: tests run several demos
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics, err := weirprom.New(registry, nil)
 	if err != nil {

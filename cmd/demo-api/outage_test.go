@@ -19,7 +19,7 @@ import (
 
 const processConfig = "WEIR_TEST_DEMO_CONFIG"
 
-// TestDemoProcess is what startProcess starts: a demo in a process of its own, which
+// TestDemoProcess is what startProcess starts: a demo in a separate process, which
 // ends when its stdin does. Without a configuration there is nothing to do.
 func TestDemoProcess(t *testing.T) {
 	config := os.Getenv(processConfig)

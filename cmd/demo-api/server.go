@@ -69,7 +69,7 @@ func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.
 	}
 
 	log.Info("ending: no new requests, those in flight are finished; a second signal ends at once")
-	// ctx is done already: draining has a time of its own.
+	// ctx is done already: draining has its own time.
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := server.Shutdown(drain); err != nil {

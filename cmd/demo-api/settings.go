@@ -72,7 +72,7 @@ type tokens map[token]struct {
 	Plan    string `is:"the name of a policy, such as core.pro, or '*unlimited', or '*blocked'"` // core, if left out
 }
 
-// anyToken is in tokens if every token is a caller of its own.
+// anyToken is in tokens if every token is its own caller.
 const anyToken = ""
 
 func (t *tokens) UnmarshalText(text []byte) error {

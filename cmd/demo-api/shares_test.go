@@ -26,7 +26,7 @@ import (
 
 var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
 
-// dividing is demos in processes of their own that divide a quota, under load from here.
+// dividing is demos in separate processes that divide a quota, under load from here.
 type dividing struct {
 	t       *testing.T
 	window  time.Duration

@@ -250,7 +250,7 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// asGateway publishes what gateways[i] generates, under domains of its own, and asks.
+// asGateway publishes what gateways[i] generates, under its own domains, and asks.
 func (d *daemon) asGateway(m *xdstest.Manager, i int) {
 	d.t.Helper()
 	g := &gateways[i]

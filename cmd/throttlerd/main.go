@@ -3,7 +3,7 @@
 //
 //	REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:6379 RUNTIME_SUBDIRECTORY=ratelimit throttlerd
 //
-// docs/throttlerd.md has what is the same, what differs and why, and the variables of its own.
+// docs/throttlerd.md has what is the same, what differs and why, and its own variables.
 package main
 
 import (
@@ -48,7 +48,7 @@ const gcPercent = 400
 
 func init() { redis.SetLogger(noLog{}) }
 
-// noLog drops what go-redis would write to stderr in a form of its own. The errors of
+// noLog drops what go-redis would write to stderr in its own form. The errors of
 // decisions say it too.
 type noLog struct{}
 

@@ -30,7 +30,7 @@ import (
 )
 
 // streamWorkers are goroutines whose stacks have grown, for calls that come next: as many as
-// are waiting for a store on a busy service. More calls have goroutines of their own.
+// are waiting for a store on a busy service. More calls have their own goroutines.
 const streamWorkers = 256
 
 // window is how many bytes of calls a client may send before they are read. gRPC measures

@@ -166,7 +166,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	t.Logf("of %d versions %d were put in force, and %d refused", written.Load(), loads("success"), loads("error"))
 }
 
-// process is the program in a process of its own.
+// process is the program in a separate process.
 type process struct {
 	*os.Process
 	wait func() error

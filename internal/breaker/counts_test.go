@@ -24,7 +24,7 @@ func TestCounts(t *testing.T) {
 	check(window, 1, 1)
 	c.add(window, nil) // in the place of the first two
 	check(window, 2, 1)
-	c.add(window-1, nil) // by a goroutine that was late: in a step of its own
+	c.add(window-1, nil) // by a goroutine that was late: in a separate step
 	check(window, 3, 1)
 	check(window+5*step, 2, 0)
 	check(time.Hour, 0, 0)

@@ -2,7 +2,7 @@ package stats
 
 import "strings"
 
-// Others is the label of what has no series of its own.
+// Others is the label of what has no series.
 const Others = "(others)"
 
 // Label returns s as the value of a label or an attribute: it must be UTF-8, which the name

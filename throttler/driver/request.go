@@ -3,7 +3,7 @@ package driver
 import "github.com/weir-go/weir/quota"
 
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
-// one charge needs no memory of its own.
+// one charge needs no further memory.
 //
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.

@@ -80,7 +80,7 @@ func (o *outage) failure() error {
 }
 
 // report reports what became of a request under a policy, or of what is not handed over,
-// which has a line of its own in the log.
+// which has a separate line in the log.
 func (o *outage) report(policy string, result observe.Result) {
 	e := observe.Failed{Backend: o.backend, Shard: o.name, Cause: "not handed over", Policy: policy, Result: result}
 	if result != observe.ResultNotCharged {

@@ -3,7 +3,7 @@
 //
 //	go run ./cmd/demo-api/load -clients 1000 -every 400ms -for 60s http://127.0.0.1:8080
 //
-// Each client invents a token of its own, so the demo's configuration needs
+// Each client invents its own token, so the demo's configuration needs
 // "tokens: any", which make stack sets.
 //
 // Each second it prints what was served and refused, latencies, and what broke

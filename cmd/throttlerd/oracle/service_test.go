@@ -57,7 +57,7 @@ func (c client) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitR
 	return c.RateLimitServiceClient.ShouldRateLimit(ctx, req)
 }
 
-// start runs a program in the environment of envoyproxy/ratelimit, on a Redis of its own.
+// start runs a program in the environment of envoyproxy/ratelimit, on a separate Redis.
 func start(t *testing.T, program string, environ ...string) asked {
 	t.Helper()
 	root := t.TempDir()

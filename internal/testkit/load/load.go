@@ -21,7 +21,7 @@ import (
 type Config struct {
 	URLs    []string      // of the processes; each request goes to any of them
 	Path    string        // of the resource, limited by one fixed window for each token
-	Clients int           // each sends one request at a time, with a token of its own
+	Clients int           // each sends one request at a time, with its own token
 	Every   time.Duration // mean time between two requests of a client
 	Prefix  string        // of the clients' tokens
 	Seed    uint64        // of the pauses, and of the choice of a process
