@@ -8,11 +8,15 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// What a function of Lua has room for: 200 locals, and 250 registers, which are for locals
-// and the values of an expression.
+// A function of Lua has 200 locals and 250 registers. What it has room for is estimated, on the
+// safe side, by weights: those of kinds, and these. A test loads what they let through.
 const (
-	maxLocals    = 200
-	maxRegisters = 250
+	mostWeight    = 185
+	chargeWeight  = 3
+	settledWeight = 6 // more, of a charge that is settled
+	limitSettled  = 1 // more, of each of its limits
+	atMostWeight  = 1
+	logsWeight    = 22 // of the functions of logs
 )
 
 // Mode begins the kinds of a charge that is taken in another mode than Enforce: Mode plus
@@ -35,8 +39,7 @@ func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 		s.take()
 	}
 	s.end()
-	locals := s.locals()
-	return s.script.String(), locals <= maxLocals && locals+s.widest() <= maxRegisters
+	return s.script.String(), s.weight() <= mostWeight
 }
 
 type shape struct {
@@ -324,55 +327,25 @@ func (s *shape) end() {
 	s.add(words{"REPLY": strings.Join(append(costs, states...), " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
 }
 
-// locals returns how many locals the script has at once, at most.
-func (s *shape) locals() int {
-	n, nested := 36, 3 // of the frame
+// weight estimates how much room the script takes in a function.
+func (s *shape) weight() int {
+	n, charge, limit := 0, chargeWeight, 0
 	if s.settles {
-		n++
-	}
-	if s.digits {
-		n += 2
+		charge, limit = charge+settledWeight, limitSettled
 	}
 	if s.hasLog {
-		n += 20
+		n = logsWeight
+	}
+	for _, l := range s.limits {
+		n += l.weight + limit
 	}
 	for _, c := range s.charges {
-		n += 5
+		n += charge
 		if c.mode == quota.AtMost {
-			n++
-		}
-		if s.settles {
-			n += 4
-		}
-		for _, l := range c.limits {
-			n += 2 + len(l.fields) + max(1, l.locals("open")+max(l.locals("bring"), l.locals("give back"))) // what is stored comes before these
-			nested = max(nested, l.nested("bring"), l.nested("charge"), l.nested("give back"))
-			if l.asksQuota() {
-				n += 1 + l.locals("prepare")
-			}
-			if s.settles {
-				n += 2
-			} else {
-				n += l.locals("room")
-			}
+			n += atMostWeight
 		}
 	}
-	return n + nested
-}
-
-// widest returns how many values an expression has, at most: the records of a charge, with the
-// fronts of states in a reply.
-func (s *shape) widest() (values int) {
-	for _, c := range s.charges {
-		n := 0
-		for _, l := range c.limits {
-			if n += 1 + len(l.fields); l.isLog {
-				n++ // what is replied of it
-			}
-		}
-		values = max(values, n)
-	}
-	return values + 1 + 2*len(s.charges)
+	return n
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/quota"
 )
 
 // A section's name that is spelled in two ways would leave it out of the scripts, unseen.
@@ -183,14 +184,18 @@ func TestSequentialShapesLoad(t *testing.T) {
 	}
 
 	rng := testseed.Rand(t, 0)
-	for range 200 {
+	for range 400 {
+		settles := rng.IntN(2) == 0
 		charges := make([][]byte, 1+rng.IntN(8))
 		for i := range charges {
+			if mode := byte(rng.IntN(int(quota.Capped))); mode > 0 && !settles {
+				charges[i] = []byte{Mode + mode}
+			}
 			for range 1 + rng.IntN(1+16/len(charges)) {
 				charges[i] = append(charges[i], numbers[rng.IntN(len(numbers))])
 			}
 		}
-		check(rng.IntN(2) == 0, charges...)
+		check(settles, charges...)
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 // The locals of prepare, room and open are known to all that follows; bring's are known to fits.
 type kind struct {
 	name   string
+	weight int // see mostWeight
 	file   sections
 	form   string // of struct.pack
 	fields []string
@@ -41,15 +42,15 @@ type kind struct {
 // kinds has every kind, by its number in states and arguments, as package algorithm has
 // them; and no other place lists them.
 var kinds = [...]kind{
-	1: {name: "fixed window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isLone: true},
-	2: {name: "aligned window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isLone: true},
-	3: {name: "sliding window", file: readSections("algorithms/sliding_window.lua"), form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
-	4: {name: "sliding log", file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
-	5: {name: "token bucket", file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
-	6: {name: "leaky bucket", file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
-	7: {name: "calendar window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "quota$"},
+	1: {name: "fixed window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isLone: true},
+	2: {name: "aligned window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isLone: true},
+	3: {name: "sliding window", weight: 11, file: readSections("algorithms/sliding_window.lua"), form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
+	4: {name: "sliding log", weight: 14, file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
+	5: {name: "token bucket", weight: 17, file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
+	6: {name: "leaky bucket", weight: 23, file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
+	7: {name: "calendar window", weight: 9, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "quota$"},
 
-	12: {name: "in flight", file: readSections("algorithms/sliding_log.lua", "algorithms/in_flight.lua"), form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
+	12: {name: "in flight", weight: 14, file: readSections("algorithms/sliding_log.lua", "algorithms/in_flight.lua"), form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 }
 
 var (

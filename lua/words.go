@@ -2,7 +2,6 @@ package lua
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -49,30 +48,6 @@ func (l *limit) fits() string {
 		return l.expression("fits")
 	}
 	return l.words.in("cost@ <= ") + l.expression("left")
-}
-
-// locals returns how many locals that section has for those behind it.
-func (l *limit) locals(section string) int { return countNames(declared, l.file[section]) }
-
-// nested returns how many locals the blocks of that section have, at most. A loop has
-// three of its own.
-func (l *limit) nested(section string) int {
-	text := l.file[section]
-	return countNames(declaredInside, text) + 4*strings.Count(text, "for ")
-}
-
-var (
-	declared       = regexp.MustCompile(`(?m)^local [^=\n]+`)
-	declaredInside = regexp.MustCompile(`(?m)^ +local [^=\n]+`)
-)
-
-// countNames returns how many names the matches have, which commas separate.
-func countNames(matches *regexp.Regexp, text string) int {
-	n := 0
-	for _, names := range matches.FindAllString(text, -1) {
-		n += 1 + strings.Count(names, ",")
-	}
-	return n
 }
 
 // asksQuota reports whether quota$ is a local.
