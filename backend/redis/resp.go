@@ -104,12 +104,12 @@ type framing struct {
 	skip  int // bytes of a string to come, with its line end
 
 	// Of the line that has begun.
-	kind     byte // its first byte, 0 if none has begun
-	length   int  // that it announces
-	digits   int
-	negative bool // as $-1, which announces nothing
-	ending   bool // it has its CR
+	kind byte   // its first byte, 0 if none has begun
+	line []byte // what follows that, if it announces a length
 }
+
+// longestLength is more than the bytes of a length that a sound server announces.
+const longestLength = 16
 
 // follow follows the next bytes. If they announce too much or are no RESP, it says why,
 // and how many of them, all of earlier lines, are sound.
@@ -124,20 +124,22 @@ func (f *framing) follow(p []byte) (sound int, reason string) {
 		case f.kind == 0:
 			sound = i
 			reason = f.begin(p[i])
-		case follows[f.kind] == nothing:
+		default:
 			end := bytes.IndexByte(p[i:], '\n')
-			if end < 0 {
+			if n = end + 1; end < 0 {
 				n = len(p) - i
-			} else {
-				n = end + 1
 			}
 			f.cost += n
+			f.line = append(f.line, p[i:i+min(n, longestLength)]...)
+			if follows[f.kind] == nothing {
+				f.line = f.line[:0]
+			} else if end >= 0 || len(f.line) >= longestLength {
+				reason = f.announce()
+			}
 			if end >= 0 {
 				f.kind = 0
 				f.endIfWhole()
 			}
-		default:
-			reason = f.header(p[i])
 		}
 		if f.cost > maxReply && reason == "" {
 			reason = fmt.Sprintf("a reply of more than %d bytes", maxReply)
@@ -176,52 +178,40 @@ func (f *framing) begin(b byte) (reason string) {
 	if b != '|' { // attributes come before the item that they belong to
 		f.items--
 	}
-	f.kind, f.length, f.digits, f.negative, f.ending = b, 0, 0, false, false
+	f.kind, f.line = b, f.line[:0]
 	f.cost++
 	return ""
 }
 
-// header follows one more byte of a line that announces a length.
-func (f *framing) header(b byte) (reason string) {
-	f.cost++
+// announce reads the length that the line announces.
+func (f *framing) announce() (reason string) {
+	line, ended := bytes.CutSuffix(f.line, []byte("\r\n"))
+	digits, negative := bytes.CutPrefix(line, []byte("-")) // as $-1, which announces nothing
+	n := 0
+	for _, b := range digits {
+		if b < '0' || b > '9' {
+			ended = false
+			break
+		}
+		if n = n*10 + int(b-'0'); n > maxReply {
+			return fmt.Sprintf("%c%d…", f.kind, n)
+		}
+	}
 	switch {
-	case b >= '0' && b <= '9' && !f.ending:
-		f.digits++
-		if f.length = f.length*10 + int(b-'0'); f.length > maxReply {
-			return fmt.Sprintf("%c%d…", f.kind, f.length)
-		}
-	case b == '-' && f.digits == 0 && !f.negative:
-		f.negative = true
-	case b == '\r' && f.digits > 0 && !f.ending:
-		f.ending = true
-	case b == '\n' && f.ending:
-		f.announce()
-	default:
+	case !ended || len(digits) == 0:
 		return fmt.Sprintf("%c without a length", f.kind)
+	case negative:
+	case follows[f.kind] == text:
+		f.skip = n + len("\r\n")
+		f.cost += n
+	default:
+		if follows[f.kind] == pairs {
+			n *= 2
+		}
+		f.items += n
+		f.cost += arrayCost + itemCost*n
 	}
 	return ""
-}
-
-// announce follows the end of a line that announces a length.
-func (f *framing) announce() {
-	n := f.length
-	switch follows[f.kind] {
-	case pairs:
-		n *= 2
-		fallthrough
-	case items:
-		if !f.negative {
-			f.items += n
-			f.cost += arrayCost + itemCost*n
-		}
-	case text:
-		if !f.negative {
-			f.skip = n + len("\r\n")
-			f.cost += n
-		}
-	}
-	f.kind = 0
-	f.endIfWhole()
 }
 
 // endIfWhole makes the next line begin another reply, if this one is whole.
