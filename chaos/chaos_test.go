@@ -24,14 +24,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var lasts = flag.Duration("lasts", 12*time.Second, "how long the run of the test is")
+var lasts = flag.Duration("lasts", 8*time.Second, "how long the run of the test is")
 
-// A short run. Its length, and nothing else, tells it from `make
+// A short run. Its length, and how many clients there are, tell it from `make
 // chaos`; a loaded machine may take longer to recover.
 func TestChaos(t *testing.T) {
 	figure := filepath.Join(t.TempDir(), "chaos.svg")
 	var out bytes.Buffer
-	broken, err := chaos(t.Context(), []string{"-seed", fmt.Sprint(testseed.Of(t)), "-for", lasts.String(), "-recovery", "10s", "-plot", figure}, &out, io.Discard)
+	broken, err := chaos(t.Context(), []string{"-seed", fmt.Sprint(testseed.Of(t)), "-for", lasts.String(), "-clients", "3", "-recovery", "10s", "-plot", figure}, &out, io.Discard)
 	t.Logf("%s", &out)
 	if err != nil {
 		t.Fatal(err)

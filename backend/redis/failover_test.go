@@ -21,7 +21,7 @@ import (
 
 var (
 	failoverClients = flag.Int("failover-clients", 8, "goroutines of the Failover tests")
-	failoverPause   = flag.Duration("failover-pause", 5*time.Millisecond, "time between two decisions of one of them")
+	failoverPause   = flag.Duration("failover-pause", 20*time.Millisecond, "time between two decisions of one of them")
 )
 
 // topology is a shard with a primary that can be lost.

@@ -193,7 +193,7 @@ func (p promServer) drawsBoard(b board, begun time.Time) (wrong []string) {
 func (d *demo) callers() (stop func()) {
 	done := make(chan struct{})
 	var all sync.WaitGroup
-	for client := range 10 {
+	for client := range 4 {
 		all.Go(func() {
 			as := []string{"Authorization", fmt.Sprintf("Bearer client-%d", client)}
 			for {

@@ -146,7 +146,7 @@ deadline: %v
 					mu.Lock()
 					all = append(all, a)
 					mu.Unlock()
-					time.Sleep(5 * time.Millisecond) // not to burn the machine's cores
+					time.Sleep(15 * time.Millisecond) // not to burn the machine's cores
 				}
 			})
 		}
