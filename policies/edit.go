@@ -20,8 +20,9 @@ type Edit struct {
 // maxMistakes is how many mistakes an error lists.
 const maxMistakes = 20
 
-// mistake notes err, unless it is nil.
-func (e *Edit) mistake(err error) {
+// Mistake notes what is wrong with what the change is made of, unless err is nil: none of the
+// change comes into force then. The error should wrap quota.ErrInvalid.
+func (e *Edit) Mistake(err error) {
 	if err == nil {
 		return
 	}
@@ -43,17 +44,17 @@ func (e *Edit) Replace(c Content) {
 	for _, p := range c.Policies {
 		before := e.policies
 		if err := e.set(p); err != nil {
-			e.mistake(err)
+			e.Mistake(err)
 		} else if e.policies == before {
-			e.mistake(invalid.Errorf("policies: there are two policies %q; a name has one", p.Name))
+			e.Mistake(invalid.Errorf("policies: there are two policies %q; a name has one", p.Name))
 		}
 	}
 	for i, o := range c.Overrides {
 		before := e.overrides
 		if err := e.override(o); err != nil {
-			e.mistake(fmt.Errorf("override %d: %w", i, err))
+			e.Mistake(fmt.Errorf("override %d: %w", i, err))
 		} else if e.overrides == before {
-			e.mistake(invalid.Errorf("policies: override %d, of policy %q, is for the same key as an earlier one; a key has one", i, o.Policy))
+			e.Mistake(invalid.Errorf("policies: override %d, of policy %q, is for the same key as an earlier one; a key has one", i, o.Policy))
 		}
 	}
 }
@@ -66,7 +67,7 @@ func (e *Edit) SetVersion(n int64) { e.version = n }
 
 // Set adds p, or puts it in place of the policy of its name. It must not be changed
 // afterwards.
-func (e *Edit) Set(p *quota.Policy) { e.mistake(e.set(p)) }
+func (e *Edit) Set(p *quota.Policy) { e.Mistake(e.set(p)) }
 
 func (e *Edit) set(p *quota.Policy) error {
 	if err := p.Validate(); err != nil {
@@ -97,7 +98,7 @@ func (e *Edit) Remove(name string) {
 }
 
 // Override adds o, or puts it in place of the one for its policy and key.
-func (e *Edit) Override(o Override) { e.mistake(e.override(o)) }
+func (e *Edit) Override(o Override) { e.Mistake(e.override(o)) }
 
 func (e *Edit) override(o Override) error {
 	prepared, err := o.prepare()
@@ -129,7 +130,7 @@ func (e *Edit) RemoveOverride(policy, key string) {
 func (e *Edit) Find(policy string, find bool) {
 	at := e.at(policy)
 	if find && e.source.found == nil {
-		e.mistake(invalid.Errorf("policies: source %q cannot find overrides of policy %q; give it SourceOptions.Find", e.source.name, policy))
+		e.Mistake(invalid.Errorf("policies: source %q cannot find overrides of policy %q; give it SourceOptions.Find", e.source.name, policy))
 		return
 	}
 	at.find = find
@@ -142,7 +143,7 @@ func (e *Edit) Learn(policy, key string, o *Override) {
 	if o != nil {
 		var err error
 		if o, err = o.prepare(); err != nil {
-			e.mistake(err)
+			e.Mistake(err)
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -58,18 +59,11 @@ type File struct {
 // The version of s is a number of 48 bits that is made of the file's text: processes with
 // the same text have the same version.
 func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
-	f := &File{path: path, source: s, stop: make(chan struct{})}
-	if options != nil {
-		f.options = *options
-	}
+	f := &File{path: path, source: s, options: *cmp.Or(options, new(FileOptions)), stop: make(chan struct{})}
+	f.options.Every = cmp.Or(max(f.options.Every, 0), DefaultEvery)
+	f.options.Observer = cmp.Or[observe.Observer](f.options.Observer, weirlog.Default())
 	if f.options.Parse == nil {
 		f.options.Parse = ParseJSON
-	}
-	if f.options.Every <= 0 {
-		f.options.Every = DefaultEvery
-	}
-	if f.options.Observer == nil {
-		f.options.Observer = weirlog.Default()
 	}
 	if err := f.read(); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -70,11 +71,8 @@ type ask struct {
 var errNotFound = errors.New("policies: Find did not return")
 
 func newFound(options SourceOptions) *found {
-	if options.MaxFound <= 0 {
-		options.MaxFound = DefaultMaxFound
-	}
 	f := &found{find: options.Find}
-	f.half = max(options.MaxFound/len(f.stripes)/2, 1)
+	f.half = max(cmp.Or(max(options.MaxFound, 0), DefaultMaxFound)/len(f.stripes)/2, 1)
 	return f
 }
 

@@ -34,7 +34,7 @@ func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) stri
 	if of != nil {
 		unlimited, err := Override{Policy: policy, Unlimited: true}.prepare()
 		if err != nil {
-			e.mistake(err)
+			e.Mistake(err)
 			return
 		}
 		blocked := *unlimited

@@ -73,7 +73,7 @@ func (e *Edit) link() {
 		e.count(parent, e.height(name), 0)
 	}
 	for name := range e.linked {
-		e.mistake(e.keeps(name))
+		e.Mistake(e.keeps(name))
 	}
 	for name := range e.linked {
 		at := e.at(name)
@@ -81,7 +81,7 @@ func (e *Edit) link() {
 			continue
 		}
 		if err := e.fits(name, at.policy.Parent); err != nil {
-			e.mistake(err)
+			e.Mistake(err)
 			continue
 		}
 		delete(e.linked, name)

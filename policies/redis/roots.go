@@ -349,46 +349,32 @@ func (c *copying) run(ctx context.Context, from *server) error {
 	if err := from.scan(ctx, "overrides", func(field, text string) error { return c.put(ctx, "o", field, text, "") }); err != nil {
 		return err
 	}
-	texts := make(map[string]string)
-	parents, err := from.parents(ctx)
-	if err != nil {
+	r := newReading(true)
+	if err := from.readPolicies(ctx, r); err != nil {
 		return err
 	}
-	if err := from.scan(ctx, "policies", func(name, text string) error { texts[name] = text; return nil }); err != nil {
+	if c.is, err = from.changes(ctx, began.number(), r.change); err != nil {
 		return err
 	}
-	var changed []any
-	if c.is, err = from.changes(ctx, began.number(), func(member, value, mark string) {
-		kind, field := kindOf(member)
-		switch {
-		case kind == "o":
-			changed = append(changed, kind, field, value, "")
-		case kind != "p": // written by other means
-		case value == "":
-			delete(texts, field)
-			delete(parents, field)
-		default:
-			texts[field], parents[field] = value, mark
-		}
-	}); err != nil {
-		return err
-	}
-	for i := 0; i < len(changed); i += 4 {
-		if err := c.put(ctx, changed[i].(string), changed[i+1].(string), changed[i+2].(string), ""); err != nil {
+	for field, text := range r.overrides {
+		if err := c.put(ctx, "o", field, text, ""); err != nil {
 			return err
 		}
 	}
-	names := make([]string, 0, len(texts))
+	var names []string
 	depths := make(map[string]int)
-	for name := range texts {
+	for name, p := range r.policies {
+		if p.text == "" {
+			continue
+		}
 		names = append(names, name)
-		for at := name; parents[at] != "" && depths[name] < len(texts); depths[name]++ {
-			at, _, _ = strings.Cut(parents[at], "\n")
+		for at := name; r.policies[at].parent != "" && depths[name] < len(r.policies); depths[name]++ {
+			at, _, _ = strings.Cut(r.policies[at].parent, "\n")
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(depths[a], depths[b]) }) // parents first
 	for _, name := range names {
-		if err := c.put(ctx, "p", name, texts[name], parents[name]); err != nil {
+		if err := c.put(ctx, "p", name, r.policies[name].text, r.policies[name].parent); err != nil {
 			return err
 		}
 	}

@@ -103,15 +103,6 @@ func found(policy, key, text string, err error) (*policies.Override, error) {
 	return parseOverride(fieldOf(policy, key), text)
 }
 
-// parents returns the parents of all policies that have one, each with its key.
-func (s *server) parents(ctx context.Context) (map[string]string, error) {
-	all := make(map[string]string)
-	return all, s.scan(ctx, "parents", func(name, parent string) error {
-		all[name] = parent
-		return nil
-	})
-}
-
 // scan calls yield with each field of a hash and its value, at least once.
 func (s *server) scan(ctx context.Context, hash string, yield func(field, value string) error) error {
 	for cursor := uint64(0); ; {
@@ -131,38 +122,45 @@ func (s *server) scan(ctx context.Context, hash string, yield func(field, value 
 }
 
 // readAll reads all policies, and which of them have overrides.
-func (s *server) readAll(ctx context.Context, r *reading) error {
+func (s *server) readAll(ctx context.Context) (*reading, error) {
 	is, err := s.version(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	*r = reading{all: true}
-	r.begin()
-	parents, err := s.parents(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.scan(ctx, "policies", func(name, text string) error {
-		r.policy(name, text, parents[name])
-		return nil
-	}); err != nil {
-		return err
+	r := newReading(true)
+	if err := s.readPolicies(ctx, r); err != nil {
+		return nil, err
 	}
 	if err := s.scan(ctx, "marks", func(policy, _ string) error {
 		r.marks[policy] = true
 		return nil
 	}); err != nil {
-		return err
+		return nil, err
 	}
-	return s.readSince(ctx, is.number(), r) // what has changed meanwhile
+	r.version, err = s.changes(ctx, is.number(), r.change) // what has changed meanwhile
+	return r, err
 }
 
-// readSince adds to r what has changed since a version.
-func (s *server) readSince(ctx context.Context, known int64, r *reading) error {
-	r.begin()
-	is, err := s.changes(ctx, known, r.change)
-	r.version = is
-	return err
+// readPolicies adds to r all policies and their parents, some of which may change meanwhile.
+func (s *server) readPolicies(ctx context.Context, r *reading) error {
+	parents := make(map[string]string)
+	if err := s.scan(ctx, "parents", func(name, parent string) error {
+		parents[name] = parent
+		return nil
+	}); err != nil {
+		return err
+	}
+	return s.scan(ctx, "policies", func(name, text string) error {
+		r.policies[name] = stored{text, parents[name]}
+		return nil
+	})
+}
+
+// readSince reads what has changed since a version.
+func (s *server) readSince(ctx context.Context, known int64) (r *reading, err error) {
+	r = newReading(false)
+	r.version, err = s.changes(ctx, known, r.change)
+	return r, err
 }
 
 // kindOf returns the kind and the field of a member of the log: "p" of a policy, "o" of an
@@ -178,13 +176,17 @@ func (s *server) changes(ctx context.Context, known int64, yield func(member, va
 		if err != nil {
 			return "", fmt.Errorf("redispolicies: %w", err)
 		}
-		is, to, ok := head(reply)
-		if !ok {
-			return "", invalid.Errorf("redispolicies: the server's reply has another form")
+		to, ok := int64(0), len(reply) >= 2 && len(reply)%3 == 2
+		if ok {
+			to, ok = reply[1].(int64)
 		}
-		if to < 0 {
+		switch {
+		case !ok:
+			return "", invalid.Errorf("redispolicies: the server's reply has another form")
+		case to < 0:
 			return "", errTrimmed
 		}
+		is := version(fmt.Sprint(reply[0]))
 		for i := 2; i+2 < len(reply); i += 3 {
 			yield(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
 		}

@@ -205,15 +205,18 @@ func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Overr
 func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {
 	err = s.reading(ctx, func(at *server, is version) error {
 		number = is.number()
-		parents, err := at.parents(ctx)
-		if err != nil {
+		r := newReading(true)
+		if err := at.readPolicies(ctx, r); err != nil {
 			return err
 		}
-		return at.scan(ctx, "policies", func(name, text string) error {
-			p, err := parsePolicy(name, text, parents[name])
+		for name, stored := range r.policies {
+			p, err := parsePolicy(name, stored.text, stored.parent)
+			if err != nil {
+				return err
+			}
 			all = append(all, p)
-			return err
-		})
+		}
+		return nil
 	})
 	return all, number, err
 }
@@ -223,13 +226,13 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, er
 // error says so, after the others.
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
 	enough := errors.New("enough")
-	var foreign reading
+	var foreign []error
 	err := s.reading(ctx, func(at *server, _ version) error {
 		return at.scan(ctx, "overrides", func(field, text string) error {
 			o, err := parseOverride(field, text)
 			switch {
 			case err != nil:
-				foreign.mistakes = append(foreign.mistakes, err)
+				foreign = append(foreign, err)
 			case !yield(*o):
 				return enough
 			}
@@ -239,7 +242,7 @@ func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) boo
 	if errors.Is(err, enough) {
 		return nil
 	}
-	return errors.Join(err, foreign.mistake())
+	return errors.Join(append([]error{err}, foreign[:min(len(foreign), 20)]...)...)
 }
 
 // RemoveEnded removes the overrides that ended before an instant, and returns how many it

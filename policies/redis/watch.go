@@ -1,6 +1,7 @@
 package redispolicies
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,19 +75,9 @@ type asks struct {
 // until Close. If the server does not answer at first, the table has nothing of it until it
 // does. NewWatch reports that as it does later.
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
-	w := &Watch{store: store, unmended: make([]atomic.Int32, len(store.servers))}
-	if options != nil {
-		w.options = *options
-	}
-	if w.options.Every <= 0 {
-		w.options.Every = DefaultEvery
-	}
-	if w.options.Timeout <= 0 {
-		w.options.Timeout = DefaultTimeout
-	}
-	if w.options.Observer == nil {
-		w.options.Observer = weirlog.Default()
-	}
+	w := &Watch{store: store, options: *cmp.Or(options, new(Options)), unmended: make([]atomic.Int32, len(store.servers))}
+	w.options.Every, w.options.Timeout = cmp.Or(max(w.options.Every, 0), DefaultEvery), cmp.Or(max(w.options.Timeout, 0), DefaultTimeout)
+	w.options.Observer = cmp.Or[observe.Observer](w.options.Observer, weirlog.Default())
 	w.source = table.SourceWith(name, &policies.SourceOptions{Find: w.find, MaxFound: w.options.MaxFound})
 	w.closed, w.close = context.WithCancel(context.Background())
 	_ = w.Refresh(ctx) // which has warned
@@ -250,15 +241,15 @@ func (w *Watch) stay() (err error) {
 
 // read reads a version, and puts it in force.
 func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
-	var read reading
+	var read *reading
 	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
-		err = at.readAll(ctx, &read)
-	} else if err = at.readSince(ctx, known, &read); errors.Is(err, errTrimmed) {
-		err = at.readAll(ctx, &read)
+		read, err = at.readAll(ctx)
+	} else if read, err = at.readSince(ctx, known); errors.Is(err, errTrimmed) {
+		read, err = at.readAll(ctx)
 	}
 	if err == nil {
 		w.asks.Store(&asks{at, read.version}) // what is read from now on is of that, or later
-		err = w.put(&read)
+		err = w.put(read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
 		w.bad, w.wrong = is, err
@@ -354,23 +345,30 @@ var errLost = errors.New("redispolicies: the server has lost its policies; write
 
 // put puts what was read in force.
 func (w *Watch) put(read *reading) error {
-	if err := read.mistake(); err != nil {
-		return err
-	}
 	err := w.source.Edit(func(e *policies.Edit) {
 		if read.all {
 			e.Clear()
 			e.FindAllAgain()
 		}
 		w.ahead.forget(e, read.version)
-		for _, o := range read.overrides {
-			e.Learn(o.policy, o.key, o.override)
+		for field, text := range read.overrides {
+			policy, key, _ := strings.Cut(field, "\n")
+			if text == "" {
+				e.Learn(policy, key, nil)
+			} else if o, err := parseOverride(field, text); err != nil {
+				e.Mistake(err)
+			} else {
+				e.Learn(policy, key, o)
+			}
 		}
-		for _, p := range read.policies {
-			e.Set(p)
-		}
-		for name := range read.removed {
-			e.Remove(name)
+		for name, p := range read.policies {
+			if p.text == "" {
+				e.Remove(name)
+			} else if p, err := parsePolicy(name, p.text, p.parent); err != nil {
+				e.Mistake(err)
+			} else {
+				e.Set(p)
+			}
 		}
 		for policy, has := range read.marks {
 			e.Find(policy, has)
@@ -383,76 +381,32 @@ func (w *Watch) put(read *reading) error {
 	return err
 }
 
-// reading is what was read of a store.
+// reading is what was read of a store. What was removed has the text "".
 type reading struct {
 	all       bool // it is all, not what has changed
 	version   version
-	policies  map[string]*quota.Policy
-	removed   map[string]bool
-	marks     map[string]bool
-	overrides map[string]learned
-	mistakes  []error
+	policies  map[string]stored
+	marks     map[string]bool   // whether policies have overrides
+	overrides map[string]string // that have changed, by their fields
 }
 
-// learned is an override that has changed, or nil if it was removed.
-type learned struct {
-	policy, key string
-	override    *policies.Override
-}
+// stored is a policy as a server has it.
+type stored struct{ text, parent string }
 
-// mistake returns what is wrong with what was read, at most 20 mistakes of it.
-func (r *reading) mistake() error {
-	return errors.Join(r.mistakes[:min(len(r.mistakes), 20)]...)
-}
-
-// errTrimmed is of a version that the log does not go back to.
-var errTrimmed = errors.New("redispolicies: the log does not go back as far")
-
-// head returns what the reply of changes.lua begins with.
-func head(reply []any) (is version, to int64, ok bool) {
-	if len(reply) < 2 || (len(reply)-2)%3 != 0 {
-		return "", 0, false
-	}
-	text, isText := reply[0].(string)
-	to, isNumber := reply[1].(int64)
-	return version(text), to, isText && isNumber
-}
-
-func (r *reading) begin() {
-	if r.policies == nil {
-		r.policies, r.removed, r.marks, r.overrides = map[string]*quota.Policy{}, map[string]bool{}, map[string]bool{}, map[string]learned{}
-	}
+func newReading(all bool) *reading {
+	return &reading{all: all, policies: make(map[string]stored), marks: make(map[string]bool), overrides: make(map[string]string)}
 }
 
 // change notes a change, as changes.lua returns it.
 func (r *reading) change(member, value, mark string) {
-	kind, field := kindOf(member)
-	switch {
-	case kind == "p" && value == "":
-		delete(r.policies, field)
-		r.removed[field] = true
-	case kind == "p":
-		delete(r.removed, field)
-		r.policy(field, value, mark)
-	case kind == "o":
-		policy, key, _ := strings.Cut(field, "\n")
-		r.marks[policy] = mark == "1"
-		o := learned{policy: policy, key: key}
-		if value != "" {
-			var err error
-			if o.override, err = parseOverride(field, value); err != nil {
-				r.mistakes = append(r.mistakes, err)
-			}
-		}
-		r.overrides[field] = o
+	switch kind, field := kindOf(member); kind {
+	case "p":
+		r.policies[field] = stored{value, mark}
+	case "o":
+		policy, _, _ := strings.Cut(field, "\n")
+		r.marks[policy], r.overrides[field] = mark == "1", value
 	}
 }
 
-func (r *reading) policy(name, text, parent string) {
-	p, err := parsePolicy(name, text, parent)
-	if err != nil {
-		r.mistakes = append(r.mistakes, err)
-		return
-	}
-	r.policies[name] = p
-}
+// errTrimmed is of a version that the log does not go back to.
+var errTrimmed = errors.New("redispolicies: the log does not go back as far")
