@@ -16,6 +16,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -137,14 +138,9 @@ func Read(file string, options *Options) (*Config, error) {
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
 		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Modes: make(map[string]modes.Mode),
-		keys: keys{Backend: memoryName, Deadline: 50 * time.Millisecond},
+		keys: keys{Backend: memoryName, Deadline: 50 * time.Millisecond}, options: *cmp.Or(options, new(Options)),
 	}
-	if options != nil {
-		c.options = *options
-	}
-	if c.options.Log == nil {
-		c.options.Log = slog.Default()
-	}
+	c.options.Log = cmp.Or(c.options.Log, slog.Default())
 	r := newReader(file)
 	if c.options.Getenv != nil {
 		r.getenv = c.options.Getenv

@@ -14,6 +14,7 @@
 package weirdebug
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -74,11 +75,8 @@ const degraded = observe.Outcomes
 // New returns an Observer that has seen nothing.
 func New(options *Options) *Observer {
 	o := &Observer{
-		now: time.Now, since: time.Now(),
+		label: cmp.Or(options, new(Options)).Label, now: time.Now, since: time.Now(),
 		servers: make(map[[3]string]*server), moves: make(map[[2]string]*move), failures: make(map[observe.Failed]*failure),
-	}
-	if options != nil {
-		o.label = options.Label
 	}
 	for op := range o.ops {
 		o.ops[op] = newSeries(buckets)

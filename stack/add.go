@@ -40,7 +40,7 @@ func (s *Stack) addRollout(o *Options) error {
 	}
 	stores := maps.Clone(r.Others)
 	stores[r.Name] = store
-	options := valueOf(r.Options)
+	options := *cmp.Or(r.Options, new(rollout.Options))
 	options.Observer = cmp.Or(options.Observer, o.Observer)
 	b, err := rollout.New(stores, r.Name, r.Client, &options)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Stack) addSynced(o *Options) error {
 	if !m.Others && !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
 		return invalid.Errorf("stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
 	}
-	options := valueOf(m.Synced.Options)
+	options := *cmp.Or(m.Synced.Options, new(synced.Options))
 	options.Clock = cmp.Or(options.Clock, o.Clock)
 	options.Observer = cmp.Or(options.Observer, o.Observer)
 	b, err := synced.New(m.Synced.Roots, &options)
@@ -180,12 +180,4 @@ func (m *Modes) sorted() []*quota.Policy {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-}
-
-// valueOf returns what options points to, or the zero value.
-func valueOf[T any](options *T) (value T) {
-	if options != nil {
-		value = *options
-	}
-	return value
 }

@@ -19,6 +19,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -162,13 +163,8 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 	if store == nil {
 		panic("stack: New: store is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
+	o := *cmp.Or(options, new(Options))
+	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	s := &Stack{Backend: store}
 	for _, add := range []func(*Options) error{
 		s.addRollout, s.addShadow, s.addLeases, s.addFallback, s.addRefusals, s.addModes,

@@ -162,10 +162,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("fallback: New: backend is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

@@ -114,10 +114,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("refusals: New: backend is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

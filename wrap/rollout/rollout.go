@@ -136,10 +136,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	if client == nil {
 		panic("rollout: New: client is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	names := slices.Sorted(maps.Keys(backends))
 	if err := validateBackends(backends, names, defaultName); err != nil {
 		return nil, err

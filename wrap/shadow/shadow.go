@@ -77,10 +77,7 @@ func New(serving driver.Backend, candidate handoff.Store, options *Options) (*Ba
 	case candidate == nil:
 		panic("shadow: New: candidate is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

@@ -56,26 +56,27 @@ func (f *flag) variant(key, targetingKey string) (string, openfeature.Reason) {
 
 // BooleanEvaluation returns fallback and an error, because values are strings.
 func (p *Provider) BooleanEvaluation(_ context.Context, key string, fallback bool, _ openfeature.FlattenedContext) openfeature.BoolResolutionDetail {
-	return openfeature.BoolResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+	return noString(key, fallback)
 }
 
 // FloatEvaluation returns fallback and an error, because values are strings.
 func (p *Provider) FloatEvaluation(_ context.Context, key string, fallback float64, _ openfeature.FlattenedContext) openfeature.FloatResolutionDetail {
-	return openfeature.FloatResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+	return noString(key, fallback)
 }
 
 // IntEvaluation returns fallback and an error, because values are strings.
 func (p *Provider) IntEvaluation(_ context.Context, key string, fallback int64, _ openfeature.FlattenedContext) openfeature.IntResolutionDetail {
-	return openfeature.IntResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+	return noString(key, fallback)
 }
 
 // ObjectEvaluation returns fallback and an error, because values are strings.
 func (p *Provider) ObjectEvaluation(_ context.Context, key string, fallback any, _ openfeature.FlattenedContext) openfeature.InterfaceResolutionDetail {
-	return openfeature.InterfaceResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+	return noString(key, fallback)
 }
 
-func noString(key string) openfeature.ProviderResolutionDetail {
-	return failed(openfeature.NewTypeMismatchResolutionError(fmt.Sprintf("flag %q: values are strings here; evaluate it as one", key)))
+func noString[T any](key string, fallback T) openfeature.GenericResolutionDetail[T] {
+	problem := openfeature.NewTypeMismatchResolutionError(fmt.Sprintf("flag %q: values are strings here; evaluate it as one", key))
+	return openfeature.GenericResolutionDetail[T]{Value: fallback, ProviderResolutionDetail: failed(problem)}
 }
 
 func failed(err openfeature.ResolutionError) openfeature.ProviderResolutionDetail {

@@ -28,6 +28,7 @@ package flagfile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,23 +83,14 @@ var (
 // openfeature.SetProviderAndWait and the like. It does not read the file: Init
 // does. Errors are about the name and options, and wrap quota.ErrInvalid.
 func New(name string, options *Options) (*Provider, error) {
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	switch {
 	case name == "":
 		return nil, invalid.Errorf("flagfile: name is %q; it must be the name of a file of flags", name)
 	case o.Poll < 0:
 		return nil, invalid.Errorf("flagfile: Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
 	}
-	if o.Poll == 0 {
-		o.Poll = DefaultPoll
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	return &Provider{name: name, poll: o.Poll, log: o.Log, events: make(chan openfeature.Event, 16)}, nil
+	return &Provider{name: name, poll: cmp.Or(o.Poll, DefaultPoll), log: cmp.Or(o.Log, slog.Default()), events: make(chan openfeature.Event, 16)}, nil
 }
 
 // Check returns an error that says what is wrong with the named file, or nil.
