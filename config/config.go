@@ -145,23 +145,16 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 	if c.options.Getenv != nil {
 		r.getenv = c.options.Getenv
 	}
-	top := r.parse(text)
-	if top == nil || isNull(top) {
-		if len(r.problems) == 0 {
-			// The defaults in place of a file that was cut off would be the wrong limits,
-			// in silence.
-			r.problemIn(0, "", "the file is empty; any key may be left out, but not all of them")
-		}
+	// The defaults in place of a file that was cut off would be the wrong limits, in silence.
+	top := r.parse(text, "the file is empty; any key may be left out, but not all of them")
+	if top == nil {
 		return nil, r.err()
 	}
 	var all []field
 	if c.options.Program != nil {
 		all = fieldsOf(reflect.ValueOf(c.options.Program).Elem())
 	}
-	r.nodes[""] = top
-	if r.plain(top, "") {
-		r.mapping(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top, "", "")
-	}
+	r.top(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top)
 	c.complete(r)
 	r.checkProgram(c.options.Program)
 	if err := r.err(); err != nil {

@@ -188,6 +188,14 @@ func snakeCase(name string) string {
 	return s.String()
 }
 
+// top sets the fields to the values at the top of a file.
+func (r *reader) top(fields []field, node *yaml.Node) {
+	r.nodes[""] = node
+	if r.plain(node, "") {
+		r.mapping(fields, node, "", "")
+	}
+}
+
 // mapping sets the fields to the values of a mapping, which has no other keys. It reports
 // whether node is one.
 func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bool {

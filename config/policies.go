@@ -129,10 +129,14 @@ func (c *Config) policies(r *reader) {
 			c.DryRuns[name] = p
 			continue
 		}
-		known := sorted(c.Policies)
-		known = known[:min(len(known), 20)]
-		r.problem(at, "%s is next to no policy; %s", at, didYouMean(name, known, "the policies are "+strings.Join(known, ", ")))
+		r.problem(at, "%s is next to no policy; %s", at, c.whichPolicy(name))
 	}
+}
+
+// whichPolicy says which policies there are, and which of them a name may have been meant to be.
+func (c *Config) whichPolicy(name string) string {
+	known := sorted(c.Policies)
+	return didYouMean(name, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", "))
 }
 
 // parents checks the parents of the file's policies.
@@ -146,8 +150,7 @@ func (c *Config) parents(r *reader) {
 			}
 		}
 		if p.Parent != "" && c.Policies[p.Parent] == nil {
-			known := sorted(c.Policies)
-			r.problem(at+".parent", "%s is %q, which is no policy; %s", at+".parent", p.Parent, didYouMean(p.Parent, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", ")))
+			r.problem(at+".parent", "%s is %q, which is no policy; %s", at+".parent", p.Parent, c.whichPolicy(p.Parent))
 		}
 		found = found || p.Parent+p.ParentKey != ""
 	}

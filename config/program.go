@@ -15,21 +15,15 @@ import (
 // wraps quota.ErrInvalid.
 func Decode(file string, text []byte, program any) error {
 	r := newReader(file)
-	top := r.parse(text)
-	if top == nil || isNull(top) {
-		if len(r.problems) == 0 {
-			r.problemIn(0, "", "the file is empty")
-		}
+	top := r.parse(text, "the file is empty")
+	if top == nil {
 		return r.err()
 	}
 	if wrong := (&resolver{left: maxNodes, within: make(map[*yaml.Node]bool)}).resolve(top); wrong != nil {
 		r.problems = append(r.problems, *wrong)
 		return r.err()
 	}
-	r.nodes[""] = top
-	if r.plain(top, "") {
-		r.mapping(fieldsOf(reflect.ValueOf(program).Elem()), top, "", "")
-	}
+	r.top(fieldsOf(reflect.ValueOf(program).Elem()), top)
 	r.checkProgram(program)
 	return r.err()
 }

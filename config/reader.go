@@ -202,9 +202,9 @@ func (f *file) read(r *reader, node *yaml.Node, path, right string) {
 	}
 }
 
-// parse returns what is at the top of the text, or nil if it is empty, no YAML, or more
-// than one document.
-func (r *reader) parse(text []byte) *yaml.Node {
+// parse returns what is at the top of the text, or nil if there is nothing, which empty says, or
+// it is no YAML. Another document is a problem.
+func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	lines := bytes.Split(text, []byte("\n"))
 	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {
 		r.problemIn(i+1, "", "the text is not UTF-8; save it as UTF-8")
@@ -222,6 +222,7 @@ func (r *reader) parse(text []byte) *yaml.Node {
 	var document, second yaml.Node
 	switch err := loader.Load(&document); {
 	case errors.Is(err, io.EOF):
+		r.problemIn(0, "", "%s", empty)
 		return nil
 	case err != nil:
 		r.syntax(lines, err)
@@ -233,7 +234,14 @@ func (r *reader) parse(text []byte) *yaml.Node {
 	case !errors.Is(err, io.EOF):
 		r.syntax(lines, err)
 	}
-	return document.Content[0]
+	top := document.Content[0]
+	if !isNull(top) {
+		return top
+	}
+	if len(r.problems) == 0 {
+		r.problemIn(0, "", "%s", empty)
+	}
+	return nil
 }
 
 // hasControl reports whether a line has what no text of YAML may have.

@@ -22,11 +22,7 @@ type sharesKeys struct {
 // list returns the list of the members. This process need not be on it: it then holds
 // nothing until a list has it.
 func (s *sharesKeys) list() shares.List {
-	l := shares.List{Epoch: max(1, s.Epoch)}
-	for _, m := range s.Members {
-		l.Members = append(l.Members, string(m))
-	}
-	return l
+	return shares.List{Epoch: max(1, s.Epoch), Members: texts(s.Members)}
 }
 
 func (s *sharesKeys) check(r *reader, path string) {
