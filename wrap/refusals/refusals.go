@@ -71,7 +71,7 @@ const MaxMaxKeys = 1 << 20
 type Options struct {
 	// MaxKeys is the most refusals that are remembered at once, from 1 to
 	// MaxMaxKeys. Each takes some 300 bytes for a key of one limit, 500 for one of
-	// three, and at most MaxBytes; the tables take 42 bytes for each from the
+	// three, and at most MaxBytes; the tables take 48 bytes for each from the
 	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
 	//
 	// A new refusal takes the place of one of four: of one that has ended, else of

@@ -17,45 +17,40 @@ const ways = 4
 // stays, or what is in the slot is found by neither until it is replaced. With a lock, as
 // the tables of package keyed have, an answer takes twice as long.
 type table struct {
-	// tags has 16 bits of the hash of each refusal in a group, so that a take that
-	// finds none, as most do, reads one word of a small table.
-	tags   []atomic.Uint64
 	groups []group
 	ways   int // slots in use of each group; fewer than all in the smallest tables
 }
 
-type group [ways]atomic.Pointer[refusal]
+// group is the slots of some hashes, in one cache line: a take that finds no refusal, as most
+// do, reads no more.
+type group [ways]slot
+
+type slot struct {
+	id atomic.Uint64 // of the refusal
+	f  atomic.Pointer[refusal]
+}
 
 // newTable returns a table of at most maxKeys slots.
 func newTable(maxKeys int) table {
 	n := min(maxKeys, ways)
-	return table{tags: make([]atomic.Uint64, maxKeys/n), groups: make([]group, maxKeys/n), ways: n}
+	return table{groups: make([]group, maxKeys/n), ways: n}
 }
 
-// place returns the index of the group of id.
-func (t *table) place(id uint64) uint64 {
+// of returns the group of id.
+func (t *table) of(id uint64) []slot {
 	place, _ := bits.Mul64(id, uint64(len(t.groups)))
-	return place
+	return t.groups[place][:t.ways]
 }
-
-// tagOf returns the tag of id, which is not 0.
-func tagOf(id uint64) uint64 { return max(id&tagMask, 1) }
-
-const (
-	tagBits = 64 / ways
-	tagMask = 1<<tagBits - 1
-)
 
 // find returns a refusal younger than maxAge that answers r, or nil.
 func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Duration) *refusal {
-	place := t.place(id)
-	tags := t.tags[place].Load()
-	for i := 0; tags != 0; i, tags = i+1, tags>>tagBits {
-		if tags&tagMask != tagOf(id) {
+	group := t.of(id)
+	for i := range group {
+		if group[i].id.Load() != id {
 			continue
 		}
-		f := t.groups[place][i].Load()
-		if f.id != id || !f.isOf(r.Charges()) || !f.holds(r, b, maxAge) {
+		f := group[i].f.Load()
+		if f == nil || f.id != id || !f.isOf(r.Charges()) || !f.holds(r, b, maxAge) {
 			continue
 		}
 		if !f.used.Load() { // seldom written, so that readers share its cache line
@@ -69,22 +64,16 @@ func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Durat
 // put stores f, the refusal of r, in place of the one in its group that is worth
 // the least, and reports whether that could still have answered.
 func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) {
-	place := t.place(f.id)
-	group := t.groups[place][:t.ways]
-	chosen, least := 0, worthOf(group[0].Load(), f, r, b)
+	group := t.of(f.id)
+	chosen, least := 0, worthOf(group[0].f.Load(), f, r, b)
 	for i := 1; i < len(group); i++ {
-		if w := worthOf(group[i].Load(), f, r, b); w.lessThan(least) {
+		if w := worthOf(group[i].f.Load(), f, r, b); w.lessThan(least) {
 			chosen, least = i, w
 		}
 	}
-	group[chosen].Store(f) // before the tag, by which it is found
-	shift := chosen * tagBits
-	for {
-		tags := t.tags[place].Load()
-		if t.tags[place].CompareAndSwap(tags, tags&^(tagMask<<shift)|tagOf(f.id)<<shift) {
-			return least.rank > old
-		}
-	}
+	group[chosen].f.Store(f)
+	group[chosen].id.Store(f.id)
+	return least.rank > old
 }
 
 // worth is why to keep a refusal: its rank first, and how young it is.
@@ -129,7 +118,7 @@ func (t *table) len() int64 {
 	n := int64(0)
 	for i := range t.groups {
 		for j := range t.groups[i] {
-			if t.groups[i][j].Load() != nil {
+			if t.groups[i][j].f.Load() != nil {
 				n++
 			}
 		}
