@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -28,11 +27,7 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	sv.http = append(sv.http, server)
-	go func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("forward auth: %w", err)
-		}
-	}()
+	serveOn("forward auth", l, server.Serve, failed)
 	return nil
 }
 

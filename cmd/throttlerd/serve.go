@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -155,14 +156,7 @@ func (sv *service) listen(failed chan<- error) error {
 	if err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
-	serve := func(what string, do func() error) {
-		go func() {
-			if err := do(); err != nil && !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("%s: %w", what, err)
-			}
-		}()
-	}
-	serve("gRPC", func() error { return sv.grpc.Serve(l) })
+	serveOn("gRPC", l, sv.grpc.Serve, failed)
 	public, debug := admin.Public(sv.rls, sv.healthy), admin.Debug(sv.rls, sv.registry)
 	sv.probes(public)
 	sv.probes(debug)
@@ -185,9 +179,18 @@ func (sv *service) listen(failed chan<- error) error {
 		}
 		s := &http.Server{Handler: p.handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 		sv.http = append(sv.http, s)
-		serve(p.addr, func() error { return s.Serve(l) })
+		serveOn(p.addr, l, s.Serve, failed)
 	}
 	return nil
+}
+
+// serveOn serves what comes to l. What fails later is sent to failed.
+func serveOn(what string, l net.Listener, serve func(net.Listener) error, failed chan<- error) {
+	go func() {
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("%s: %w", what, err)
+		}
+	}()
 }
 
 // drain tells proxies to leave, and ends when the calls in flight have. It is bounded: a

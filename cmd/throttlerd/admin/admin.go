@@ -3,7 +3,6 @@
 package admin
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/pprof"
@@ -12,21 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/rls"
 )
 
 // maxBody bounds a request.
 const maxBody = 1 << 20
 
-// Service is what the pages show.
-type Service interface {
-	ShouldRateLimit(ctx context.Context, req *rls.Request) (*rls.Response, error)
-	Set() *descriptors.Set // in force, or nil
-}
-
 // Public returns /json and /healthcheck.
-func Public(s Service, healthy func() bool) *http.ServeMux {
+func Public(s *rls.Server, healthy func() bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) { serveJSON(w, r, s) })
 	mux.HandleFunc("/healthcheck", func(w http.ResponseWriter, _ *http.Request) {
@@ -40,7 +32,7 @@ func Public(s Service, healthy func() bool) *http.ServeMux {
 }
 
 // Debug returns the pages for operators.
-func Debug(s Service, g prometheus.Gatherer) *http.ServeMux {
+func Debug(s *rls.Server, g prometheus.Gatherer) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -65,7 +57,7 @@ func Metrics(g prometheus.Gatherer) http.Handler {
 
 // serveJSON answers a request in the JSON of protocol buffers. Its statuses are as in
 // envoyproxy/ratelimit, but for a store that does not answer: 503 and not 400.
-func serveJSON(w http.ResponseWriter, r *http.Request, s Service) {
+func serveJSON(w http.ResponseWriter, r *http.Request, s *rls.Server) {
 	var req rls.Request
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {

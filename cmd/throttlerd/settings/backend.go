@@ -8,7 +8,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/internal/invalid"
 )
 
 // Backend is where counts are.
@@ -43,29 +42,24 @@ type Backend struct {
 	LocalCacheBytes int64 `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0"`
 }
 
-func (s *Settings) checkBackend() (problems []error) {
+func (s *Settings) checkBackend() (problems mistakes) {
 	if s.ConfigFile != "" {
 		return nil
 	}
-	add := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, invalid.Errorf(format, args...))
-		}
-	}
 	memcache := s.BackendType == "memcache"
-	add(!slices.Contains([]string{"", "redis", "memcache", "memory"}, s.BackendType), "BACKEND_TYPE is %q; it must be redis, memcache or memory", s.BackendType)
-	add(memcache && len(s.MemcacheHostPort) == 0, "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211")
-	add(memcache && s.MemcacheSRV != "", "MEMCACHE_SRV is set; list the servers in MEMCACHE_HOST_PORT")
-	add(memcache && s.MemcacheTLS, "MEMCACHE_TLS is set, and connections to Memcached are without TLS; leave it out")
+	problems.add(!slices.Contains([]string{"", "redis", "memcache", "memory"}, s.BackendType), "BACKEND_TYPE is %q; it must be redis, memcache or memory", s.BackendType)
+	problems.add(memcache && len(s.MemcacheHostPort) == 0, "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211")
+	problems.add(memcache && s.MemcacheSRV != "", "MEMCACHE_SRV is set; list the servers in MEMCACHE_HOST_PORT")
+	problems.add(memcache && s.MemcacheTLS, "MEMCACHE_TLS is set, and connections to Memcached are without TLS; leave it out")
 	if s.BackendType != "" && s.BackendType != "redis" {
 		return problems
 	}
 	kind, urls := strings.ToLower(s.RedisType), s.redisURLs()
-	add(!slices.Contains([]string{"single", "sentinel", "cluster"}, kind), "REDIS_TYPE is %q; it must be SINGLE, SENTINEL or CLUSTER", s.RedisType)
-	add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
-	add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
-	add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
-	add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file in which tls.server_name is the name in the certificate")
+	problems.add(!slices.Contains([]string{"single", "sentinel", "cluster"}, kind), "REDIS_TYPE is %q; it must be SINGLE, SENTINEL or CLUSTER", s.RedisType)
+	problems.add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
+	problems.add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
+	problems.add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
+	problems.add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file in which tls.server_name is the name in the certificate")
 	return problems
 }
 

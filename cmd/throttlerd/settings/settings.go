@@ -196,16 +196,21 @@ func right(t reflect.Type, err error) string {
 	return "a number"
 }
 
-// check returns what is wrong with the values together.
-func (s *Settings) check() (problems []error) {
-	add := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, invalid.Errorf(format, args...))
-		}
+// mistakes are what is wrong with variables.
+type mistakes []error
+
+// add adds a mistake if something is wrong.
+func (p *mistakes) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*p = append(*p, invalid.Errorf(format, args...))
 	}
-	add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
-	add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)
-	add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)
+}
+
+// check returns what is wrong with the values together.
+func (s *Settings) check() (problems mistakes) {
+	problems.add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
+	problems.add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)
+	problems.add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)
 	if _, err := s.Level(); err != nil {
 		problems = append(problems, err)
 	}

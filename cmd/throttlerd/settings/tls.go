@@ -2,7 +2,6 @@ package settings
 
 import (
 	"github.com/weir-go/weir/cmd/throttlerd/certs"
-	"github.com/weir-go/weir/internal/invalid"
 )
 
 // TLS is how calls reach the service. Without any of it, in plain text.
@@ -39,17 +38,12 @@ func (s *TLS) HTTPCerts() *certs.Files {
 
 // check returns what is wrong with the variables together: what looks like encryption and is
 // none.
-func (s *TLS) check() (problems []error) {
-	add := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, invalid.Errorf(format, args...))
-		}
-	}
-	add(s.GRPCUseTLS && (s.GRPCCert == "" || s.GRPCKey == ""), "GRPC_SERVER_USE_TLS is set; GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY must be files in PEM")
-	add(!s.GRPCUseTLS && s.GRPCCert+s.GRPCKey+s.GRPCClientCA+s.GRPCClientSAN != "", "GRPC_SERVER_USE_TLS is false, and another variable of TLS for gRPC is set; it must be true")
-	add(s.GRPCClientSAN != "" && s.GRPCClientCA == "", "GRPC_CLIENT_TLS_SAN is %q; GRPC_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.GRPCClientSAN)
-	add((s.HTTPCert == "") != (s.HTTPKey == ""), "WEIR_HTTP_TLS_CERT is %q and WEIR_HTTP_TLS_KEY is %q; both must be files in PEM", s.HTTPCert, s.HTTPKey)
-	add(s.HTTPCert == "" && s.HTTPClientCA+s.HTTPClientSAN != "", "WEIR_HTTP_TLS_CERT is not set, and another variable of TLS for HTTP is; it must be a file in PEM")
-	add(s.HTTPClientSAN != "" && s.HTTPClientCA == "", "WEIR_HTTP_CLIENT_TLS_SAN is %q; WEIR_HTTP_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.HTTPClientSAN)
+func (s *TLS) check() (problems mistakes) {
+	problems.add(s.GRPCUseTLS && (s.GRPCCert == "" || s.GRPCKey == ""), "GRPC_SERVER_USE_TLS is set; GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY must be files in PEM")
+	problems.add(!s.GRPCUseTLS && s.GRPCCert+s.GRPCKey+s.GRPCClientCA+s.GRPCClientSAN != "", "GRPC_SERVER_USE_TLS is false, and another variable of TLS for gRPC is set; it must be true")
+	problems.add(s.GRPCClientSAN != "" && s.GRPCClientCA == "", "GRPC_CLIENT_TLS_SAN is %q; GRPC_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.GRPCClientSAN)
+	problems.add((s.HTTPCert == "") != (s.HTTPKey == ""), "WEIR_HTTP_TLS_CERT is %q and WEIR_HTTP_TLS_KEY is %q; both must be files in PEM", s.HTTPCert, s.HTTPKey)
+	problems.add(s.HTTPCert == "" && s.HTTPClientCA+s.HTTPClientSAN != "", "WEIR_HTTP_TLS_CERT is not set, and another variable of TLS for HTTP is; it must be a file in PEM")
+	problems.add(s.HTTPClientSAN != "" && s.HTTPClientCA == "", "WEIR_HTTP_CLIENT_TLS_SAN is %q; WEIR_HTTP_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.HTTPClientSAN)
 	return problems
 }

@@ -1,7 +1,5 @@
 package settings
 
-import "github.com/weir-go/weir/internal/invalid"
-
 // Tracing is where traces go. The exporter reads the OTEL_EXPORTER_OTLP_ variables by itself.
 type Tracing struct {
 	TracingEnabled   bool    `env:"TRACING_ENABLED" envDefault:"false"`
@@ -12,12 +10,8 @@ type Tracing struct {
 	SamplingRate     float64 `env:"TRACING_SAMPLING_RATE" envDefault:"1"`
 }
 
-func (s *Tracing) check() (problems []error) {
-	if s.TracingProtocol != "http" && s.TracingProtocol != "grpc" {
-		problems = append(problems, invalid.Errorf("TRACING_EXPORTER_PROTOCOL is %q; it must be http or grpc", s.TracingProtocol))
-	}
-	if !(s.SamplingRate >= 0 && s.SamplingRate <= 1) {
-		problems = append(problems, invalid.Errorf("TRACING_SAMPLING_RATE is %v; it must be from 0 to 1", s.SamplingRate))
-	}
+func (s *Tracing) check() (problems mistakes) {
+	problems.add(s.TracingProtocol != "http" && s.TracingProtocol != "grpc", "TRACING_EXPORTER_PROTOCOL is %q; it must be http or grpc", s.TracingProtocol)
+	problems.add(!(s.SamplingRate >= 0 && s.SamplingRate <= 1), "TRACING_SAMPLING_RATE is %v; it must be from 0 to 1", s.SamplingRate)
 	return problems
 }
