@@ -1,5 +1,5 @@
 // Package stats has what observers share: series by names and their labels, what is known of
-// servers, and the numbers of what a backend's Stats returns.
+// servers, and the numbers of what a backend's Stats returns: Counts keeps them.
 package stats
 
 import (

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
@@ -34,29 +35,19 @@ func (c Choice) String() string {
 	return fmt.Sprintf("Choice(%d)", uint8(c))
 }
 
-// ParseChoice returns the choice of that name: "open", "local" or "closed".
-func ParseChoice(name string) (Choice, error) {
-	for c := range choiceNames {
-		if choiceNames[c] == name {
-			return Choice(c), nil
-		}
-	}
-	return 0, invalid.Errorf("fallback: choice is %q; it must be one of %q", name, choiceNames)
-}
-
 // MarshalText returns c's String. An error wraps quota.ErrInvalid: c is no choice.
 func (c Choice) MarshalText() ([]byte, error) {
-	_, err := ParseChoice(c.String())
-	return []byte(c.String()), err
+	return []byte(c.String()), new(Choice).UnmarshalText([]byte(c.String()))
 }
 
-// UnmarshalText sets c to the choice that text says, as [ParseChoice] does.
+// UnmarshalText sets c to the choice of that name: "open", "local" or "closed".
 func (c *Choice) UnmarshalText(text []byte) error {
-	parsed, err := ParseChoice(string(text))
-	if err == nil {
-		*c = parsed
+	i := slices.Index(choiceNames[:], string(text))
+	if i < 0 {
+		return invalid.Errorf("fallback: choice is %q; it must be one of %q", text, choiceNames)
 	}
-	return err
+	*c = Choice(i)
+	return nil
 }
 
 // of returns the choice for the policy of that name.

@@ -58,6 +58,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/stats"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
@@ -141,7 +142,7 @@ type Backend struct {
 	observer  observe.Observer
 	local     bool // some policy's choice
 	table     table
-	stats     counters
+	stats     stats.Counts[Stats]
 	elapsed   func() time.Duration // since New, by the monotonic clock
 
 	held atomic.Int64 // counts with units to hand over
@@ -325,18 +326,18 @@ func (b *Backend) decide(r *driver.Request, o *outage, cause error, local func()
 		d, err := local()
 		switch {
 		case err == nil:
-			b.stats.local.Add(1)
+			b.stats.Change(func(s *Stats) { s.Local++ })
 			return d, nil
 		case errors.Is(err, errOver):
 			return d, err
 		}
 		cause = fmt.Errorf("%w: %w", err, cause)
 	case choice == Open && (b.openFor == 0 || o.silence() < b.openFor):
-		b.stats.open.Add(1)
+		b.stats.Change(func(s *Stats) { s.Open++ })
 		d := driver.NewDecision(driver.NewRequest(r.Now))
 		d.Allowed, d.Degraded = true, true
 		return d, nil
 	}
-	b.stats.closed.Add(1)
+	b.stats.Change(func(s *Stats) { s.Closed++ })
 	return driver.Decision{}, fmt.Errorf("fallback: policy %q: %w: %w", policy, driver.ErrFailClosed, cause)
 }

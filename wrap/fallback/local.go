@@ -94,7 +94,7 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool,
 	switch {
 	case c.Cost == 0:
 	case known.pooled:
-		b.stats.lost.Add(c.Cost)
+		b.stats.Change(func(s *Stats) { s.Lost += c.Cost })
 	case !journal:
 		known.spend(c.Policy.Limits, c.Cost, b.processes, now)
 	default:
@@ -133,7 +133,7 @@ func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *
 	if added := s.add(&b.table, n, c, now); added != nil {
 		return added
 	}
-	b.stats.pooled.Add(1)
+	b.stats.Change(func(s *Stats) { s.Pooled++ })
 	return s.pool(&b.table, c, i, n)
 }
 

@@ -102,7 +102,7 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 			if err != nil {
 				break
 			}
-			b.stats.handedOver.Add(u.cost)
+			b.stats.Change(func(s *Stats) { s.HandedOver += u.cost })
 		}
 		journal = journal[1:]
 	}
@@ -110,7 +110,7 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && driver.MayHaveCharged(err) {
-		b.stats.lost.Add(journal[0].cost)
+		b.stats.Change(func(s *Stats) { s.Lost += journal[0].cost })
 		o.report(charge.Policy.Name, observe.ResultNotCharged)
 		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
 		journal = journal[1:]

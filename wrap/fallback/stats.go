@@ -1,7 +1,5 @@
 package fallback
 
-import "sync/atomic"
-
 // Stats has counts since New, and what is held now.
 type Stats struct {
 	Open   int64 `json:"open"`   // decisions that allowed everything
@@ -17,17 +15,10 @@ type Stats struct {
 	Held    int64 `json:"held" metric:"gauge"`    // of them, those with units that are still to be handed over
 }
 
-type counters struct {
-	open, local, closed, handedOver, lost, pooled atomic.Int64
-}
-
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
-	s := Stats{
-		Open: b.stats.open.Load(), Local: b.stats.local.Load(), Closed: b.stats.closed.Load(),
-		HandedOver: b.stats.handedOver.Load(), Lost: b.stats.lost.Load(), Pooled: b.stats.pooled.Load(),
-		Held: b.held.Load(),
-	}
+	s := b.stats.Now()
+	s.Held = b.held.Load()
 	b.mu.Lock()
 	s.Outages = len(b.outages)
 	b.mu.Unlock()

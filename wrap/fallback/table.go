@@ -79,7 +79,7 @@ func (c *count) rank(now int64) float64 {
 func (s *stripe) forget(t *table, c *count) {
 	s.Remove(c)
 	for _, u := range c.pending {
-		t.b.stats.lost.Add(u.cost)
+		t.b.stats.Change(func(s *Stats) { s.Lost += u.cost })
 	}
 	if len(c.pending) > 0 {
 		c.outage.report(c.charge.Policy.Name, observe.ResultNotCharged)

@@ -66,7 +66,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		if next == at {
 			placement = &handoff.Placement{Backend: at.member.id, Keep: b.opts.Keep, Version: at.version, Arrivals: d.arrivals}
 		} else if next.member != at.member {
-			b.stats.followed.Add(1)
+			b.stats.Change(func(s *Stats) { s.Followed++ })
 		}
 		at = next
 	}
@@ -246,7 +246,7 @@ func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
 	switch {
 	case r.ReadOnly:
 	case !m.named.Load():
-		b.stats.passedOver.Add(int64(len(r.Charges)))
+		b.stats.Change(func(s *Stats) { s.PassedOver += int64(len(r.Charges)) })
 	default:
 		for range r.Charges {
 			b.moved(observe.Moved{From: m.name, To: to.name, Lost: true})
@@ -258,9 +258,9 @@ func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
 func (b *Backend) moved(e observe.Moved) {
 	switch {
 	case e.Lost:
-		b.stats.lost.Add(1)
+		b.stats.Change(func(s *Stats) { s.Lost++ })
 	case e.Err == nil:
-		b.stats.moved.Add(1)
+		b.stats.Change(func(s *Stats) { s.Moved++ })
 	}
 	b.opts.Observer.Moved(e)
 }

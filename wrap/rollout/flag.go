@@ -32,7 +32,7 @@ const unset = ""
 // evaluate returns the member that the flag selects for a partition. If problem is
 // not empty, it is the default.
 func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, problem string) {
-	b.stats.evaluations.Add(1)
+	b.stats.Change(func(s *Stats) { s.Evaluations++ })
 	name, problem := b.ask(ctx, TargetingKey(partition))
 	m, known := b.byName[name]
 	switch {
@@ -45,7 +45,7 @@ func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, pr
 		m.named.Store(true)
 		return m, ""
 	}
-	b.stats.defaulted(problem)
+	b.stats.Change(func(s *Stats) { s.Defaulted[problem]++ })
 	return b.fallback, problem
 }
 

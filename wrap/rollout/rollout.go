@@ -26,6 +26,7 @@ import (
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/keyed"
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -95,7 +96,7 @@ type Backend struct {
 	evaluationSlots chan struct{} // one element for each free slot
 	stuckUntil      atomic.Int64  // until then callers do not wait for a slot, Unix ns
 
-	stats   counters
+	stats   stats.Counts[Stats]
 	onEvent openfeature.EventCallback
 }
 
@@ -170,6 +171,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 		b.evaluationSlots <- struct{}{}
 	}
 	b.view.Store(&view{at: time.Now().UnixMilli()})
+	b.stats.Change(func(s *Stats) { s.Defaulted = make(map[string]int64) })
 	changed := func(openfeature.EventDetails) { b.advance(true) }
 	b.onEvent = &changed
 	for _, event := range events {

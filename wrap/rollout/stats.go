@@ -1,10 +1,6 @@
 package rollout
 
-import (
-	"maps"
-	"sync"
-	"sync/atomic"
-)
+import "maps"
 
 // Stats has counts since New.
 type Stats struct {
@@ -35,38 +31,15 @@ type Stats struct {
 	PassedOver int64 `json:"passed_over"`
 }
 
-type counters struct {
-	evaluations, moved, followed, lost, passedOver atomic.Int64
-
-	mu       sync.Mutex
-	defaults map[string]int64
-}
-
-func (c *counters) defaulted(reason string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.defaults == nil {
-		c.defaults = make(map[string]int64)
-	}
-	c.defaults[reason]++
-}
-
 // Stats returns the counts so far.
-func (b *Backend) Stats() Stats {
-	s := Stats{
-		Served:      make(map[string]int64),
-		Defaulted:   make(map[string]int64),
-		Evaluations: b.stats.evaluations.Load(),
-		Moved:       b.stats.moved.Load(),
-		Followed:    b.stats.followed.Load(),
-		Lost:        b.stats.lost.Load(),
-		PassedOver:  b.stats.passedOver.Load(),
-	}
+func (b *Backend) Stats() (now Stats) {
+	b.stats.Change(func(s *Stats) {
+		now = *s
+		now.Defaulted = maps.Clone(s.Defaulted)
+	})
+	now.Served = make(map[string]int64)
 	for _, m := range b.members {
-		s.Served[m.name] = m.served.Load()
+		now.Served[m.name] = m.served.Load()
 	}
-	b.stats.mu.Lock()
-	defer b.stats.mu.Unlock()
-	maps.Copy(s.Defaulted, b.stats.defaults)
-	return s
+	return now
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -62,7 +63,8 @@ type Backend struct {
 	workers []*worker
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	counts  counts
+	stats   stats.Counts[Stats]
+	took    struct{ serving, candidate latencies }
 }
 
 var _ driver.Backend = (*Backend)(nil)
@@ -120,7 +122,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	began := time.Now()
 	d, err := b.serving.Take(ctx, r)
 	if err == nil {
-		b.counts.serving.note(time.Since(began))
+		b.took.serving.note(time.Since(began))
 		b.show(r.Charges(), shown{request: r, decision: d})
 	}
 	return d, err
@@ -155,7 +157,7 @@ func (b *Backend) show(charges []quota.Charge, s shown) {
 	select {
 	case w.queue <- s:
 	default:
-		b.counts.dropped.Add(1)
+		b.stats.Change(func(s *Stats) { s.Dropped++ })
 		w.missed(charges, &s)
 	}
 }

@@ -37,54 +37,40 @@ type Latency struct {
 
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
-	c := &b.counts
-	return Stats{
-		Compared:             c.compared.Load(),
-		Agreed:               c.agreed.Load(),
-		OnlyServingAllowed:   c.onlyServing.Load(),
-		OnlyCandidateAllowed: c.onlyCandidate.Load(),
-		RemainingDiffers:     c.remaining.Load(),
-		ResetDiffers:         c.reset.Load(),
-		NotInStep:            c.notInStep.Load(),
-		Failed:               c.failed.Load(),
-		Dropped:              c.dropped.Load(),
-		Unsettled:            c.unsettled.Load(),
-		Serving:              c.serving.quantiles(),
-		Candidate:            c.candidate.quantiles(),
+	s := b.stats.Now()
+	s.Serving, s.Candidate = b.took.serving.quantiles(), b.took.candidate.quantiles()
+	return s
+}
+
+// compare counts, and reports whether two decisions, about counts in step, differ.
+func (s *Stats) compare(inStep bool, serving, candidate decision.Decision) bool {
+	if !inStep {
+		s.NotInStep++
+		return false
 	}
-}
-
-type counts struct {
-	compared, agreed, onlyServing, onlyCandidate, remaining, reset atomic.Int64
-	notInStep, failed, dropped, unsettled                          atomic.Int64
-	serving, candidate                                             latencies
-}
-
-// compare counts, and reports whether the two decisions differ.
-func (c *counts) compare(serving, candidate decision.Decision) bool {
 	remaining, reset := false, false
 	for i := range serving.Limits() {
 		s, o := serving.Limit(i), candidate.Limit(i)
 		remaining = remaining || s.Remaining != o.Remaining
 		reset = reset || !s.ResetAt.Equal(o.ResetAt)
 	}
-	c.compared.Add(1)
+	s.Compared++
 	switch {
 	case serving.Allowed && !candidate.Allowed:
-		c.onlyServing.Add(1)
+		s.OnlyServingAllowed++
 	case candidate.Allowed && !serving.Allowed:
-		c.onlyCandidate.Add(1)
+		s.OnlyCandidateAllowed++
 	}
 	if remaining {
-		c.remaining.Add(1)
+		s.RemainingDiffers++
 	}
 	if reset {
-		c.reset.Add(1)
+		s.ResetDiffers++
 	}
 	if remaining || reset || serving.Allowed != candidate.Allowed {
 		return true
 	}
-	c.agreed.Add(1)
+	s.Agreed++
 	return false
 }
 

@@ -62,7 +62,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 	}
 	if s.resets {
 		if err := w.b.candidate.Reset(ctx, s.request); err != nil {
-			w.b.counts.failed.Add(1)
+			w.b.stats.Change(func(s *Stats) { s.Failed++ })
 			w.missed(s.request.Charges(), &s)
 		}
 		return
@@ -76,19 +76,18 @@ func (w *worker) show(ctx context.Context, s shown) {
 	d, err := w.b.candidate.TakeAt(ctx, s.request, p)
 	switch elsewhere := (*handoff.ElsewhereError)(nil); {
 	case errors.As(err, &elsewhere):
-		w.b.counts.notInStep.Add(1)
+		w.b.stats.Change(func(s *Stats) { s.NotInStep++ })
 		return
 	case err != nil:
-		w.b.counts.failed.Add(1)
+		w.b.stats.Change(func(s *Stats) { s.Failed++ })
 		w.missed(s.request.Charges(), &s)
 		return
 	}
-	w.b.counts.candidate.note(time.Since(began))
+	w.b.took.candidate.note(time.Since(began))
 	candidate := decision.FromDriver(d)
-	switch {
-	case !w.steps.inStep(s.request.Charges(), &s.decision, &d):
-		w.b.counts.notInStep.Add(1)
-	case w.b.counts.compare(serving, candidate) && w.b.differ != nil:
+	inStep, differs := w.steps.inStep(s.request.Charges(), &s.decision, &d), false
+	w.b.stats.Change(func(s *Stats) { differs = s.compare(inStep, serving, candidate) })
+	if differs && w.b.differ != nil {
 		w.b.differ(serving, candidate)
 	}
 	if d.Allowed && s.decision.Allowed {
@@ -170,14 +169,14 @@ func (w *worker) settle(ctx context.Context, shown *shown) {
 	s := shown.settlement
 	d, ok := w.recall(&s.Charged)
 	if !ok {
-		w.b.counts.unsettled.Add(1)
+		w.b.stats.Change(func(s *Stats) { s.Unsettled++ })
 		w.missed(s.Charged.Charges(), shown)
 		return
 	}
 	after, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs, PauseUntil: s.PauseUntil, Renews: s.Renews})
 	switch {
 	case err != nil:
-		w.b.counts.failed.Add(1)
+		w.b.stats.Change(func(s *Stats) { s.Failed++ })
 		w.missed(s.Charged.Charges(), shown)
 	case s.Renews:
 		serving := s.Charged.Renewed(&shown.decision)

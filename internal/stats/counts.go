@@ -1,0 +1,23 @@
+package stats
+
+import "sync"
+
+// Counts are the numbers of S, a struct. The zero value has those of S.
+type Counts[S any] struct {
+	mu  sync.Mutex
+	now S
+}
+
+// Change changes the numbers. It must not call c.
+func (c *Counts[S]) Change(change func(*S)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.now)
+}
+
+// Now returns the numbers.
+func (c *Counts[S]) Now() S {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
