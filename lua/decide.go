@@ -76,9 +76,6 @@ func newShape(settles bool, charges [][]byte) *shape {
 
 // begin is what comes before the states of a decision are read.
 func (s *shape) begin() {
-	if s.countsUp() {
-		s.add(lone.get("alone"))
-	}
 	s.add(frame.get("begin"))
 	if s.settles {
 		s.add(frame.get("settles"))

@@ -6,21 +6,6 @@
 -- the last 4 of them, what is used, are at most the last 4 bytes, which are blank unless the
 -- decision is a take of one unit, and 9998 if the quota allows what digits cannot hold.
 
---@ alone
--- A lone caller waits for each step of the server: what follows are several times as many.
-if #KEYS == 1 then
-  local ended, past, room = struct.unpack('c19c4c4', ARGV[1], #ARGV[1] - 26)
-  local state = room ~= '    ' and redis.call('GET', KEYS[1])
-  if state and #state == 19 and state > ended and state < past then
-    if string.sub(state, 16) <= room then
-      redis.call('INCR', KEYS[1])
-      return state
-    elseif room < '9998' then
-      return '\0\0\19' .. state
-    end
-  end
-end
-
 --@ begin
 local EPOCH = 1735689600000
 
