@@ -20,11 +20,7 @@ func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charg
 	}(time.Now())
 	unobserved := *t
 	unobserved.observer = nil
-	if op == observe.OpPeek {
-		d, err = unobserved.Peek(ctx, charges...)
-	} else {
-		err = unobserved.take(ctx, charges, &d) // Take adds the receipt
-	}
+	err = unobserved.decide(ctx, op, charges, &d) // Take and Peek add the receipt
 	panics = false
 	return d, err
 }

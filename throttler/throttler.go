@@ -55,17 +55,17 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // none. Charges to one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
-	if err = t.take(ctx, charges, &d); d.Allowed && d.receipt == nil {
+	if err = t.decide(ctx, observe.OpTake, charges, &d); d.Allowed && d.receipt == nil {
 		d.receipt = new(receipt)
 	}
 	return
 }
 
-// take makes d, in which anything may be, the one about charges. It does not read d: what
-// it gives to a backend would be moved to the heap, with d's receipt.
-func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (err error) {
+// decide makes d, in which anything may be, the take or the peek of charges. It does not read
+// d: what it gives to a backend would be moved to the heap, with d's receipt.
+func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
-		*d, err = t.observed(ctx, observe.OpTake, charges)
+		*d, err = t.observed(ctx, op, charges)
 		return err
 	}
 	var r driver.Request
@@ -79,13 +79,18 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
-	if !driver.Joins(t.backend, &r) {
+	switch joins := driver.Joins(t.backend, &r); {
+	case joins && op == observe.OpTake:
+		*decided, err = t.backend.Take(ctx, r)
+	case joins:
+		*decided, err = t.backend.Peek(ctx, r)
+	case op == observe.OpTake:
 		var parts []taken
 		if *decided, parts, err = t.takeParts(ctx, r); err == nil && decided.Allowed {
 			d.receipt = &receipt{parts: parts}
 		}
-	} else {
-		*decided, err = t.backend.Take(ctx, r)
+	default:
+		*decided, err = t.peekParts(ctx, r)
 	}
 	if err != nil {
 		*d = Decision{}
@@ -100,29 +105,11 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
 // Remaining are without them. It may ask a replica.
-func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
-	if t.observer != nil {
-		return t.observed(ctx, observe.OpPeek, charges)
+func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	if err = t.decide(ctx, observe.OpPeek, charges, &d); err == nil {
+		d.receipt = tookNothing
 	}
-	var r driver.Request
-	made, links, err := t.resolve(ctx, &r, charges)
-	if err != nil {
-		return Decision{}, err
-	}
-	if made != nil {
-		return Decision{*made, tookNothing}, nil
-	}
-	peek := t.backend.Peek
-	if !driver.Joins(t.backend, &r) {
-		peek = t.peekParts
-	}
-	d, err := peek(ctx, r)
-	if err != nil {
-		return Decision{}, err
-	}
-	peeked := Decision{decision.FromDriver(d), tookNothing}
-	peeked.Added = links.added(len(d.Charges()))
-	return peeked, nil
+	return d, err
 }
 
 // Refund gives back what d took to its windows, while they last, also if ctx is over, and
