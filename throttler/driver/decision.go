@@ -111,6 +111,15 @@ func (d *Decision) About(r Request) Decision {
 	return Decision{Allowed: d.Allowed, Request: r, one: d.one, many: d.many}
 }
 
+// copyTo returns a decision about r, which has more of d's charges or fewer at its end, with
+// copies of d's results.
+func (d *Decision) copyTo(r Request) Decision {
+	own := NewDecision(r)
+	own.Allowed, own.Degraded = d.Allowed, d.Degraded
+	copy(own.Results(), d.Results())
+	return own
+}
+
 // Results returns the results of the limits of all charges, in their order, for
 // a backend to fill in.
 func (d *Decision) Results() []Result {
@@ -132,9 +141,7 @@ func (d *Decision) ResultsOf(i int) []Result {
 // Renewed returns d with other marks of what it has in flight, from after, the answer to
 // a settlement that renewed d. They are none if nothing is held any more. Notes stay.
 func (d *Decision) Renewed(after *Decision) Decision {
-	own := NewDecision(d.Request) // d's results may be others' too
-	own.Allowed, own.Degraded = d.Allowed, d.Degraded
-	copy(own.Results(), d.Results())
+	own := d.copyTo(d.Request) // d's results may be others' too
 	for i, c := range after.Charges() {
 		for k, result := range after.ResultsOf(i) {
 			if mark := &own.ResultsOf(i)[k].Mark; c.Policy.Limits[k].Algorithm.Holds() {

@@ -20,9 +20,7 @@ func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
 	p := &quota.Policy{Name: onceName, Limits: []quota.Limit{{Quota: 2, Window: keep}}}
 	all := append(slices.Clone(charges), quota.Charge{Policy: p, Key: id, Partition: charges[0].Partition})
 	once := Settlement{Now: s.Now, Once: true, Costs: append(slices.Clone(s.Costs), 1)}
-	once.Charged = NewDecision(NewRequest(s.Charged.Request.Now, all...))
-	once.Charged.Allowed = true
-	copy(once.Charged.Results(), s.Charged.Results())
+	once.Charged = s.Charged.copyTo(NewRequest(s.Charged.Request.Now, all...))
 	return once
 }
 
@@ -30,10 +28,7 @@ func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
 // charge.
 func (d *Decision) WithoutOnce() Decision {
 	charges := d.Charges()
-	of := NewDecision(NewRequest(d.Request.Now, charges[:len(charges)-1:len(charges)-1]...))
-	of.Allowed, of.Degraded = d.Allowed, d.Degraded
-	copy(of.Results(), d.Results())
-	return of
+	return d.copyTo(NewRequest(d.Request.Now, charges[:len(charges)-1:len(charges)-1]...))
 }
 
 // Receiptless is a Backend that keeps some counts in this process: what was charged to them
