@@ -215,16 +215,14 @@ func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, so
 // Reset implements driver.Backend: in the counts in which the policies count now.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	in := b.counted(&r)
-	switch in.all {
-	case inStore:
-		return b.store.Reset(ctx, r)
-	case inSoft:
-		return b.soft.Reset(ctx, r)
-	case inBoth:
-	}
 	ofSoft, ofStore := in.split(&r)
-	if err := b.store.Reset(ctx, ofStore); err != nil {
-		return err
+	if in.all != inSoft {
+		if err := b.store.Reset(ctx, ofStore); err != nil {
+			return err
+		}
+	}
+	if in.all == inStore {
+		return nil
 	}
 	return b.soft.Reset(context.WithoutCancel(ctx), ofSoft)
 }

@@ -16,7 +16,6 @@ import (
 // policy is a policy in force.
 type policy struct {
 	*quota.Policy
-	quota   int // the index of its first limit among all quotas
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
 	held    bool    // units, at any time; apply alone knows it
@@ -62,7 +61,7 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 	if len(all) == 0 {
 		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")
 	}
-	byName, order, quotas := make(map[string]*policy), []*policy(nil), 0
+	byName, order := make(map[string]*policy), []*policy(nil)
 	for i, given := range all {
 		if given == nil {
 			return nil, nil, invalid.Errorf("shares: policies[%d] is nil", i)
@@ -76,7 +75,7 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 		if err := divisible(given, members); err != nil {
 			return nil, nil, err
 		}
-		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
+		p := &policy{Policy: given, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
 		p.shares.Store(&shares{usual: p.none()})
 		for k := range given.Limits {
 			l := &given.Limits[k]
@@ -84,7 +83,6 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 			p.least = append(p.least, shareOf(l, q.Low(members)))
 			p.most = min(p.most, l.Capacity())
 		}
-		quotas += len(given.Limits)
 		byName[given.Name], order = p, append(order, p)
 	}
 	return byName, order, nil

@@ -36,6 +36,7 @@
 package shares
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -132,24 +133,19 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 	return b, nil
 }
 
+// newBackend returns a Backend without a member, what its member divides, and the options with
+// their defaults.
 func newBackend(self string, members int, policies []*quota.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
 	o := &Options{}
 	if options != nil {
 		*o = *options
 	}
-	if o.Refresh == 0 {
-		o.Refresh = division.DefaultRefresh
-	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
-	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: keyed.NewHasher()}
+	o.Refresh, o.MaxKeys = cmp.Or(o.Refresh, division.DefaultRefresh), cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	if o.MaxKeys < keyed.Stripes {
 		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
+	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: keyed.NewHasher()}
 	var err error
 	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
 		return nil, nil, nil, err
@@ -221,9 +217,8 @@ func (b *Backend) apply(given division.Shares) {
 		b.holds.Store(false)
 	}
 	for _, p := range b.policies {
-		own := make([]division.Share, len(p.Limits))
-		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
-		p.apply(own, given.First, now)
+		p.apply(given.Quotas[:len(p.Limits)], given.First, now)
+		given.Quotas = given.Quotas[len(p.Limits):]
 	}
 	if given.Valid {
 		b.holds.Store(true)

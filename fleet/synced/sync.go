@@ -88,10 +88,16 @@ func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
 	if !b.prepare(ctx, a) {
 		return
 	}
-	start := time.Now()
-	replies, err := a.server.call(ctx, a.batch.calls)
-	b.observe(a, start, len(a.batch.calls), err)
+	replies, err := b.call(ctx, a, a.batch.calls)
 	b.conclude(a, replies, err)
+}
+
+// call makes calls to root a.
+func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]byte, error) {
+	start := time.Now()
+	replies, err := a.server.call(ctx, calls)
+	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: len(calls), Start: start, Duration: time.Since(start), Err: err})
+	return replies, err
 }
 
 // prepare makes the batch that root a is to have next, if it has none. It reports whether
@@ -107,8 +113,12 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 			a.batch = b.additions(a, add, now)
 		case a.number == 0: // what it knows is what it added
 			a.batch = b.additions(a, first, now)
-		case !a.up.Load() && !b.answers(ctx, a, now):
-			return false // the state would be old when a is back
+		case !a.up.Load(): // it is asked first whether it answers
+			if _, err := b.call(ctx, a, newBatchWriter(b, a, add, now).finish().calls); err != nil {
+				b.stats.failed.Add(1)
+				return false // the state would be old when a is back
+			}
+			fallthrough
 		default:
 			a.batch = b.state(a, now)
 		}
@@ -130,28 +140,12 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	a.batch = nil
 	now := b.opts.Clock.Now().UnixMilli()
 	for i, reply := range replies {
-		known, ok := b.learn(a, &done.calls[i], reply, now)
-		if !ok || !known {
+		if !b.learn(a, &done.calls[i], reply, now) {
 			a.known = false // it lost what this process sent, or is no root: it gets the state
 			return
 		}
 	}
 	a.known = true
-}
-
-// answers asks a root that did not answer whether it does again.
-func (b *Backend) answers(ctx context.Context, a *aggregator, now int64) bool {
-	start, probe := time.Now(), newBatchWriter(b, a, add, now).finish()
-	_, err := a.server.call(ctx, probe.calls)
-	b.observe(a, start, len(probe.calls), err)
-	if err != nil {
-		b.stats.failed.Add(1)
-	}
-	return err == nil
-}
-
-func (b *Backend) observe(a *aggregator, start time.Time, calls int, err error) {
-	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
 }
 
 // additions returns the batch that adds what root a lacks of the counters that are
@@ -287,14 +281,11 @@ func appendDouble(b []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(b, math.Float64bits(f))
 }
 
-// learn takes in the reply to c. It reports whether the root knew this process, and
-// whether the reply is one.
-func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known, ok bool) {
-	if string(reply) == "u" {
-		return false, true
-	}
+// learn takes in the reply to c. It reports whether that is one of a root that knew this
+// process.
+func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	if len(reply) != 1+16*len(c.about) || reply[0] != 'o' {
-		return false, false
+		return false
 	}
 	totals := reply[1:]
 	for i := 0; i < len(c.about); {
@@ -305,7 +296,7 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 		}
 		s.mu.Unlock()
 	}
-	return true, true
+	return true
 }
 
 // learnTotal takes in what root a says of e's count. Its caller holds the stripe's lock.
