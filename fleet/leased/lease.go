@@ -219,7 +219,11 @@ func leasable(charges []quota.Charge) int64 {
 // nameOf names the counts of charges, with their limits: other limits have other leases.
 func (b *Backend) nameOf(charges []quota.Charge) (n keyed.Name) {
 	for i := range charges {
-		n = n.And(b.names.Of(&charges[i]))
+		if of := b.names.Of(&charges[i]); i == 0 {
+			n = of
+		} else {
+			n = n.And(of)
+		}
 		limits := charges[i].Policy.Limits
 		for k := range limits {
 			window := uint64(limits[k].Window) << 1
@@ -227,7 +231,7 @@ func (b *Backend) nameOf(charges []quota.Charge) (n keyed.Name) {
 				window |= 1
 			}
 			n = n.And(keyed.Name{uint64(limits[k].Quota), window})
-			if c := &limits[k].Calendar; !c.IsZero() {
+			if c := &limits[k].Calendar; c.Period != 0 {
 				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)))
 			}
 		}
