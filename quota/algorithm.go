@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/weir/internal/invalid"
@@ -103,10 +104,8 @@ func (a Algorithm) String() string {
 // ParseAlgorithm returns the algorithm of that name, such as "fixed-window" for
 // FixedWindow.
 func ParseAlgorithm(name string) (Algorithm, error) {
-	for i := range algorithms {
-		if algorithms[i].name == name {
-			return Algorithm(i), nil
-		}
+	if i := slices.Index(algorithmNames(), name); i >= 0 {
+		return Algorithm(i), nil
 	}
 	return 0, invalid.Errorf("quota: algorithm is %q; it must be one of %q", name, algorithmNames())
 }
@@ -121,21 +120,20 @@ func Algorithms() []Algorithm {
 }
 
 func algorithmNames() []string {
-	names := make([]string, len(algorithms))
-	for i := range algorithms {
-		names[i] = algorithms[i].name
-	}
-	return names
+	return namesWith(func(traits) bool { return true })
 }
 
 // algorithmsWith returns the names of the algorithms that has reports: "a
 // token-bucket or a leaky-bucket", without the first article.
 func algorithmsWith(has func(traits) bool) string {
-	var names []string
-	for i := range algorithms {
-		if has(algorithms[i]) {
-			names = append(names, algorithms[i].name)
+	return strings.Join(namesWith(has), " or a ")
+}
+
+func namesWith(has func(traits) bool) (names []string) {
+	for _, a := range algorithms {
+		if has(a) {
+			names = append(names, a.name)
 		}
 	}
-	return strings.Join(names, " or a ")
+	return names
 }

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
 )
@@ -38,11 +39,9 @@ func (u Unit) MarshalText() ([]byte, error) {
 
 // UnmarshalText sets u to the unit of that name. The error wraps [ErrInvalid].
 func (u *Unit) UnmarshalText(text []byte) error {
-	for i, name := range unitNames {
-		if name == string(text) {
-			*u = Unit(i)
-			return nil
-		}
+	if i := slices.Index(unitNames[:], string(text)); i >= 0 {
+		*u = Unit(i)
+		return nil
 	}
 	return invalid.Errorf("quota: unit is %q; it must be one of %q", text, unitNames)
 }
