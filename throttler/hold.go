@@ -69,10 +69,9 @@ func (h *hold) end() {
 
 // leaseOf returns the shortest lease of what d has in flight, or 0 if it has nothing.
 func leaseOf(d *Decision) (lease time.Duration) {
-	charges := d.Charges()
-	for i := range charges {
-		for k := range charges[i].Policy.Limits {
-			if l := &charges[i].Policy.Limits[k]; l.Algorithm.Holds() && (lease == 0 || l.Window < lease) {
+	for _, c := range d.Charges() {
+		for _, l := range c.Policy.Limits {
+			if l.Algorithm.Holds() && (lease == 0 || l.Window < lease) {
 				lease = l.Window
 			}
 		}

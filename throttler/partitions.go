@@ -30,7 +30,7 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 	if t.isKnown(ctx, parts, &whole) {
 		return whole, nil, nil
 	}
-	slices.SortStableFunc(parts, queuesLast)
+	slices.SortStableFunc(parts, func(a, b driver.Part) int { return queues(&a) - queues(&b) })
 	for i, p := range parts {
 		d, err := t.backend.Take(ctx, p.Request)
 		if err != nil {
@@ -81,22 +81,15 @@ func (t *Throttler) isKnown(ctx context.Context, parts []driver.Part, whole *dri
 	return true
 }
 
-// queuesLast orders parts so that those with queues come after the others. A queue keeps the
-// first place of a charge whose start has come, so all of it cannot be given back.
-func queuesLast(a, b driver.Part) int {
-	switch queues := hasQueue(&a); {
-	case queues == hasQueue(&b):
-		return 0
-	case queues:
-		return 1
+// queues returns 1 if p has queues, and else 0: parts with queues come after the others. A queue
+// keeps the first place of a charge whose start has come, so all of it cannot be given back.
+func queues(p *driver.Part) int {
+	for _, c := range p.Request.Charges() {
+		if slices.ContainsFunc(c.Policy.Limits, func(l quota.Limit) bool { return l.Algorithm.Queues() }) {
+			return 1
+		}
 	}
-	return -1
-}
-
-func hasQueue(p *driver.Part) bool {
-	return slices.ContainsFunc(p.Request.Charges(), func(c Charge) bool {
-		return slices.ContainsFunc(c.Policy.Limits, func(l quota.Limit) bool { return l.Algorithm.Queues() })
-	})
+	return 0
 }
 
 // giveBack refunds what was taken, and writes what is used then to whole. It returns when ctx

@@ -87,11 +87,8 @@ func (d Decision) again() Decision {
 // limits have room for them at once, or for none.
 func callsThatFit(r driver.Request) int {
 	most := int64(math.MaxInt32)
-	charges := r.Charges()
-	for i := range charges {
-		c := &charges[i]
-		for k := range c.Policy.Limits {
-			l := &c.Policy.Limits[k]
+	for _, c := range r.Charges() {
+		for _, l := range c.Policy.Limits {
 			if !l.Algorithm.ResetsAtOnce() {
 				return 1
 			}
