@@ -2,6 +2,7 @@ package policies
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -45,10 +46,10 @@ type File struct {
 	settled bool              // the file had not just been written then
 	hash    [sha256.Size]byte // of the text that was read
 	err     error             // what is wrong with that
-	wrong   string            // the last warning, unless it is over
 
-	stop chan struct{}
-	done sync.WaitGroup
+	closed context.Context
+	close  context.CancelFunc
+	done   sync.WaitGroup
 }
 
 // WatchFile puts the content of a file into s, and again each time that it changes, until
@@ -59,7 +60,7 @@ type File struct {
 // The version of s is a number of 48 bits that is made of the file's text: processes with
 // the same text have the same version.
 func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
-	f := &File{path: path, source: s, options: *cmp.Or(options, new(FileOptions)), stop: make(chan struct{})}
+	f := &File{path: path, source: s, options: *cmp.Or(options, new(FileOptions))}
 	f.options.Every = cmp.Or(max(f.options.Every, 0), DefaultEvery)
 	f.options.Observer = cmp.Or[observe.Observer](f.options.Observer, weirlog.Default())
 	if f.options.Parse == nil {
@@ -68,19 +69,14 @@ func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 	if err := f.read(); err != nil {
 		return nil, err
 	}
+	f.closed, f.close = context.WithCancel(context.Background())
 	f.done.Go(f.watch)
 	return f, nil
 }
 
 // Close ends the watching. What the source has stays.
 func (f *File) Close() {
-	f.mu.Lock()
-	select {
-	case <-f.stop:
-	default:
-		close(f.stop)
-	}
-	f.mu.Unlock()
+	f.close()
 	f.done.Wait()
 }
 
@@ -91,7 +87,7 @@ func (f *File) watch() {
 		select {
 		case <-ticker.C:
 			_ = f.Refresh() // which has warned
-		case <-f.stop:
+		case <-f.closed.Done():
 			return
 		}
 	}
@@ -102,15 +98,9 @@ func (f *File) Refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.read()
-	switch {
-	case err == nil && f.wrong != "":
-		f.wrong = ""
-		f.source.Wrong(nil)
-	case err != nil && f.wrong != err.Error():
-		f.wrong = err.Error()
-		f.source.Wrong(err)
+	if f.source.Wrong(err) && err != nil {
 		f.options.Observer.Warned(observe.Warned{
-			Text: "the policies of a file are not in force: " + f.wrong,
+			Text: "the policies of a file are not in force: " + err.Error(),
 			Hint: "the last version without mistakes stays in force until the file is mended",
 		})
 	}

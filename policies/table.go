@@ -241,13 +241,15 @@ func (s *Source) content() *content {
 }
 
 // Wrong notes, for [Table.Status], why a newer version of the source is not in force; nil
-// that there is none. The next Edit forgets it.
-func (s *Source) Wrong(err error) {
+// that there is none. The next Edit forgets it. Wrong reports whether that is news.
+func (s *Source) Wrong(err error) bool {
 	if err == nil {
-		s.wrong.Store(nil)
-		return
+		return s.wrong.Swap(nil) != nil
 	}
 	text := err.Error()
-	s.wrong.Store(&text)
+	if was := s.wrong.Swap(&text); was != nil && *was == text {
+		return false
+	}
 	s.wrongs.Add(1)
+	return true
 }
