@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
+
+	"github.com/weir-go/weir/internal/busy"
 )
 
 // TargetingKey returns the flag's targeting key for the counts of a partition:
@@ -55,11 +57,18 @@ const problemTimeout = "hangs"
 // evaluationsAtOnce bounds the goroutines that a provider that hangs can block.
 const evaluationsAtOnce = 64
 
-// ask evaluates the flag in its own goroutine: a provider may hang.
+// ask evaluates the flag in its own goroutine: a provider may hang. It waits for 100 ms, but at
+// most half of the time until ctx's deadline, in which this process does not wait for a processor.
+// Server-side providers evaluate in memory, in about a microsecond.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
-	t := newTimeout(ctx)
-	defer t.timer.Stop()
-	if !b.acquire(&t) {
+	wait := 100 * time.Millisecond
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	patience := busy.NewContext()
+	patience.StartWithin(ctx, time.Now().Add(wait))
+	defer patience.Stop()
+	if !b.acquire(patience) {
 		return "", problemTimeout
 	}
 	type answer struct{ value, problem string }
@@ -82,17 +91,18 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			}
 		}
 	}()
-	a, ok := receive(answered, &t)
-	if !ok {
+	select {
+	case a := <-answered:
+		return a.value, a.problem
+	case <-patience.Done():
 		return "", problemTimeout
 	}
-	return a.value, a.problem
 }
 
 // acquire takes a slot for one more evaluation. If none becomes free in time, all
 // evaluations are presumed stuck, and for the next second callers fail without
 // waiting.
-func (b *Backend) acquire(t *timeout) bool {
+func (b *Backend) acquire(patience context.Context) bool {
 	select {
 	case <-b.evaluationSlots:
 		return true
@@ -102,43 +112,11 @@ func (b *Backend) acquire(t *timeout) bool {
 	if now < b.stuckUntil.Load() {
 		return false
 	}
-	_, ok := receive(b.evaluationSlots, t)
-	if !ok {
+	select {
+	case <-b.evaluationSlots:
+		return true
+	case <-patience.Done():
 		b.stuckUntil.Store(now + int64(time.Second))
+		return false
 	}
-	return ok
-}
-
-// timeout bounds the wait for an evaluation. It is counted in several short steps,
-// so that a pause of the whole process, after which every timer fires at once, uses
-// up only one step.
-type timeout struct {
-	timer *time.Timer
-	step  time.Duration
-	steps int
-}
-
-// newTimeout returns a timeout of 100 ms, but at most half of the time until ctx's
-// deadline. Server-side providers evaluate in memory, in about a microsecond.
-func newTimeout(ctx context.Context) timeout {
-	const steps = 4
-	wait := 100 * time.Millisecond
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
-	}
-	return timeout{time.NewTimer(wait / steps), wait / steps, steps}
-}
-
-// receive returns a value from a channel; ok is false if the timeout ends first.
-func receive[T any](from <-chan T, t *timeout) (value T, ok bool) {
-	for t.steps > 0 {
-		select {
-		case value = <-from:
-			return value, true
-		case <-t.timer.C:
-			t.steps--
-			t.timer.Reset(t.step)
-		}
-	}
-	return value, false
 }
