@@ -98,9 +98,7 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 	}
 	// Under the limits of then; the state's algorithms know what that is under others.
 	limits = c.limits
-	var buf [quota.MaxLimits]quota.Limit
-	var all [quota.MaxLimits]driver.Result
-	shares, results, at := sharesOf(buf[:0], limits, processes), all[:len(limits)], c.saidAt
+	shares, results, at := sharesOf(limits, processes), make([]driver.Result, len(limits)), c.saidAt
 	if c.spent != nil {
 		c.spent.Evaluate(shares, 0, now, results)
 		at = now // or a bucket would have drained what was spent since
@@ -142,9 +140,7 @@ func (c *count) spend(limits []quota.Limit, cost, processes, now int64) {
 	if c.spent == nil {
 		c.spent = new(algorithm.State)
 	}
-	var buf [quota.MaxLimits]quota.Limit
-	var results [quota.MaxLimits]driver.Result
-	c.spent.Charge(sharesOf(buf[:0], limits, processes), cost, now, results[:len(limits)])
+	c.spent.Charge(sharesOf(limits, processes), cost, now, make([]driver.Result, len(limits)))
 	c.spent.Coarsen(maxLog)
 }
 

@@ -52,8 +52,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	if o.over.Load() {
 		return driver.Decision{}, errOver // what would be held for it would not be handed over
 	}
-	var all [quota.MaxCharges]*count
-	counts := all[:len(charges)]
+	counts := make([]*count, len(charges))
 	for i := range charges {
 		counts[i] = b.countOf(s, charges, i, r.Now)
 		counts[i].busy = true // it must not make room for the next
@@ -83,8 +82,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 
 // charge charges c, which has room, to known, its count.
 func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool, now int64, results []driver.Result) {
-	var buf [quota.MaxLimits]quota.Limit
-	known.state.Charge(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, now, results)
+	known.state.Charge(sharesOf(c.Policy.Limits, b.processes), c.Cost, now, results)
 	known.state.Coarsen(maxLog)
 	if c.Mode == quota.Record {
 		for i := range results {
@@ -109,8 +107,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	s := b.table.stripeOf(charges)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all [quota.MaxCharges]*count
-	counts := all[:len(charges)]
+	counts := make([]*count, len(charges))
 	for i := range charges {
 		if counts[i] = s.Get(b.table.names.Of(&charges[i])); counts[i] == nil {
 			counts[i] = new(count)
@@ -143,11 +140,10 @@ func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision,
 	d := driver.NewDecision(*r)
 	d.Degraded = true
 	charges := r.Charges()
-	var buf [quota.MaxLimits]quota.Limit
 	for i := range charges {
 		c, results := charges[i], d.ResultsOf(i)
 		state := counts[i].stateAt(c.Policy.Limits, b.processes, r.Now)
-		shares, asks := sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Mode.Asks(c.Cost)
+		shares, asks := sharesOf(c.Policy.Limits, b.processes), c.Mode.Asks(c.Cost)
 		state.Evaluate(shares, asks, r.Now, results)
 		for j := range results {
 			if results[j].RetryAt == driver.NeverFits && asks <= c.Policy.Limits[j].Capacity() {
@@ -195,12 +191,13 @@ func report(d *driver.Decision, counts []*count, processes int64) {
 	}
 }
 
-// sharesOf appends the shares of limits to buf.
-func sharesOf(buf, limits []quota.Limit, processes int64) []quota.Limit {
+// sharesOf returns the shares of limits.
+func sharesOf(limits []quota.Limit, processes int64) []quota.Limit {
+	shares := make([]quota.Limit, len(limits))
 	for i := range limits {
-		buf = append(buf, share(&limits[i], processes))
+		shares[i] = share(&limits[i], processes)
 	}
-	return buf
+	return shares
 }
 
 // hold notes that known, the count of c, is to be handed over after o.
@@ -289,8 +286,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 	stripe := b.table.stripeOf(charges)
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
-	var all [quota.MaxCharges]*count
-	counts := all[:len(charges)]
+	counts := make([]*count, len(charges))
 	for i := range charges {
 		c, before := &charges[i], s.Charged.ResultsOf(i)
 		n := b.table.names.Of(c)
@@ -317,17 +313,16 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 
 // settle replaces the cost of charge, which was taken here with the results before.
 func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64, before, results []driver.Result) {
-	var buf [quota.MaxLimits]quota.Limit
-	shares := sharesOf(buf[:0], charge.Policy.Limits, processes)
+	shares := sharesOf(charge.Policy.Limits, processes)
 	if c.state == nil { // the backend has spoken since
 		c.stateAt(charge.Policy.Limits, processes, now).Evaluate(shares, 0, now, results)
 		return
 	}
-	var marks [quota.MaxLimits]driver.Mark
+	marks := make([]driver.Mark, len(before))
 	for j := range before {
 		marks[j] = before[j].Mark
 	}
-	c.state.Settle(shares, algorithm.Settlement{TakenAt: takenAt, Marks: marks[:len(before)], Charged: charge.Cost, Cost: cost}, now, results)
+	c.state.Settle(shares, algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: charge.Cost, Cost: cost}, now, results)
 	switch more := cost - charge.Cost; {
 	case c.outage != nil && more > 0:
 		c.journal(charge.Policy.Limits, more, now, results)
