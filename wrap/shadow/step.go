@@ -34,7 +34,7 @@ func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 		for _, result := range d.ResultsOf(i) {
 			until = max(until, result.ResetAt)
 		}
-		s.extend(names.Of(&charges[i]), now, until)
+		s.extend(names.Of(&charges[i]), until)
 	}
 }
 
@@ -47,7 +47,7 @@ func (s *steps) missedReset(charges []quota.Charge, now int64) {
 		for _, l := range charges[i].Policy.Limits {
 			until = max(until, now+algorithm.Lifetime(l).Milliseconds())
 		}
-		s.extend(names.Of(&charges[i]), now, until)
+		s.extend(names.Of(&charges[i]), until)
 	}
 }
 
@@ -65,18 +65,14 @@ func outlived(p *quota.Policy, now int64) int64 {
 	return end
 }
 
-func (s *steps) extend(id keyed.Name, now, until int64) {
+// extend has a count out of step until then. If there are too many, no count is in step until all
+// that were are.
+func (s *steps) extend(id keyed.Name, until int64) {
 	if _, known := s.until[id]; !known && len(s.until) >= s.bound {
-		for other, at := range s.until {
-			if now >= at {
-				delete(s.until, other)
-			} else {
-				s.all = max(s.all, at)
-			}
+		for _, at := range s.until {
+			s.all = max(s.all, at)
 		}
-		if len(s.until) >= s.bound {
-			clear(s.until)
-		}
+		clear(s.until)
 	}
 	s.until[id] = max(s.until[id], until)
 }
