@@ -14,7 +14,8 @@ import (
 // the units that it holds for it. The stripe's lock guards it.
 type lease struct {
 	keyed.Entry
-	of []keyed.Name // of the counts, whatever their limits
+	of     []keyed.Name // of the counts of each charge
+	limits keyed.Name   // of all charges, that a take last had
 
 	// held units may be spent from since until the end of the first of d's windows. d is
 	// the take that leased the last of them.
@@ -216,14 +217,18 @@ func leasable(charges []quota.Charge) int64 {
 	return cost
 }
 
-// nameOf names the counts of charges, with their limits: other limits have other leases.
-func (b *Backend) nameOf(charges []quota.Charge) (n keyed.Name) {
+// nameOf names the counts of charges, whatever their limits.
+func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
+	n := b.names.Of(&charges[0])
+	for i := range charges[1:] {
+		n = n.And(b.names.Of(&charges[1+i]))
+	}
+	return n
+}
+
+// limitsOf names the limits of charges.
+func (b *Backend) limitsOf(charges []quota.Charge) (n keyed.Name) {
 	for i := range charges {
-		if of := b.names.Of(&charges[i]); i == 0 {
-			n = of
-		} else {
-			n = n.And(of)
-		}
 		limits := charges[i].Policy.Limits
 		for k := range limits {
 			window := uint64(limits[k].Window) << 1
@@ -235,11 +240,12 @@ func (b *Backend) nameOf(charges []quota.Charge) (n keyed.Name) {
 				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)))
 			}
 		}
+		n[0]++ // where one policy ends
 	}
 	return n
 }
 
-// namesOf names the counts of each of charges, whatever their limits.
+// namesOf names the counts of each of charges.
 func (b *Backend) namesOf(charges []quota.Charge) []keyed.Name {
 	all := make([]keyed.Name, len(charges))
 	for i := range charges {

@@ -200,7 +200,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || b.closed.Err() != nil || !b.mayLease(r.Charges()) || r.IsSplit() {
 		return b.ask(ctx, r)
 	}
-	n := b.nameOf(r.Charges())
+	n, limits := b.nameOf(r.Charges()), b.limitsOf(r.Charges())
 	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := s.get(n)
@@ -210,7 +210,12 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	l.demand.add(cost, r.Now)
 	l.lastAsk = r.Now
 	for {
-		if l.until > 0 && r.Now >= l.until { // each time: while it waited, a window may have ended
+		// Each time: while it waited, the limits may have changed, or a window ended.
+		if l.limits != limits {
+			s.expire(l)
+			l.limits = limits
+		}
+		if l.until > 0 && r.Now >= l.until {
 			s.expire(l)
 			l.free = capacity(r.Charges())
 		}
@@ -314,6 +319,8 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	case err != nil:
 	case d.Degraded: // it did not ask the counts that a lease is of
 		return d, nil
+	case l.limits != b.limitsOf(r.Charges()): // they have changed meanwhile
+		return b.answerAside(s, &r, d, cost), nil
 	default:
 		b.learn(s, l, &d, total, units, cost)
 		if d.Allowed {
@@ -363,6 +370,19 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, c
 	}
 	l.grant(d)
 	l.held += found
+}
+
+// answerAside answers r by d, a take of a lease that no later request is answered from.
+func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
+	if !d.Allowed {
+		return d
+	}
+	b.stats.leases.Add(1)
+	l := &lease{}
+	l.grant(&d)
+	answer := l.answer(r, &d, cost)
+	s.lose(l)
+	return answer
 }
 
 var errPanicked = errors.New("leased: the other backend panicked")
@@ -493,7 +513,7 @@ func (b *Backend) find(charges []quota.Charge) (*stripe, *lease) {
 	n := b.nameOf(charges)
 	s := b.stripeOf(n)
 	s.mu.Lock()
-	if l := s.Get(n); l != nil {
+	if l := s.Get(n); l != nil && l.limits == b.limitsOf(charges) {
 		return s, l
 	}
 	s.mu.Unlock()

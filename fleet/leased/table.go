@@ -43,7 +43,8 @@ func (s *stripe) lose(l *lease) {
 	s.noteHolding(l)
 }
 
-// expire forgets what the other backend said of l's windows: one has ended.
+// expire forgets what the other backend said of l's windows: one has ended, or the limits
+// have changed.
 func (s *stripe) expire(l *lease) {
 	s.lose(l)
 	l.until, l.refusedUntil, l.d = 0, 0, driver.Decision{}
