@@ -143,7 +143,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		return nil, err
 	}
 	if m.RefundIf == nil {
-		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
+		m.RefundIf = isNotModified
 	}
 	if m.DocumentationURL != "" {
 		encoded, _ := json.Marshal(m.DocumentationURL) // a string has no error

@@ -1,0 +1,141 @@
+package middleware
+
+import (
+	"net/http"
+)
+
+// isNotModified is RefundIf unless Options has another: a 304 is free.
+func isNotModified(_ *http.Request, status int, _ http.Header) bool {
+	return status == http.StatusNotModified
+}
+
+// unknownStatus is the status of a response that the handlers have left to what is
+// further out.
+const unknownStatus = 0
+
+// decide settles what is known when a response of this status begins. If it is
+// unknownStatus, only reported costs are settled.
+func (l *ledger) decide(status int, h http.Header) {
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		switch refused, charged, reported := l.outcome(e); {
+		case refused && status >= 400:
+			// A dry run keeps its charge: it tries a policy in place of one that refused.
+			if e.m.DryRun == nil {
+				l.settle(e, beforeHandler)
+			}
+		case charged && status != unknownStatus && e.isFree(status, h):
+			l.settle(e, afterHandler)
+		case reported:
+			l.settle(e, asReported)
+		}
+	}
+}
+
+// mayBeFree reports whether a client waits for the response, and has sent all that
+// was read of the request. If not, a status says little: the handler may have done
+// its work, or have failed because of the client.
+func (e *entry) mayBeFree() bool {
+	switch e.progress.Load() {
+	case overLate:
+		return false
+	case running: // once it has ended, a handler between may cancel its context
+		if e.contextOver() {
+			return false
+		}
+	}
+	l := e.l
+	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
+}
+
+// isFree reports whether RefundIf makes a response free that may be.
+func (e *entry) isFree(status int, h http.Header) bool {
+	return e.mayBeFree() && e.m.RefundIf(e.passed, status, h)
+}
+
+// outcome reports whether no handler ran behind e because of refusals, whether
+// e is charged, and whether its handler has reported a cost. It must be called for
+// the entries behind e first.
+func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refused = e.answered || e.innerRefused && !e.innerRan
+	if e.outer != nil {
+		e.outer.innerRefused = e.outer.innerRefused || refused
+		e.outer.innerRan = e.outer.innerRan || !refused || e.inHandler
+	}
+	return refused, e.state == charged, e.reports != nil
+}
+
+// handlerEnded notes that e's handler has returned, or panicked. It returns what may have
+// to be settled now, the innermost first: e and the entries behind it whose handlers have
+// ended, if e is the outermost or its handler panicked; else e alone, if the
+// response is on its way. If it is not, RefundIf is asked first, when it begins.
+// Entries without a report are among them only if their handler failed, or if they hold
+// something in flight and the outermost handler has ended.
+func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
+	e.noteEnd()
+	within := e.outer == nil || !returned
+	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
+		return nil, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for x := l.last.Load(); x != e.earlier; x = x.earlier {
+		if (x == e || within && x.isWithin(e)) && x.isDue(failed) {
+			due = append(due, x)
+		}
+	}
+	return due, l.enforced
+}
+
+// noteEnd notes that e's handler has ended, for e and for what the handler took by Take.
+func (e *entry) noteEnd() {
+	progress := uint32(over)
+	if e.contextOver() {
+		progress = overLate
+	}
+	e.progress.Store(progress)
+	for x := e.l.last.Load(); x != e.earlier; x = x.earlier {
+		if x.inHandler && x.outer == e {
+			x.progress.Store(progress)
+		}
+	}
+}
+
+// isDue reports whether e's handler has ended, or failed, and left something to settle. The
+// caller holds the ledger's lock.
+func (e *entry) isDue(failed bool) bool {
+	holds := e.holding != nil && e.l.first.progress.Load() != running
+	return e.state == charged && (failed || e.reports != nil || holds) && e.progress.Load() != running
+}
+
+// asked returns what the handler, or the beginning of the response, asked for e to be settled
+// to; asCharged if they did not.
+func (l *ledger) asked(e *entry) settlement {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case e.reports != nil:
+		return asReported
+	case e.holding != nil:
+		return e.holding.due
+	}
+	return asCharged
+}
+
+// settle settles e, unless it was settled before or has nothing to settle.
+func (l *ledger) settle(e *entry, why settlement) {
+	l.mu.Lock()
+	if e.state != charged || e.holding.defers(e, why) {
+		l.mu.Unlock()
+		return
+	}
+	e.state = settled
+	e.holding.end()
+	before, costs := e.d, e.costs(why)
+	l.mu.Unlock()
+	after, _ := e.m.settle(e, before, costs)
+	l.mu.Lock()
+	e.d, e.decided = after, l.decisions.Add(1)
+	l.mu.Unlock()
+}
