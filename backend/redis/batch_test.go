@@ -147,20 +147,24 @@ func TestLeaveAsTheBreakerOpens(t *testing.T) {
 	}
 }
 
-func TestQueue(t *testing.T) {
-	var q queue
-	for range 2 {
-		all := jobs(3)
-		q.push(all[0])
-		q.push(all[1])
-		first := q.pop()
-		q.push(all[2])
-		if second, third := q.pop(), q.pop(); first != all[0] || second != all[1] || third != all[2] {
-			t.Errorf("%p, %p, %p were taken; want %p", first, second, third, all)
+// Decisions leave the queue in their order, but for those whose callers have left.
+func TestBatchesTakeWhatWaitsInOrder(t *testing.T) {
+	all := jobs(perBatch + 4)
+	for _, j := range all {
+		j.ctx, j.deadline = t.Context(), time.Now().Add(time.Hour)
+	}
+	b := batcher{waiting: slices.Clone(all)}
+	all[1].stage.Store(left)
+	want := slices.Delete(all, 1, 2)
+	for _, n := range []int{perBatch, 3} {
+		out := new(batch)
+		if !b.fill(out) || !slices.Equal(out.jobs, want[:n]) {
+			t.Errorf("a batch of %d decisions, want the next %d", len(out.jobs), n)
 		}
-		if q.len != 0 || q.first != nil || q.last != nil || all[0].next != nil {
-			t.Errorf("the queue is %+v, want nothing", q)
-		}
+		want = want[n:]
+	}
+	if len(b.waiting) > 0 {
+		t.Errorf("%d decisions wait, want none", len(b.waiting))
 	}
 }
 

@@ -67,7 +67,7 @@ type batcher struct {
 
 	mu        sync.Mutex
 	inFlight  []*batch
-	waiting   queue
+	waiting   []*job    // oldest first; those whose callers have left stay until a batch comes to them, or a sweep
 	room      int       // in waiting
 	gathering bool      // a batch is about to take what waits
 	alone     int       // batches in a row that had one decision
@@ -114,12 +114,12 @@ func (b *batcher) do(j *job) error {
 	}
 	out := b.gather(j, now)
 	switch {
-	case b.waiting.len == 0: // a batch that was in flight already has taken j
+	case len(b.waiting) == 0: // a batch that was in flight already has taken j
 		b.end(out)
 		b.mu.Unlock()
 		batchPool.Put(out)
-	case canInline && b.waiting.len == 1 && b.waiting.first == j && j.deadline.Sub(out.sentAt) >= inlineTime:
-		b.waiting.pop()
+	case canInline && len(b.waiting) == 1 && b.waiting[0] == j && j.deadline.Sub(out.sentAt) >= inlineTime:
+		b.waiting = slices.Delete(b.waiting, 0, 1)
 		b.alone++
 		out.inline, out.limits = true, j.limits
 		j.stage.Store(claimed)
@@ -137,17 +137,17 @@ func (b *batcher) do(j *job) error {
 
 // enqueue makes j wait for a batch.
 func (b *batcher) enqueue(j *job, now time.Time) error {
-	if b.waiting.len >= b.room && now.Sub(b.swept) > sweepEvery { // else each caller would look at all that wait
+	if len(b.waiting) >= b.room && now.Sub(b.swept) > sweepEvery { // else each caller would look at all that wait
 		b.swept = now
-		b.waiting.sweep()
+		b.waiting = slices.DeleteFunc(b.waiting, func(j *job) bool { return j.stage.Load() == left })
 	}
 	switch {
 	case b.server.breaker.Open(): // since; no batch would take j from the queue
 		return breaker.ErrOpen
-	case b.waiting.len >= b.room:
+	case len(b.waiting) >= b.room:
 		return errCrowded
 	}
-	b.waiting.push(j)
+	b.waiting = append(b.waiting, j)
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (b *batcher) gather(j *job, now time.Time) *batch {
 	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
 	alone := b.alone > aloneAfter && len(b.inFlight) == 0
 	b.inFlight = append(b.inFlight, out)
-	b.waiting.push(j)
+	b.waiting = append(b.waiting, j)
 	if alone {
 		return out
 	}
@@ -278,11 +278,12 @@ func (j *job) leave(unsent, sent error) error {
 func (b *batcher) opened() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.waiting.len > 0 {
-		if j := b.waiting.pop(); j.stage.CompareAndSwap(waiting, failed) {
+	for _, j := range b.waiting {
+		if j.stage.CompareAndSwap(waiting, failed) {
 			j.finish(breaker.ErrOpen)
 		}
 	}
+	b.waiting = slices.Delete(b.waiting, 0, len(b.waiting))
 }
 
 // sendLoop sends batches, in the memory of out, while decisions wait.
@@ -304,7 +305,7 @@ func (b *batcher) sendInline(out *batch) {
 		case len(out.jobs) > 0:
 			out.jobs[0].abandoned = true
 			b.end(out) // and never use it again
-		case b.waiting.len > 0:
+		case len(b.waiting) > 0:
 			go b.sendLoop(out)
 		default:
 			b.end(out)
@@ -325,8 +326,9 @@ func (b *batcher) fill(out *batch) bool {
 	defer b.mu.Unlock()
 	now := time.Now()
 	out.limits = 0
-	for len(out.jobs) < perBatch && b.waiting.len > 0 {
-		j := b.waiting.pop()
+	seen := 0
+	for ; len(out.jobs) < perBatch && seen < len(b.waiting); seen++ {
+		j := b.waiting[seen]
 		if driver.Ended(j.ctx) != nil || j.deadline.Before(now) && b.server.answers.SilentSince(j.asked) {
 			continue // its caller has left, or is about to
 		}
@@ -335,6 +337,7 @@ func (b *batcher) fill(out *batch) bool {
 			out.limits += j.limits
 		}
 	}
+	b.waiting = slices.Delete(b.waiting, 0, seen)
 	if len(out.jobs) == 0 {
 		b.end(out)
 		return false
@@ -344,40 +347,4 @@ func (b *batcher) fill(out *batch) bool {
 	}
 	out.sentAt = now
 	return true
-}
-
-// queue is a list of jobs, oldest first. Those whose callers have left stay until a
-// batch, which begins with the oldest, comes to them, or a sweep of a full queue.
-type queue struct {
-	first, last *job
-	len         int
-}
-
-func (q *queue) push(j *job) {
-	if q.last == nil {
-		q.first = j
-	} else {
-		q.last.next = j
-	}
-	q.last = j
-	q.len++
-}
-
-func (q *queue) pop() *job {
-	j := q.first
-	q.first, j.next = j.next, nil
-	if q.first == nil {
-		q.last = nil
-	}
-	q.len--
-	return j
-}
-
-// sweep takes out the jobs whose callers have left.
-func (q *queue) sweep() {
-	for n := q.len; n > 0; n-- {
-		if j := q.pop(); j.stage.Load() != left {
-			q.push(j)
-		}
-	}
 }

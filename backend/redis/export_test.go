@@ -89,7 +89,7 @@ func (b *Backend) Batches() (inFlight, waiting int) {
 	to := b.shards[0].batcher
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	return len(to.inFlight), to.waiting.len
+	return len(to.inFlight), len(to.waiting)
 }
 
 // Waiting returns how many of that queue have callers that wait.
@@ -97,7 +97,7 @@ func (b *Backend) Waiting() (n int) {
 	to := b.shards[0].batcher
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	for j := to.waiting.first; j != nil; j = j.next {
+	for _, j := range to.waiting {
 		if j.stage.Load() == waiting {
 			n++
 		}

@@ -36,7 +36,6 @@ type job struct {
 	timer       *time.Timer
 
 	stage atomic.Int32
-	next  *job // in the queue; guarded by the batcher's mutex
 
 	// Set before done has one.
 	reply  []byte   // of a script that decides
