@@ -39,7 +39,7 @@ import (
 //	                   7 units of gaps                                60
 //	7 calendar window  6 reset-at, 7 used                             20
 //	12 in flight       as a sliding log                               26, and its ring
-//	15 pause           6 end                                          13
+//	15 pause           6 end, 7 zero                                  20
 //
 // A record ends at an instant, and 16 is added to its kind, if policies that do not have
 // its window charge it.

@@ -33,7 +33,7 @@ var kinds = [...]struct {
 	4:  {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
 	5:  {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
 	6:  {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
-	15: {algorithm: none, counter: pause{}, bytes: instantBytes},
+	15: {algorithm: none, counter: pause{}, bytes: instantBytes + countBytes},
 	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
 	12: {algorithm: quota.InFlight, counter: inFlight{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true, holds: true},
 }

@@ -5,10 +5,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// pause is how the record of a pause counts: nothing. It lives until its instant, and is a
-// record of another policy to all limits, so that no script decides about the state while it
-// has one.
-type pause struct{}
+// pause is how the record of a pause counts: as a window in which nothing is used. It lives
+// until its instant, and is a record of another policy to all limits, so that no script decides
+// about the state while it has one.
+type pause struct{ fixedWindow }
 
 // pause makes s refuse everything until an instant. The latest of several pauses counts.
 func (s *State) pause(until, now int64) {
@@ -37,18 +37,5 @@ func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Resul
 	}
 }
 
-func (pause) used(*record, limit, int64) int64             { return 0 }
-func (pause) resetAt(r *record, now int64) int64           { return max(r.at, now) }
-func (pause) retryAt(r *record, _ limit, _, _ int64) int64 { return r.at }
-func (pause) charge(*record, limit, int64, int64) charged  { return charged{} }
-func (pause) lastCharge(*record, int64) charged            { return charged{} }
-func (pause) giveBack(*record, limit, settled, int64) bool { return false }
-func (pause) adopt(*record, limit)                         {}
-func (pause) join(*record, []record, int64, int64)         {}
-func (pause) giveBackJoined(*record, settled, int64)       {}
-func (pause) append(b []byte, r *record) []byte            { return appendInstant(b, r.at) }
-
-func (pause) parse(p parser, r *record) parser {
-	r.at = p.instant()
-	return p
-}
+// join adds nothing.
+func (pause) join(*record, []record, int64, int64) {}

@@ -190,17 +190,10 @@ func (c client) roundTrip(ctx context.Context, cmds []redis.Cmder) bool {
 		c.send(ctx, cmds)
 		return true
 	}
-	done := make(chan struct{})
-	go func() { // ends with the client's own timeouts
-		defer close(done)
+	return c.within(ctx, func() error {
 		c.send(ctx, cmds)
-	}()
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+		return nil
+	}) == nil
 }
 
 func (c client) send(ctx context.Context, cmds []redis.Cmder) {

@@ -182,10 +182,7 @@ func (s *server) reconnect() {
 		defer s.reconnecting.Store(false)
 		ctx, cancel := context.WithTimeout(s.closed, reconnectTime)
 		defer cancel()
-		_ = s.client.within(ctx, func() error {
-			connect(ctx, one, s.client.connections)
-			return nil
-		})
+		s.client.connect(ctx, one)
 	})
 }
 
@@ -228,10 +225,7 @@ func (s *server) probe(ctx context.Context) error {
 	if err := breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) }); err != nil || one == nil {
 		return err
 	}
-	_ = s.client.within(ctx, func() error {
-		connect(ctx, one, s.client.connections) // if its pool does not dial yet, own serves
-		return nil
-	})
+	s.client.connect(ctx, one) // if its pool does not dial yet, own serves
 	return nil
 }
 
@@ -248,16 +242,19 @@ func (s *server) one() *redis.Client {
 // far is how long the answers of a server take that is far away.
 const far = 10 * time.Millisecond
 
-// connect opens the connections to c's server that decisions need, most at most. If
-// answers take longer than far, so that no decision can wait for one, it opens as
-// many as there may be batches in flight. What fails is left to the decisions.
-func connect(ctx context.Context, c *redis.Client, most int) {
-	if open(ctx, c, 1) != nil {
-		return
-	}
-	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > far {
-		_ = open(ctx, c, min(maxInFlight, most))
-	}
+// connect opens the connections to a server of c that decisions need. If answers take longer
+// than far, so that no decision can wait for one, it opens as many as there may be batches in
+// flight. What fails is left to the decisions.
+func (c client) connect(ctx context.Context, one *redis.Client) {
+	_ = c.within(ctx, func() error {
+		if err := open(ctx, one, 1); err != nil {
+			return err
+		}
+		if began := time.Now(); open(ctx, one, 1) == nil && time.Since(began) > far {
+			return open(ctx, one, min(maxInFlight, c.connections))
+		}
+		return nil
+	})
 }
 
 // open makes c have n connections that are open at once.

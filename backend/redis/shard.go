@@ -200,18 +200,16 @@ func (s *shard) load(ctx context.Context) error {
 		}
 	}
 	c := s.batcher.client
-	_ = c.within(ctx, func() error {
-		if s.cluster != nil {
+	if s.cluster != nil {
+		_ = c.within(ctx, func() error {
 			return s.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-				connect(ctx, node, c.connections)
+				c.connect(ctx, node)
 				return nil
 			})
-		}
-		if one := s.batcher.server.one(); one != nil {
-			connect(ctx, one, c.connections)
-		}
-		return nil
-	})
+		})
+	} else if one := s.batcher.server.one(); one != nil {
+		c.connect(ctx, one)
+	}
 	return nil
 }
 
