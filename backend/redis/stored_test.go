@@ -103,7 +103,7 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 		"settled": {Backend: 1, Version: 1},
 	}
 	for name, value := range map[string]string{
-		"a row of a kind to come":           "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of a kind to come":           "\x0d\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 		"more records than a state has":     strings.Repeat("\x01\x00\x00\x00\x00\x03\xe8"+strings.Repeat("\x00", 13), 40),
 		"three bytes":                       "abc",
 		"a log that is cut short":           "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x09" + strings.Repeat("\x00", 20),
@@ -118,7 +118,7 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 		"a ring that begins behind its end": "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x01\x90\x00\x00\x01\x90" + strings.Repeat("\x01", 4000),
 		"rows that are longer than all":     "\x0a\xff\xff\x04\x00\x00\x00\x00\x03\xe8" + strings.Repeat("\x00", 3000),
 		"a row of kind 0":                   strings.Repeat("\x00", 20),
-		"a row of a kind to come, claimed":  "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of a kind to come, claimed":  "\x08" + strings.Repeat("\xff", 12) + "\x0d\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 	} {
 		b.client.Set(t.Context(), key, value, 0)
 		b.checkForeign(t, name, c, settlement, placements)
@@ -133,7 +133,7 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 	b.client.HSet(t.Context(), key, "a", "b")
 	b.checkForeign(t, "a hash", c, settlement, placements)
 	b.client.Del(t.Context(), key)
-	arrival := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: bytes.Repeat([]byte{15}, 20), ReleaseVersion: 1}}}
+	arrival := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: bytes.Repeat([]byte{13}, 20), ReleaseVersion: 1}}}
 	if _, err := b.backend.TakeAt(t.Context(), r, arrival); !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("an arrival of an unknown kind: %v", err)
 	}
