@@ -67,7 +67,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	written, err := s.write(write{s.deadlineOf(jobs[:n]), key, items[0], value, expiration(life, it.now), it.writeID})
+	written, err := s.write(s.deadlineOf(jobs[:n]), it, items[0], value, expiration(life, it.now))
 	if err == nil && !written {
 		for _, j := range jobs[:n] {
 			j.stage.CompareAndSwap(decided, undecided)
@@ -151,28 +151,19 @@ func byKey(keys []string, items []stored) map[string]stored {
 	return found
 }
 
-// write is what it takes to write an item in the place of old, or of none.
-type write struct {
-	deadline   time.Time
-	key        string
-	old        stored
-	value      []byte
-	expiration int32
-	id         uint64 // in value
-}
-
 // maxWrites bounds the writings of one item whose replies are lost.
 const maxWrites = 16
 
-// write writes an item. It returns false if another process did so first.
+// write writes value, the stored form of it, in the place of old, or of none. It returns
+// false if another process did so first.
 //
 // If the reply is lost, it reads the item and compares its write ID. If it is old
 // still, the same is sent again: of two writings in the place of one old item,
 // Memcached lets one happen.
-func (s *server) write(w write) (bool, error) {
+func (s *server) write(deadline time.Time, it *item, old stored, value []byte, expiration int32) (bool, error) {
 	var lost error
 	for range maxWrites {
-		written, err := s.client.swap(w.deadline, w.key, w.old, w.value, w.expiration)
+		written, err := s.client.swap(deadline, it.key, old, value, expiration)
 		switch {
 		case written:
 			return true, nil
@@ -183,16 +174,16 @@ func (s *server) write(w write) (bool, error) {
 		case err != nil:
 			lost = err
 		}
-		items, err := s.read(w.deadline, []string{w.key})
+		items, err := s.read(deadline, []string{it.key})
 		if err != nil {
 			return false, fmt.Errorf("%w; then, reading whether it was written: %w", lost, err)
 		}
 		switch present := items[0]; {
-		case !present.found && w.old.found:
+		case !present.found && old.found:
 			return false, nil // evicted, or the server restarted
-		case !present.found || w.old.found && present.cas == w.old.cas:
+		case !present.found || old.found && present.cas == old.cas:
 			continue
-		case writeIDOf(present.value) == w.id:
+		case writeIDOf(present.value) == it.writeID:
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", fromServer(lost))
