@@ -279,7 +279,7 @@ func evict(t *testing.T, partition string) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 		{Quota: 1000, Window: time.Hour}, {Quota: 1000, Window: 2 * time.Hour},
 	}}
-	const keys, enough = 10_000, 100
+	const keys, enough = 10_000, 20
 	known := make(map[string]int64) // reset-at of each key's window
 	lost := 0
 	rng := rand.New(rand.NewPCG(1, 2))

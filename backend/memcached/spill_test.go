@@ -28,8 +28,8 @@ func member(policy *throttler.Policy, i int) throttler.Charge {
 // A take costs the server as many bytes with 5,000 counts in the partition, more than an
 // item has room for, as with a few hundred, and all of them are found.
 func TestManyCountsInAPartition(t *testing.T) {
-	const members = 5000 // some 300 kB
-	options := &memcachedbackend.Options{MaxItemBytes: 256 << 10}
+	const members = 2500 // some 150 kB
+	options := &memcachedbackend.Options{MaxItemBytes: 128 << 10}
 	server := testserver.Memcached(t)
 	th := process(t, clock.NewManual(t0), options, server.Addr)
 	policy := perHour(100)

@@ -29,7 +29,7 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-var requests = flag.Int("requests", 40_000, "of the floods; what the tests allow follows from it, up to the defaults")
+var requests = flag.Int("requests", 20_000, "of the floods; what the tests allow follows from it, up to the defaults")
 
 func TestMain(m *testing.M) {
 	logging.Disable() // go-redis would log each connection that fails

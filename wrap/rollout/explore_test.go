@@ -33,7 +33,7 @@ import (
 )
 
 var (
-	exploreDecisions = flag.Int("explore-decisions", 8000, "decisions of TestSequentialExplore")
+	exploreDecisions = flag.Int("explore-decisions", 4000, "decisions of TestSequentialExplore")
 	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestSequentialExplore: each has its own random source")
 )
 
