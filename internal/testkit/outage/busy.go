@@ -1,9 +1,11 @@
 package outage
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -78,9 +80,10 @@ func used(t *testing.T, th *throttler.Throttler, want int64) {
 }
 
 // lateConn is a connection of a process that is short of CPU: it reads only when the
-// deadline has passed.
+// reply has come and the deadline has passed.
 type lateConn struct {
 	net.Conn
+	reader   *bufio.Reader
 	late     *atomic.Bool
 	deadline time.Time
 }
@@ -91,10 +94,18 @@ func (c *lateConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if left := time.Until(c.deadline); c.late.Load() && left > 15*time.Millisecond { // and is not late for a look
-		time.Sleep(left + time.Millisecond)
+	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // and is not late for a look
+		return c.reader.Read(p)
 	}
-	return c.Conn.Read(p)
+	// The server may be short of CPU, too.
+	if err := c.Conn.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	if _, err := c.reader.Peek(1); err != nil {
+		return 0, err
+	}
+	time.Sleep(time.Until(c.deadline) + time.Millisecond)
+	return 0, os.ErrDeadlineExceeded // as Go fails a read after its deadline, without a look
 }
 
 // Replies that have come when their deadlines pass are used, and the server has answered.
@@ -102,7 +113,7 @@ func repliesThatAreReadLate(t *testing.T, s Store) {
 	var late atomic.Bool
 	th := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &lateConn{Conn: conn, late: &late}, err
+		return &lateConn{Conn: conn, reader: bufio.NewReader(conn), late: &late}, err
 	})
 	connect(t, th)
 	late.Store(true)
