@@ -23,7 +23,7 @@ func (forgetful) TakeAt(_ context.Context, r driver.Request, _ *handoff.Placemen
 // What is remembered of partitions is bounded in their number and in bytes, however
 // long they are.
 func TestRoutesAreBounded(t *testing.T) {
-	const maxKeys, keys, each = 1 << 10, 1 << 13, 250
+	const maxKeys, keys, each = 1 << 12, 1 << 13, 250
 	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Events: true, MaxKeys: maxKeys})
 	before := heap()
 	long := strings.Repeat("x", 8000)
