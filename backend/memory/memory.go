@@ -135,15 +135,19 @@ func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	st := b.begin(r.Now, r.Charges())
-	defer st.end()
-	d, pooled, err := st.take(&r, p)
-	if pooled {
+	d, pooled, err := b.take(&r, p)
+	if pooled { // without a lock: the observer may ask for Stats
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
 		})
 	}
 	return d, outside(err)
+}
+
+func (b *Backend) take(r *driver.Request, p *handoff.Placement) (d driver.Decision, pooled bool, err error) {
+	st := b.begin(r.Now, r.Charges())
+	defer st.end()
+	return st.take(r, p)
 }
 
 // PeekAt implements handoff.Store.
