@@ -31,7 +31,7 @@ const (
 )
 
 // A batch is recent for countsFor, and perLimit more for each limit of the decisions that are
-// in flight, since a server does one after another.
+// in flight, since a server does one after another. One that takes longer is late.
 const (
 	countsFor = 500 * time.Microsecond
 	perLimit  = 4 * time.Microsecond
@@ -45,7 +45,8 @@ const (
 // Few batches are large ones, which cost both sides less for each decision, so no more than
 // maxRecent are sent at once. One that takes longer, because the server is far away or its
 // connection is dead, is soon recent no more: decisions would wait for half of a long
-// round trip.
+// round trip. Nor is any while the last answer was late: of a few callers that ask at once, and
+// nobody after them, some would wait for all of one.
 //
 // A decision has had its time when its deadline has passed and the server was silent
 // since it was asked for: batches have ended without a reply, and none that was
@@ -70,6 +71,7 @@ type batcher struct {
 	waiting   []*job    // oldest first; those whose callers have left stay until a batch comes to them, or a sweep
 	room      int       // in waiting
 	gathering bool      // a batch is about to take what waits
+	late      bool      // the last batch that had an answer was
 	alone     int       // batches in a row that had one decision
 	swept     time.Time // when callers that had left were last taken out of a full queue
 }
@@ -195,19 +197,35 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 
 // canSend reports whether another batch may be sent.
 func (b *batcher) canSend(now time.Time) bool {
-	if len(b.inFlight) >= b.mostInFlight {
+	switch {
+	case len(b.inFlight) >= b.mostInFlight:
 		return false
+	case b.late:
+		return true
 	}
-	limits, recent := 0, 0
+	recent, since := 0, b.recentSince(now)
 	for _, out := range b.inFlight {
-		limits += out.limits
-	}
-	for _, out := range b.inFlight {
-		if now.Sub(out.sentAt) < b.countsFor+time.Duration(limits)*perLimit {
+		if out.sentAt.After(since) {
 			recent++
 		}
 	}
 	return recent < maxRecent
+}
+
+// recentSince returns when a batch that is recent now was sent at the earliest.
+func (b *batcher) recentSince(now time.Time) time.Time {
+	limits := 0
+	for _, out := range b.inFlight {
+		limits += out.limits
+	}
+	return now.Add(-b.countsFor - time.Duration(limits)*perLimit)
+}
+
+// ended notes whether out, which has ended, was late.
+func (b *batcher) ended(out *batch, now time.Time) {
+	if out.outcome.answered && out.outcome.err == nil { // a proxy may answer for the server
+		b.late = !out.sentAt.After(b.recentSince(now))
+	}
 }
 
 // wait returns when j has its outcome, or has had its time, or its caller has left.
@@ -308,6 +326,7 @@ func (b *batcher) sendInline(out *batch) {
 		case len(b.waiting) > 0:
 			go b.sendLoop(out)
 		default:
+			b.ended(out, time.Now())
 			b.end(out)
 			batchPool.Put(out)
 		}
@@ -325,6 +344,7 @@ func (b *batcher) fill(out *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
+	b.ended(out, now)
 	out.limits = 0
 	seen := 0
 	for ; len(out.jobs) < perBatch && seen < len(b.waiting); seen++ {

@@ -699,3 +699,27 @@ func TestBatchesCountLimits(t *testing.T) {
 		t.Errorf("limits in flight: %d, want 3 each time", limits)
 	}
 }
+
+// Each batch may show that the server is far away, or near: those of single callers, and those
+// that take what waits.
+func TestLateAnswersAreNoticed(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(1<<30))
+	cancelable, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for name, ctx := range map[string]context.Context{"alone": context.Background(), "in a goroutine": cancelable} {
+		for _, late := range []bool{true, false} {
+			eventually(t, "the batches of before to end", b.idle)
+			if b.backend.SetNear(); late {
+				b.backend.SetFar()
+			}
+			if _, err := b.Take(ctx, p.Charge("alice")); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the batch to end", b.idle)
+			if b.backend.Late() != late {
+				t.Errorf("%s: the last answer is late: %v, want %v", name, !late, late)
+			}
+		}
+	}
+}

@@ -161,6 +161,22 @@ func (b *Backend) SetFar() {
 	to.countsFor = -time.Hour
 }
 
+// SetNear has each batch to that server count as recent.
+func (b *Backend) SetNear() {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.countsFor = time.Hour
+}
+
+// Late reports whether the last answer of that server was late.
+func (b *Backend) Late() bool {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	return to.late
+}
+
 const (
 	MaxInFlight = maxInFlight
 	MaxRecent   = maxRecent

@@ -16,11 +16,11 @@
 // middle of a queue that are given back, for more limits than a script has room for (16
 // fixed windows or 7 leaky buckets), and for shapes beyond the first 256.
 //
-// Decisions of many goroutines share round trips to a primary: while two have just been sent,
-// decisions wait, in order, and the next round trip takes up to 256 of them. There is no
-// timer: a decision that finds room is sent once the goroutines that are ready to run have
-// had their turn, with what they ask, and in its caller's goroutine if that is nothing. At
-// most 10,000 decisions wait for a primary; one more is an error that wraps
+// Decisions of many goroutines share round trips to a primary: while two have just been sent
+// to one nearby, decisions wait, in order, and the next round trip takes up to 256 of them.
+// There is no timer: a decision that finds room is sent once the goroutines that are ready to
+// run have had their turn, with what they ask, and in its caller's goroutine if that is
+// nothing. At most 10,000 decisions wait for a primary; one more is an error that wraps
 // driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,

@@ -46,3 +46,39 @@ func TestInFlightByTime(t *testing.T) {
 		}
 	}
 }
+
+// While the last answer was late, as those of a server far away are, no batch waits for another.
+func TestInFlightByTheLastAnswer(t *testing.T) {
+	const us, ms = time.Microsecond, time.Millisecond
+	answered := outcome{answered: true}
+	for _, test := range []struct {
+		name    string
+		took    time.Duration
+		limits  int
+		behind  int // limits of what else is in flight
+		outcome outcome
+		was     bool // late
+		want    int  // in flight at once
+	}{
+		{name: "quick", took: 300 * us, limits: 1, outcome: answered, want: maxRecent},
+		{name: "late", took: ms, limits: 1, outcome: answered, want: maxInFlight},
+		{name: "quick again", took: 300 * us, limits: 1, outcome: answered, was: true, want: maxRecent},
+		{name: "large", took: ms, limits: 256, outcome: answered, was: true, want: maxRecent},
+		{name: "behind a large one", took: ms, limits: 1, behind: 256, outcome: answered, was: true, want: maxRecent},
+		{name: "large and late", took: 2 * ms, limits: 256, outcome: answered, want: maxInFlight},
+		{name: "no answer", took: time.Second, limits: 1, want: maxRecent},
+		{name: "no answer of a distant server", took: 300 * us, limits: 1, was: true, want: maxInFlight},
+		{name: "some answers", took: time.Second, limits: 1, outcome: outcome{answered: true, err: errWaited}, want: maxRecent},
+	} {
+		now := time.Now()
+		out := &batch{sentAt: now.Add(-test.took), limits: test.limits, outcome: test.outcome}
+		b := &batcher{countsFor: countsFor, mostInFlight: maxInFlight, late: test.was, inFlight: []*batch{{sentAt: now, limits: test.behind}, out}}
+		b.ended(out, now)
+		for b.inFlight = nil; b.canSend(now) && len(b.inFlight) < 100; {
+			b.inFlight = append(b.inFlight, &batch{sentAt: now})
+		}
+		if got := len(b.inFlight); got != test.want {
+			t.Errorf("%s: %d batches in flight, want %d", test.name, got, test.want)
+		}
+	}
+}
