@@ -1,6 +1,10 @@
 package leased
 
-import "runtime"
+import (
+	"runtime"
+
+	"github.com/weir-go/weir/quota"
+)
 
 // Sweep does what the background does now and then, at the clock's time.
 func (b *Backend) Sweep() { b.sweep(nil) }
@@ -24,4 +28,18 @@ func (b *Backend) waiters() (n int) {
 		s.mu.Unlock()
 	}
 	return n
+}
+
+// LockOthers locks all stripes but that of c's lease.
+func (b *Backend) LockOthers(c quota.Charge) (unlock func()) {
+	of := b.stripeOf(b.nameOf([]quota.Charge{c}))
+	each := func(do func(*stripe)) {
+		for i := range b.stripes {
+			if s := &b.stripes[i]; s != of {
+				do(s)
+			}
+		}
+	}
+	each(func(s *stripe) { s.mu.Lock() })
+	return func() { each(func(s *stripe) { s.mu.Unlock() }) }
 }

@@ -14,7 +14,7 @@ import (
 // the units that it holds for it. The stripe's lock guards it.
 type lease struct {
 	keyed.Entry
-	of     []keyed.Name // of the counts of each charge
+	of     []keyed.Name // of the counts of each charge, if they are several
 	limits keyed.Name   // of all charges, that a take last had
 
 	// held units may be spent from since until the end of the first of d's windows. d is

@@ -108,6 +108,26 @@ func TestRefundsReturnToTheLeaseOrToTheWindow(t *testing.T) {
 	}
 }
 
+// A reset of a key looks at no other key, as long as no lease is of several.
+func TestResetsLookAtOneKey(t *testing.T) {
+	p := newFleet(t, 1, leased.Options{}).processes[0]
+	p.take(t, 50)
+	c := hour.Charge("alice")
+	c.Cost, c.Partition = 1, c.Key
+	unlock := p.backend.LockOthers(c)
+	reset := make(chan error, 1)
+	go func() { reset <- p.throttler.Reset(t.Context(), hour.Charge("alice")) }()
+	select {
+	case err := <-reset:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the reset waits for other keys' locks")
+	}
+	unlock()
+}
+
 // A new quota takes effect with the first take that names it.
 func TestChangedPolicy(t *testing.T) {
 	f := newFleet(t, 1, leased.Options{})

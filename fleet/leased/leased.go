@@ -50,6 +50,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -108,9 +109,10 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	names   keyed.Hasher
-	stripes [keyed.Stripes]stripe
-	stats   counters
+	names     keyed.Hasher
+	stripes   [keyed.Stripes]stripe
+	ofSeveral atomic.Bool // some lease is of several charges
+	stats     counters
 
 	closed   context.Context
 	cancel   context.CancelFunc
@@ -204,8 +206,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := s.get(n)
-	if l.of == nil {
+	if l.of == nil && len(r.Charges()) > 1 {
 		l.of = b.namesOf(r.Charges())
+		b.ofSeveral.Store(true)
 	}
 	l.demand.add(cost, r.Now)
 	l.lastAsk = r.Now
@@ -482,6 +485,17 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // table.
 func (b *Backend) drop(charges []quota.Charge) {
 	names := b.namesOf(charges)
+	for _, n := range names {
+		s := b.stripeOf(n)
+		s.mu.Lock()
+		if l := s.Get(n); l != nil {
+			s.forget(l)
+		}
+		s.mu.Unlock()
+	}
+	if !b.ofSeveral.Load() { // else all keys are looked at: a login may be a reset
+		return
+	}
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
