@@ -91,11 +91,11 @@ func leasesOf(store driver.Backend) func(*quota.Policy) bool {
 	}
 }
 
-// Joins implements driver.Joiner: several partitions are decided about at once if they are
-// synced, or if the store does so and has the counts of all.
+// Joins implements driver.Joiner: several partitions are decided about at once if all are
+// synced or none is, and if the store does so: what is synced may have another mode when it is
+// settled.
 func (b *Backend) Joins(r driver.Request) bool {
-	in := b.counted(&r).all
-	return in == inSoft || in == inStore && driver.Joins(b.store, &r)
+	return b.counted(&r).all != inBoth && driver.Joins(b.store, &r)
 }
 
 // Refused implements driver.Rememberer, of what the store has the counts of.

@@ -60,6 +60,7 @@ type process struct {
 type switchable struct {
 	driver.Backend
 	down         bool
+	apart        bool  // it is asked about one partition after the other
 	unsent       bool  // settlements are not sent
 	fails        error // of peeks
 	takes, peeks int
@@ -72,7 +73,7 @@ func (s *switchable) Take(ctx context.Context, r driver.Request) (driver.Decisio
 	return s.Backend.Take(ctx, r)
 }
 
-func (s *switchable) Joins(r driver.Request) bool { return driver.Joins(s.Backend, &r) }
+func (s *switchable) Joins(r driver.Request) bool { return !s.apart && driver.Joins(s.Backend, &r) }
 
 func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.peeks++; s.down {
@@ -87,6 +88,9 @@ func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decisio
 func (s *switchable) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if s.unsent {
 		return driver.Decision{}, &driver.UnavailableError{Backend: "modes_test", Shard: "a", Err: driver.ErrNotSent}
+	}
+	if s.apart && st.Charged.Request.IsSplit() {
+		return driver.Decision{}, errors.New("a settlement of several partitions")
 	}
 	return s.Backend.Settle(ctx, st)
 }

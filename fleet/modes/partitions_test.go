@@ -94,3 +94,27 @@ func TestSyncedBeforeSettled(t *testing.T) {
 		}
 	}
 }
+
+// So it does in a store that has each partition on its own server, of what was synced before.
+func TestExactBeforeSettled(t *testing.T) {
+	f := newFleet(t)
+	f.store.apart = true
+	p := f.start()
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Synced)
+	d := f.take(p, costing(window, 3), throttler.Charge{Policy: hour, Key: "office", Cost: 3})
+	f.set(p, window, modes.Exact)
+	f.set(p, hour, modes.Exact)
+	if _, err := p.throttler.Settle(t.Context(), d, 5, 5); err != nil {
+		t.Fatal(err)
+	}
+	store := throttler.New(f.store, &throttler.Options{Clock: f.clock})
+	for _, c := range []throttler.Charge{costing(window, 1), {Policy: hour, Key: "office", Cost: 1}} {
+		if d := f.peek(p, c); d.Limit(0).Used != 5 {
+			t.Errorf("%s: %d used, want 5", c.Policy.Name, d.Limit(0).Used)
+		}
+		if d, err := store.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 2 {
+			t.Errorf("%s: %d of the store used, %v; want the 2 that were charged later", c.Policy.Name, d.Limit(0).Used, err)
+		}
+	}
+}
