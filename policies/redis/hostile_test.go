@@ -61,7 +61,7 @@ func testForeignFields(t *testing.T, at place) {
 	})
 	f := follow(t, store)
 	clients.each(func(c redis.UniversalClient) {
-		c.HSet(t.Context(), "{weir:policies}:policies", "orgs", "{", "junk", "[]", "a b\n\xff", "7")
+		c.HSet(t.Context(), "{weir:policies}:policies", "orgs", "{", "junk", "[]", "a b\n\xff", "7", "none", "")
 		c.HSet(t.Context(), "{weir:policies}:overrides", "no newline", "{}", "core\nbob", "{", "core\ncarol", `{"limits": 7}`, "\n", "")
 		c.HSet(t.Context(), "{weir:policies}:marks", "\xff", "x", "", "7")
 		c.HSet(t.Context(), "{weir:policies}:parents", "orphan", "orgs\nk", "loop", "loop")
@@ -79,7 +79,7 @@ func testForeignFields(t *testing.T, at place) {
 		t.Errorf("quotas %d and %d", n, f.quota("search", "k"))
 	}
 	late := follow(t, store)
-	if wrong := late.status().Wrong; !strings.Contains(wrong, `"orgs"`) || !strings.Contains(wrong, `"junk"`) {
+	if wrong := late.status().Wrong; !strings.Contains(wrong, `"orgs"`) || !strings.Contains(wrong, `"junk"`) || !strings.Contains(wrong, `"none"`) {
 		t.Errorf("a process that starts says %q", wrong)
 	}
 	seen := 0
@@ -89,7 +89,7 @@ func testForeignFields(t *testing.T, at place) {
 	if n, err := store.RemoveEnded(t.Context(), time.Now()); n != 1 || err != nil {
 		t.Errorf("%d have ended, %v", n, err)
 	}
-	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 6)}, Remove: []string{"junk", "a b\n\xff"}})
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 6)}, Remove: []string{"junk", "a b\n\xff", "none"}})
 	for _, f := range []*follower{f, late} {
 		if err := looks(t, f, clients); err != nil || f.quota("orgs", "k") != 6 || f.quota("core", "alice") != 70 {
 			t.Errorf("%v, %+v: quotas %d and %d", err, f.status(), f.quota("orgs", "k"), f.quota("core", "alice"))

@@ -363,10 +363,7 @@ func (c *copying) run(ctx context.Context, from *server) error {
 	}
 	var names []string
 	depths := make(map[string]int)
-	for name, p := range r.policies {
-		if p.text == "" {
-			continue
-		}
+	for name := range r.policies {
 		names = append(names, name)
 		for at := name; r.policies[at].parent != "" && depths[name] < len(r.policies); depths[name]++ {
 			at, _, _ = strings.Cut(r.policies[at].parent, "\n")

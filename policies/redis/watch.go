@@ -362,7 +362,7 @@ func (w *Watch) put(read *reading) error {
 			}
 		}
 		for name, p := range read.policies {
-			if p.text == "" {
+			if p.text == "" && !read.all {
 				e.Remove(name)
 			} else if p, err := parsePolicy(name, p.text, p.parent); err != nil {
 				e.Mistake(err)
@@ -381,7 +381,8 @@ func (w *Watch) put(read *reading) error {
 	return err
 }
 
-// reading is what was read of a store. What was removed has the text "".
+// reading is what was read of a store. Of what has changed, what was removed has the text "". All
+// are without it: an empty text that is in a hash is a mistake.
 type reading struct {
 	all       bool // it is all, not what has changed
 	version   version
@@ -399,10 +400,12 @@ func newReading(all bool) *reading {
 
 // change notes a change, as changes.lua returns it.
 func (r *reading) change(member, value, mark string) {
-	switch kind, field := kindOf(member); kind {
-	case "p":
+	switch kind, field := kindOf(member); {
+	case kind == "p" && value == "" && r.all:
+		delete(r.policies, field)
+	case kind == "p":
 		r.policies[field] = stored{value, mark}
-	case "o":
+	case kind == "o":
 		policy, _, _ := strings.Cut(field, "\n")
 		r.marks[policy], r.overrides[field] = mark == "1", value
 	}
