@@ -232,6 +232,8 @@ func TestCheckOnly(t *testing.T) {
 	expect(t, get(proxy), 200, "X-RateLimit-Remaining", "0")
 	expect(t, get(proxy), 429, "X-RateLimit-Remaining", "0", "Retry-After", "60")
 	expectUsed(t, th, core, 2)
+	away := limit(throttler.New(gone(), nil), core, &middleware.Options{CheckOnly: true, OnError: func(*http.Request, error) {}})
+	expect(t, get(away(limit(th, policy("other", per(9, time.Minute)), nil)(status(200)))), 200, "X-RateLimit-Remaining", "8")
 }
 
 func TestUnavailable(t *testing.T) {
