@@ -92,8 +92,9 @@ type before struct {
 	found   bool
 }
 
-// decide returns the Decide at now that make makes about counts that are here, or arrive under p.
-func decide(p *Placement, now int64, make func(c *counts) (driver.Decision, []Change)) Decide {
+// decide returns the Decide at now that has what of says about counts that are here, or arrive
+// under p.
+func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Change)) Decide {
 	return func(stored []*Stored, clock int64) (d driver.Decision, changes []Change, err error) {
 		c := &counts{now: now, clock: clock}
 		if c.found, err = FindAll(stored, p, now, clock); err != nil {
@@ -103,7 +104,7 @@ func decide(p *Placement, now int64, make func(c *counts) (driver.Decision, []Ch
 			c.states = append(c.states, &f.State)
 			c.was = append(c.was, before{f.Life(now, clock), f.State.ResetAt(now), stored[i] != nil})
 		}
-		d, changes = make(c)
+		d, changes = of(c)
 		return d, changes, nil
 	}
 }

@@ -128,7 +128,7 @@ func TestServersSayWhyABreakerIsOpen(t *testing.T) {
 	}
 }
 
-// Load opens all connections that decisions need where the round-trip time is high.
+// Load opens all connections that decisions need from a server far away.
 func TestLoadOpensConnections(t *testing.T) {
 	server := testserver.Redis(t)
 	c := quick(t, slowRelay(t, server.Addr, 15*time.Millisecond))
