@@ -616,6 +616,44 @@ func TestARootThatLostAllIsNotAsked(t *testing.T) {
 	}
 }
 
+// split calls before ahead of the first pipeline and, unless that is a transaction, between
+// after its first command.
+type split struct{ before, between func() }
+
+func (h *split) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *split) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h *split) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		before := h.before
+		if h.before = nil; before == nil {
+			return next(ctx, cmds)
+		}
+		before()
+		if cmds[0].Name() == "multi" {
+			return next(ctx, cmds)
+		}
+		err := next(ctx, cmds[:1])
+		h.between()
+		return errors.Join(err, next(ctx, cmds[1:]))
+	}
+}
+
+// Nor does one that gets it back while it is asked.
+func TestARootThatIsMendedMeanwhile(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	other, others, _ := at.open(t)
+	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	f, g := follow(t, store), follow(t, other)
+	clients[0].AddHook(&split{ // the first of those that have the version is asked
+		before:  func() { others[0].FlushDB(t.Context()) },
+		between: func() { others.mended(t, g) },
+	})
+	if n := f.quota("core", "mallory"); n != 0 {
+		t.Errorf("the quota of who is blocked is %d", n)
+	}
+}
+
 // An operator's keys may be written by a process that is not allowed to: it says so, once.
 func TestAProcessThatMayNotMend(t *testing.T) {
 	at := places(t, 3)

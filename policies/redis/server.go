@@ -79,7 +79,7 @@ func (s *server) find(ctx context.Context, policy, key string) (*policies.Overri
 // findAt is find for decisions under a version that this server may have lost: it is an error
 // if it has an older one. It returns the one that it has.
 func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
-	pipe := s.client.Pipeline()
+	pipe := s.client.TxPipeline() // else the override may be from before a change, or a copy, and the version from after it
 	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, "", fmt.Errorf("redispolicies: %w", err)
