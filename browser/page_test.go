@@ -172,10 +172,10 @@ func TestLookingIsFree(t *testing.T) {
 func TestCallersHaveTheirOwnBars(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	p.click("send-one", 1)
-	p.do(chromedp.Click(chromedp.CSS(`input[value="alice"]`)))
+	p.press(`input[value="alice"]`)
 	p.wait(`bars.get("core")?.used === 0`)
 	p.checkBars("alice", p.click("send-one", 1))
-	p.do(chromedp.Click(chromedp.CSS(`input[value="this address"]`)))
+	p.press(`input[value="this address"]`)
 	p.wait(`bars.get("core")?.used === 1`)
 	p.checkBars("this address", p.click("send-one", 1))
 	if b := p.bars()["core"]; b.Used != 2 {
@@ -185,9 +185,9 @@ func TestCallersHaveTheirOwnBars(t *testing.T) {
 
 func TestStreamSendsAtItsRateUntilItIsStopped(t *testing.T) {
 	p := open(t, startDemo(t).URL)
-	p.do(chromedp.Click(chromedp.CSS("#stream")))
+	p.press("#stream")
 	p.wait(`document.querySelectorAll("#responses li").length >= 5`)
-	p.do(chromedp.Click(chromedp.CSS("#stream")))
+	p.press("#stream")
 	p.wait(`document.querySelector("#stream").textContent === "Start a stream"`)
 	p.wait(`new Promise((done) => { const n = bars.get("secondary").used; setTimeout(() => done(bars.get("secondary").used === n), 500); })`)
 }
@@ -195,7 +195,7 @@ func TestStreamSendsAtItsRateUntilItIsStopped(t *testing.T) {
 // The five decide alike until an algorithm makes a difference: of 12 at once, each serves 10.
 func TestFiveAlgorithms(t *testing.T) {
 	p := open(t, startDemo(t).URL)
-	p.do(chromedp.Click(chromedp.CSS("#five-ten")))
+	p.press("#five-ten")
 	p.wait(`document.querySelectorAll('#panels > div[data-served]').length === 5 && [...document.querySelectorAll("#panels > div")].every((e) => +e.dataset.served + +e.dataset.refused === 10)`)
 	type panel struct{ Name, Served, Refused, Area, Marks string }
 	panels := value[[]panel](p, `[...document.querySelectorAll("#panels > div")].map((e) => ({Name: e.dataset.algorithm, Served: e.dataset.served,
@@ -205,7 +205,7 @@ func TestFiveAlgorithms(t *testing.T) {
 			t.Errorf("after ten: %+v; want ten served and drawn", a)
 		}
 	}
-	p.do(chromedp.Click(chromedp.CSS("#five-one")))
+	p.press("#five-one")
 	p.wait(`+document.querySelector('[data-algorithm="sliding-log"]').dataset.refused === 1`)
 }
 

@@ -3,8 +3,6 @@ package browser_test
 import (
 	"testing"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/weir-go/weir/browser/demo"
 )
 
@@ -21,7 +19,7 @@ func TestStack(t *testing.T) {
 	p.checkBars("ten", p.lastLimited())
 
 	stop := `#servers button[data-name="` + value[string](p, `document.querySelector("#place").dataset.shard`) + `"]`
-	p.do(chromedp.Click(chromedp.CSS(stop)))
+	p.press(stop)
 	p.wait(`document.querySelector('` + stop + `').dataset.stopped === "true"`)
 	p.click("send-one", 1)
 	p.wait(`!document.querySelector("#undecided").hidden`)
@@ -30,7 +28,7 @@ func TestStack(t *testing.T) {
 		t.Errorf("while its Redis is stopped: %+v; want what was known", b)
 	}
 
-	p.do(chromedp.Click(chromedp.CSS(stop)))
+	p.press(stop)
 	p.wait(`document.querySelector('` + stop + `').dataset.stopped === "false"`)
 	p.wait(`send(kinds[0]).then(() => document.querySelector("#undecided").hidden)`)
 	p.checkBars("it goes on", p.lastLimited())
