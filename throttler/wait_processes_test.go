@@ -171,10 +171,16 @@ func TestProcessesWait(t *testing.T) {
 			if most := mostIn(at); most > test.most {
 				t.Errorf("%d starts in a second; want at most %d", most, test.most)
 			}
+			tight := 0
 			for i := range at[1:] { // sorted now
 				if gap := at[i+1] - at[i]; gap < 99 { // of a token bucket, rounded up
-					t.Errorf("two starts are %d ms apart", gap)
+					tight++
 				}
+			}
+			// A token bucket does not know who waits behind a start that is given back: the next
+			// to ask may get the start that another has.
+			if test.limit.Algorithm == throttler.LeakyBucket && tight > 0 || tight > canceled {
+				t.Errorf("%d starts are less than 99 ms after another, and %d were given back", tight, canceled)
 			}
 			// A context that ends has asked, and gives back, at most. A killed process has asked for two.
 			if most := float64(len(at))*1.2 + float64(2*canceled); float64(n) > most || n < len(at) {
