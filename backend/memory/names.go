@@ -30,12 +30,13 @@ const (
 )
 
 // set makes n, a zero name, that of c's count, and returns its hash, whose last bits choose
-// the stripe. The seed is the process's own, so that clients cannot choose keys that meet.
+// the stripe. They are of partition and key alone: what several policies count of a key is under
+// one lock. The seed is the process's own, so that clients cannot choose keys that meet.
 func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 	policy, key := c.Policy.Name, c.Key
 	// Policies are few, and not the clients' choice: some of their names will do.
-	some := uint64(len(policy))<<24 | uint64(policy[0])<<16 | uint64(policy[len(policy)/2])<<8 | uint64(policy[len(policy)-1])
-	hash = maphash.String(seed, key) ^ some
+	some := uint64(len(policy))<<56 | uint64(policy[0])<<48 | uint64(policy[len(policy)/2])<<40 | uint64(policy[len(policy)-1])<<32
+	hash = maphash.String(seed, key)
 	keyAt := 2 + len(policy) + 1
 	switch whole := key == c.Partition; {
 	case whole && keyAt+len(key) <= maxName: // nearly all
@@ -50,7 +51,7 @@ func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 		var length [binary.MaxVarintLen64]byte
 		n.setAll(policy, tagPartition, string(binary.AppendUvarint(length[:0], uint64(len(c.Partition)))), c.Partition, key)
 	}
-	return hash * 0x9e3779b97f4a7c15
+	return (hash ^ some) * 0x9e3779b97f4a7c15
 }
 
 // setShared makes n, a zero name, that of a count that new keys share, and returns its hash.

@@ -38,3 +38,20 @@ func TestHashesAreSeeded(t *testing.T) {
 		t.Errorf("%d keys have %d hashes", met, len(hashes))
 	}
 }
+
+// A decision about one key needs one lock, whatever its policies, and their counts differ.
+func TestAKeyIsUnderOneLock(t *testing.T) {
+	b := NewDefault()
+	core, search := &throttler.Policy{Name: "core"}, &throttler.Policy{Name: "search"}
+	for i := range 1000 {
+		key := strconv.Itoa(i)
+		for _, partition := range []string{key, "acme"} {
+			hashOf := func(p *throttler.Policy) uint64 {
+				return new(name).set(b.seed, &throttler.Charge{Policy: p, Key: key, Partition: partition})
+			}
+			if b.numberOf(hashOf(core)) != b.numberOf(hashOf(search)) || hashOf(core)>>32 == hashOf(search)>>32 {
+				t.Errorf("%s in %s: the hashes are %x and %x, want the same last bits, and others", key, partition, hashOf(core), hashOf(search))
+			}
+		}
+	}
+}
