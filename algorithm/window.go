@@ -36,8 +36,8 @@ func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	return 0
 }
 
-// ReadWindow returns the window whose stored form is b, and reports whether b is that of one
-// window and nothing else.
+// ReadWindow returns the window whose stored form is b, and reports whether b is the form of
+// one window and nothing else.
 func ReadWindow(b []byte) (w Window, ok bool) {
 	if len(b) != windowForm || kind(b[0]) != kindsOf[0][quota.FixedWindow] && kind(b[0]) != kindsOf[1][quota.FixedWindow] {
 		return w, false

@@ -9,7 +9,7 @@ import (
 )
 
 // A function of Lua has 200 locals and 250 registers. What it has room for is estimated, on the
-// safe side, by weights: those of kinds, and these. A test loads what they let through.
+// safe side, by weights: of kinds, and these. A test loads what they let through.
 const (
 	mostWeight    = 185
 	chargeWeight  = 3

@@ -41,7 +41,7 @@ func (t *trie[V]) get(key string) (value V) {
 	return t.values[key]
 }
 
-// put returns t with value as that of key, for o.
+// put returns t with value under key, for o.
 func (t *trie[V]) put(o *owner, key string, value V) *trie[V] { return t.putAt(o, 0, key, value) }
 
 // putAt is put for a trie that is so many bits of a hash below another.

@@ -177,7 +177,7 @@ func TestProcessesWait(t *testing.T) {
 					tight++
 				}
 			}
-			// A token bucket does not know who waits behind a start that is given back: the next
+			// A token bucket does not know what waits behind a start that is given back: the next
 			// to ask may get the start that another has.
 			if test.limit.Algorithm == throttler.LeakyBucket && tight > 0 || tight > canceled {
 				t.Errorf("%d starts are less than 99 ms after another, and %d were given back", tight, canceled)

@@ -2,7 +2,7 @@ package memorybackend
 
 import "github.com/weir-go/weir/handoff"
 
-// locate has the counts that arrive among those of the step. It fails if one is in
+// locate adds the counts that arrive to the step's. It fails if one is in
 // another backend.
 func (st *step) locate(p *handoff.Placement) error {
 	moves := p != nil

@@ -29,7 +29,7 @@ const (
 	tagHashed = 255
 )
 
-// set makes n, a zero name, that of c's count, and returns its hash, whose last bits choose
+// set makes n, a zero name, the name of c's count, and returns its hash, whose last bits choose
 // the stripe. They are of partition and key alone: what several policies count of a key is under
 // one lock. The seed is the process's own, so that clients cannot choose keys that meet.
 func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
@@ -54,7 +54,7 @@ func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 	return (hash ^ some) * 0x9e3779b97f4a7c15
 }
 
-// setShared makes n, a zero name, that of a count that new keys share, and returns its hash.
+// setShared makes n, a zero name, the name of a count that new keys share, and returns its hash.
 func (n *name) setShared(seed maphash.Seed, policy string, place, number byte) (hash uint64) {
 	n.setAll(policy, tagShared, string([]byte{place, number}))
 	return maphash.Bytes(seed, n[:])

@@ -45,8 +45,8 @@ const (
 // Few batches are large ones, which cost both sides less for each decision, so no more than
 // maxRecent are sent at once. One that takes longer, because the server is far away or its
 // connection is dead, is soon recent no more: decisions would wait for half of a long
-// round trip. Nor is any while the last answer was late: of a few callers that ask at once, and
-// nobody after them, some would wait for all of one.
+// round trip. Nor is any recent while the last answer was late: the last of a few
+// callers at once would wait for all of a round trip.
 //
 // A decision has had its time when its deadline has passed and the server was silent
 // since it was asked for: batches have ended without a reply, and none that was

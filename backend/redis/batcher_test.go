@@ -700,7 +700,7 @@ func TestBatchesCountLimits(t *testing.T) {
 	}
 }
 
-// Each batch may show that the server is far away, or near: those of single callers, and those
+// Each batch may show that the server is far away, or near: batches of single callers, and batches
 // that take what waits.
 func TestLateAnswersAreNoticed(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

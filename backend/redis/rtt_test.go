@@ -47,7 +47,7 @@ func TestInFlightByTime(t *testing.T) {
 	}
 }
 
-// While the last answer was late, as those of a server far away are, no batch waits for another.
+// While the last answer was late, as a distant server's are, no batch waits for another.
 func TestInFlightByTheLastAnswer(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	answered := outcome{answered: true}

@@ -30,7 +30,7 @@ func (b *Backend) waiters() (n int) {
 	return n
 }
 
-// LockOthers locks all stripes but that of c's lease.
+// LockOthers locks all stripes but the one of c's lease.
 func (b *Backend) LockOthers(c quota.Charge) (unlock func()) {
 	of := b.stripeOf(b.nameOf([]quota.Charge{c}))
 	each := func(do func(*stripe)) {

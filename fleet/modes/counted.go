@@ -59,7 +59,7 @@ func setMember(mark *driver.Mark, m member) {
 	mark.Note = mark.Note&(1<<driver.NoteShift-1) | uint8(m)<<driver.NoteShift
 }
 
-// place is the place of a charge among those of the synced counts, and of the store. One that
+// place is the place of a charge in the request for the synced counts, and in the store's. One that
 // is not there has the place of the next that is.
 type place struct {
 	member

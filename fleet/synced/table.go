@@ -78,7 +78,7 @@ func (b *Backend) stripeOf(partition string) *stripe {
 }
 
 // lock locks the stripes of charges, each in its turn, so that no two decisions wait for each
-// other. It returns that of the first charge, and a bit for each, by its index.
+// other. It returns the first charge's stripe, and a bit for each, by its index.
 func (b *Backend) lock(charges []quota.Charge) (first *stripe, locked uint64) {
 	first = b.stripeOf(charges[0].Partition)
 	locked = 1 << first.index

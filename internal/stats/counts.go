@@ -2,7 +2,7 @@ package stats
 
 import "sync"
 
-// Counts are the numbers of S, a struct. The zero value has those of S.
+// Counts guards S, a struct of numbers. The zero value has the zero S.
 type Counts[S any] struct {
 	mu  sync.Mutex
 	now S

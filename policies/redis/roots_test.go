@@ -610,7 +610,7 @@ func TestARootThatLostAllIsNotAsked(t *testing.T) {
 		f := follow(t, store)
 		clients[i].FlushDB(t.Context())
 		if n := f.quota("core", "mallory"); n != 0 {
-			t.Errorf("root %d has lost all: the quota of who is blocked is %d", i, n)
+			t.Errorf("root %d has lost all: the quota of a blocked client is %d", i, n)
 		}
 		clients.mended(t, f)
 	}
@@ -650,7 +650,7 @@ func TestARootThatIsMendedMeanwhile(t *testing.T) {
 		between: func() { others.mended(t, g) },
 	})
 	if n := f.quota("core", "mallory"); n != 0 {
-		t.Errorf("the quota of who is blocked is %d", n)
+		t.Errorf("the quota of a blocked client is %d", n)
 	}
 }
 
