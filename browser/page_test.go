@@ -183,6 +183,21 @@ func TestCallersHaveTheirOwnBars(t *testing.T) {
 	}
 }
 
+// Every two seconds the page reads its state, also while it waits for a response.
+func TestStateIsReadWhileARequestIsUnderWay(t *testing.T) {
+	p := open(t, startDemo(t).URL)
+	value[any](p, `{ const f = fetch; fetch = async (path, ...rest) => {
+		const response = await f(path, ...rest);
+		if (path === kinds[0].path) await readState();
+		return response;
+	}; null }`)
+	value[any](p, `send(kinds[0]).then(() => null)`)
+	if got := p.listed(); got != 1 {
+		t.Errorf("the page lists %d responses, want the one", got)
+	}
+	p.checkBars("one", p.lastLimited())
+}
+
 func TestStreamSendsAtItsRateUntilItIsStopped(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	p.press("#stream")
