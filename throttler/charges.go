@@ -51,12 +51,13 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 
 // resolveAll is resolve for what the table says of charges at now.
 func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (made *decision.Decision, l *links, err error) {
-	asked, parents, made, err := t.inForce(ctx, now, charges)
+	asked, given, parents, made, err := t.inForce(ctx, now, charges)
 	if made != nil || err != nil {
 		return made, nil, err
 	}
+	linked := len(parents) > 0 || slices.Contains(given, -1)
 	var places []int
-	if len(parents) > 0 {
+	if linked {
 		places = make([]int, len(asked))
 	}
 	all, err := together(asked, places)
@@ -66,8 +67,8 @@ func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64
 	if len(all) > quota.MaxCharges {
 		return nil, nil, invalid.Errorf("throttler: %d charges, with what is added for parents of the policies; a decision can have at most %d", len(all), quota.MaxCharges)
 	}
-	if len(parents) > 0 {
-		l = newLinks(asked, parents, places, len(all))
+	if linked {
+		l = newLinks(asked, given, parents, places, len(all))
 	}
 	*r = driver.NewRequest(now, all...)
 	return nil, l, nil

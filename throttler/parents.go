@@ -1,6 +1,10 @@
 package throttler
 
-import "github.com/weir-go/weir/quota"
+import (
+	"slices"
+
+	"github.com/weir-go/weir/quota"
+)
 
 // The charges of parents, which a decision adds to those that Take was given. What they
 // cost in the end follows from what those do.
@@ -16,12 +20,24 @@ type links struct {
 	Given int     `json:"g"` // charges that Take was given: the first ones
 	Up    []int   `json:"u"` // of each charge, the place of its parent's, or -1
 	Rest  []int64 `json:"r"` // of each charge, its cost for what is not among the charges
+
+	// Places has, of each charge that Take was given, the place among the charges, or -1. It is
+	// empty if none is -1.
+	Places []int `json:"p,omitempty"`
 }
 
-// newLinks returns the links of a decision about n charges. Of those asked, places has the
-// place in the decision.
-func newLinks(asked []Charge, parents []added, places []int, n int) *links {
+// newLinks returns the links of a decision about n charges. Of those given, given has the
+// place among those asked, of which places has the place in the decision.
+func newLinks(asked []Charge, given []int, parents []added, places []int, n int) *links {
 	l := &links{Up: make([]int, n), Rest: make([]int64, n)}
+	if slices.Contains(given, -1) {
+		for i, place := range given {
+			if place >= 0 {
+				given[i] = places[place]
+			}
+		}
+		l.Places = given
+	}
 	for i := range l.Up {
 		l.Up[i] = -1
 	}
@@ -46,6 +62,21 @@ func charged(c Charge) int64 {
 	c.Cost = max(c.Cost, 1)
 	capCost(&c)
 	return c.Cost
+}
+
+// own returns costs, of the charges that Take was given, as those of these among a decision's
+// charges: without the ones that no limit holds for.
+func (l *links) own(costs []int64) []int64 {
+	if l == nil || len(l.Places) == 0 || len(costs) != len(l.Places) {
+		return costs
+	}
+	own := make([]int64, l.Given)
+	for i, place := range l.Places {
+		if place >= 0 {
+			own[place] = min(own[place]+costs[i], quota.MaxQuota)
+		}
+	}
+	return own
 }
 
 // costs returns what all charges cost if those that were given cost as much as own says.

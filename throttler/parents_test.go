@@ -104,10 +104,10 @@ func TestParentsAreInForceAsAllAre(t *testing.T) {
 		if !d.Allowed || d.Added != 2 || d.NumLimits() != 2 || d.Limit(0).Used != 6 || d.Limit(0).Limit.Quota != 30 {
 			t.Errorf("%v; want 6 of 30 for acme, and nothing of the log", d)
 		}
-		if _, err := th.Settle(t.Context(), d, 4); !errors.Is(err, throttler.ErrInvalid) {
-			t.Errorf("a cost for no charge that was given: %v", err)
+		if _, err := th.Settle(t.Context(), d, 4, 4); !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("two costs for the one charge that was given: %v", err)
 		}
-		if after, err := th.Settle(t.Context(), d); err != nil || after.Limit(0).Used != 6 {
+		if after, err := th.Settle(t.Context(), d, 3); err != nil || after.Limit(0).Used != 6 {
 			t.Errorf("%v, %v; want what an unlimited key cost its parent to stay", after, err)
 		}
 		d = take(t, th, log.Charge("l"))

@@ -40,11 +40,12 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 
 // inForce returns charges under the policies that are in force at now, all by one state of
 // the table, without those that are not to be made, and behind them what is added for
-// parents. If that leaves nothing to ask, made is the decision.
-func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, parents []added, made *decision.Decision, err error) {
-	view, given := t.policies.View(), len(charges)
+// parents. Of each that was given, given has the place in asked, or -1. If that leaves nothing
+// to ask, made is the decision.
+func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, given []int, parents []added, made *decision.Decision, err error) {
+	view := t.policies.View()
 	charges = slices.Clip(charges) // which is the caller's
-	asked = make([]Charge, 0, given)
+	asked, given = make([]Charge, 0, len(charges)), make([]int, len(charges))
 	var children []int // of charges that are added, the place in asked of what they are added for, or -1
 	var blocked []block
 	for i := 0; i < len(charges); i++ { // at whose end parents are added
@@ -59,7 +60,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		}
 		if by != nil {
 			if err := cmp.Or(by.Err(), checkCost(i, &c)); err != nil {
-				return nil, nil, nil, err
+				return nil, nil, nil, nil, err
 			}
 			if by.Blocked {
 				blocked = append(blocked, block{c, by})
@@ -70,29 +71,32 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if by == nil || len(c.Policy.Limits) > 0 {
 			place = len(asked)
 			asked = append(asked, c)
-			if i >= given {
-				parents = append(parents, added{place, children[i-given]})
+			if i >= len(given) {
+				parents = append(parents, added{place, children[i-len(given)]})
 			}
+		}
+		if i < len(given) {
+			given[i] = place
 		}
 		if parent.Policy == "" {
 			continue
 		}
 		if c.Mode == quota.AtMost {
-			return nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; what fits both is not decided at once: charge each in a call of its own", c.Policy.Name, parent.Policy, c.Mode)
+			return nil, nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; what fits both is not decided at once: charge each in a call of its own", c.Policy.Name, parent.Policy, c.Mode)
 		}
 		above, err := parentOf(view, c.Policy, parent.Policy, now)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, place)
 	}
 	switch {
 	case len(blocked) > 0:
-		return nil, nil, refuse(now, blocked), nil
+		return nil, nil, nil, refuse(now, blocked), nil
 	case len(asked) == 0:
-		return nil, nil, allow(now), nil
+		return nil, nil, nil, allow(now), nil
 	}
-	return asked, parents, nil, nil
+	return asked, given, parents, nil, nil
 }
 
 // parentOf returns the policy that is charged with p, the parent of that name.

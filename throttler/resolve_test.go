@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // withTable returns a throttler over memory with a table, and what changes that.
@@ -200,4 +201,48 @@ func TestRefundsAfterAChange(t *testing.T) {
 	if d := take(t, th, p.Charge("k")); !d.Allowed || d.Limit(0).Used != 2 || d.Limit(0).Limit.Quota != 2 {
 		t.Errorf("%v; want 2 of 2", d)
 	}
+}
+
+// A program settles what it charged, and need not know which of it the table has left out.
+func TestWhatIsLeftOutIsSettledWithTheRest(t *testing.T) {
+	requests, user := policy("requests", per(100, time.Hour)), policy("user", per(1000, time.Hour))
+	org := policy("org", throttler.Limit{Quota: 1000, Window: time.Hour, Algorithm: throttler.TokenBucket})
+	charges := []throttler.Charge{requests.Charge("k"), {Policy: org, Key: "k", Cost: 500}, {Policy: user, Key: "alice", Cost: 500}}
+	both(t, func(t *testing.T, b driver.Backend) {
+		table := new(policies.Table)
+		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0), Policies: table, ReceiptKey: make([]byte, 16)})
+		edit := func(o policies.Override) {
+			t.Helper()
+			if err := table.Source("code").Edit(func(e *policies.Edit) { e.Override(o) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		edit(policies.Override{Policy: "org", Key: "k", Unlimited: true})
+		d := take(t, th, charges...)
+		if after, err := th.Settle(t.Context(), d, 1, 37, 37); err != nil || len(d.Charges()) != 2 || after.Limit(0).Used != 1 || after.Limit(1).Used != 37 {
+			t.Errorf("%v, %v; want 1 request, and 37 of the user", after, err)
+		}
+		text, err := th.Receipt(take(t, th, charges...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := th.Open(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after, err := th.Settle(t.Context(), opened, 1, 40, 40); err != nil || after.Limit(0).Used != 2 || after.Limit(1).Used != 77 {
+			t.Errorf("by its receipt: %v, %v; want 2 requests, and 77 of the user", after, err)
+		}
+		if _, err := th.Settle(t.Context(), take(t, th, charges...), 1, 1<<53+1, 37); !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("a cost that no charge may have: %v", err)
+		}
+		d = take(t, th, charges[1])
+		if after, err := th.Settle(t.Context(), d, 37); err != nil || !after.Allowed || len(after.Charges()) != 0 {
+			t.Errorf("alone: %v, %v", after, err)
+		}
+		edit(policies.Override{Policy: "org", Key: "k", Blocked: true})
+		if after, err := th.Settle(t.Context(), take(t, th, charges...), 1, 37, 37); err != nil || !after.Blocked {
+			t.Errorf("blocked: %v, %v", after, err)
+		}
+	})
 }

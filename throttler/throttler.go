@@ -119,22 +119,25 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges but the d.Added, or none, and ends what is in flight.
-// Too much is given back, too little charged, even beyond the quota: the next requests wait
-// that debt out. If d took nothing, or was settled or refunded, it is returned.
+// Settle corrects the costs of d.Charges but the d.Added, or of Take's, or none, and ends what
+// is in flight. Too much is given back, too little charged, even beyond the quota: the next
+// requests wait that debt out. If d took nothing, or was settled or refunded, it is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
-	if len(costs) == 0 {
+	if len(costs) == 0 || !d.Allowed || len(d.Charges()) == 0 {
 		return t.settle(ctx, d, costsOf(d.Charges()))
+	}
+	for i, cost := range costs {
+		if cost < 0 || cost > quota.MaxQuota {
+			return Decision{}, invalid.Errorf("throttler: charge %d: real cost is %d; it must be from 0 to %d (2^53)", i, cost, int64(quota.MaxQuota))
+		}
+	}
+	if d.receipt != nil {
+		costs = d.receipt.links.own(costs)
 	}
 	if given := len(d.Charges()) - int(d.Added); len(costs) != given {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), given)
 	}
-	for i, cost := range costs {
-		if cost < 0 || cost > quota.MaxQuota {
-			return Decision{}, invalid.Errorf("throttler: charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges()[i].Policy.Name, cost, int64(quota.MaxQuota))
-		}
-	}
-	if d.receipt != nil && d.receipt.links != nil && len(d.Charges()) > 0 {
+	if d.receipt != nil && d.receipt.links != nil {
 		costs = d.receipt.links.costs(costs)
 	}
 	return t.settle(ctx, d, costs)

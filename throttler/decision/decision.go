@@ -47,7 +47,8 @@ func (d *Decision) Driver() *driver.Decision { return &d.driver }
 func (d *Decision) At() time.Time { return instant(d.driver.Request.Now) }
 
 // Charges returns the charges decided about, complete, and those to one count added
-// up. They are not to be changed.
+// up: none if the decision was made without counts, as in an outage, or if the keys are
+// unlimited. They are not to be changed.
 func (d *Decision) Charges() []quota.Charge { return d.driver.Charges() }
 
 // NumLimits returns the number of limits decided about, over all charges.
