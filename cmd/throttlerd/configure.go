@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/files"
 	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/xds"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/config/envoyfile"
 )
@@ -108,7 +109,13 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
 	}
 	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
-	if s.ConfigType == "FILE" {
+	if s.ConfigType != "FILE" {
+		client, err := xds.NewClient(s.XDS, log, nil) // which connects when it is used
+		if err == nil {
+			err = client.Close()
+		}
+		wrong = append(wrong, err)
+	} else {
 		watcher(s, func(texts map[string][]byte, err error) {
 			var all []*envoyfile.File
 			if err == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
@@ -151,5 +152,28 @@ func TestCheckReadsCertificates(t *testing.T) {
 	err = run(t.Context(), []string{"-check"}, []string{"BACKEND_TYPE=memory", "GRPC_SERVER_TLS_CERT=a.crt", "TRACING_SAMPLING_RATE=2"}, &out, &log)
 	if err == nil || !strings.Contains(err.Error(), "GRPC_SERVER_USE_TLS is false") || !strings.Contains(err.Error(), "TRACING_SAMPLING_RATE is 2; it must be from 0 to 1") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestCheckReadsCertificatesOfTheManagementServer(t *testing.T) {
+	var out, log bytes.Buffer
+	err := run(t.Context(), []string{"-check"}, []string{"BACKEND_TYPE=memory", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=none.crt"}, &out, &log)
+	if err == nil || !strings.Contains(err.Error(), "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: open none.crt") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// GRPC_UDS takes the place of a socket that a killed process left, and of no other file.
+func TestSocketReplacesNoFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	environ := []string{"BACKEND_TYPE=memory", "RUNTIME_ROOT=" + t.TempDir(), "GRPC_UDS=" + file, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}
+	err := run(ended, nil, environ, io.Discard, io.Discard)
+	if text, readErr := os.ReadFile(file); err == nil || readErr != nil || string(text) != "text" {
+		t.Errorf("error %v; the file is %q, %v", err, text, readErr)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -150,7 +151,9 @@ func (sv *service) tellHealth() {
 func (sv *service) listen(failed chan<- error) error {
 	network, addr := sv.settings.GRPC()
 	if network == "unix" {
-		_ = os.Remove(addr) // of a process that was killed; a directory that is not empty stays
+		if f, err := os.Lstat(addr); err == nil && f.Mode().Type() == fs.ModeSocket {
+			_ = os.Remove(addr) // of a process that was killed
+		}
 	}
 	l, err := listener(network, addr, sv.settings.GRPCCerts(), sv.log)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"hash/fnv"
 	"math"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -128,5 +129,12 @@ func policyName(path string) string {
 	return clean[:min(len(clean), quota.MaxNameBytes-len(sum))] + sum
 }
 
-// OverrideName returns the name of the policy of requests that bring their own limit.
-func OverrideName(u Unit) string { return "override." + strings.ToLower(u.String()) }
+// OverrideName returns the name of the policy of requests that bring their own limit, for n units:
+// windows of several lengths have a count each.
+func OverrideName(u Unit, n uint32) string {
+	name := "override." + strings.ToLower(u.String())
+	if n > 1 {
+		name += "." + strconv.FormatUint(uint64(n), 10)
+	}
+	return name
+}

@@ -196,7 +196,8 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 		return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit whose unit is %v; it must be %v, %v, %v, %v, %v or %v", i, l.GetUnit(),
 			typev3.RateLimitUnit_SECOND, typev3.RateLimitUnit_MINUTE, typev3.RateLimitUnit_HOUR, typev3.RateLimitUnit_DAY, typev3.RateLimitUnit_MONTH, typev3.RateLimitUnit_YEAR)
 	}
-	if n := l.GetUnitMultiplier().GetValue(); n > 1 {
+	n := max(1, l.GetUnitMultiplier().GetValue())
+	if n > 1 {
 		if int64(n) > int64(quota.MaxWindow/window) {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit of %d times a %v; a window must be at most %v", i, n, l.GetUnit(), quota.MaxWindow)
 		}
@@ -207,7 +208,7 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
 	it.key = string(c.key)
 	if l.GetRequestsPerUnit() > 0 {
-		it.policy = &quota.Policy{Name: descriptors.OverrideName(unit), Limits: []quota.Limit{{Quota: int64(l.GetRequestsPerUnit()), Window: window, Aligned: true}}}
+		it.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: int64(l.GetRequestsPerUnit()), Window: window, Aligned: true}}}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -95,7 +96,8 @@ func (c *call) quotasAreOver() bool {
 
 type ask func(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error)
 
-// decide asks about all items of a kind, as many at once as one decision can have.
+// decide asks about all items of a kind, as many at once as one decision can have: a count under
+// two limits, as two overrides of the same entries may bring, is in two.
 func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	c.group, c.charges = c.group[:0], c.charges[:0]
 	work := 0
@@ -105,7 +107,7 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 			continue
 		}
 		w := it.policy.Limits[0].Work()
-		if len(c.group) == quota.MaxCharges || work+w > quota.MaxWork && len(c.group) > 0 {
+		if len(c.group) == quota.MaxCharges || work+w > quota.MaxWork && len(c.group) > 0 || c.hasOther(it) {
 			if err := c.ask(ctx, k, ask); err != nil {
 				return err
 			}
@@ -118,6 +120,14 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 		return nil
 	}
 	return c.ask(ctx, k, ask)
+}
+
+// hasOther reports whether the group has the count of it, an override, under another limit.
+func (c *call) hasOther(it *item) bool {
+	return it.rule == nil && slices.ContainsFunc(c.group, func(i int) bool {
+		other := &c.items[i]
+		return other.key == it.key && other.policy.Name == it.policy.Name && other.policy.Limits[0] != it.policy.Limits[0]
+	})
 }
 
 // ask asks about the items of the group, and writes what it is answered to them.

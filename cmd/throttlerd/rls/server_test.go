@@ -289,6 +289,33 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// Two overrides of the same entries, both in one request: each has the count of its window, and one
+// that refuses keeps the other from being charged.
+func TestOverridesOfTheSameEntries(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	both := func(n1, times1, n2, times2 uint32) *Request {
+		req := request("minute=a | minute=a")
+		req.Descriptors[0].Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n1, Unit: typev3.RateLimitUnit_MINUTE, UnitMultiplier: wrapperspb.UInt32(times1)}
+		req.Descriptors[1].Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n2, Unit: typev3.RateLimitUnit_MINUTE, UnitMultiplier: wrapperspb.UInt32(times2)}
+		return req
+	}
+	for _, step := range []struct {
+		req  *Request
+		want string
+	}{
+		{both(3, 1, 2, 5), "OK 2/3 50s 1/2 290s"},
+		{both(3, 1, 2, 5), "OK 1/3 50s 0/2 290s"},
+		{both(3, 1, 2, 5), "OVER 1/3 50s 0/2! 290s Retry-After: 290"},
+		{both(3, 1, 3, 5), "OK 0/3 50s 0/3 290s"},
+		{both(9, 0, 8, 1), "OK 5/9 50s 3/8 50s"}, // one count, which each charges
+		{both(9, 1, 4, 1), "OVER 3/9 50s 0/4! 50s Retry-After: 50"},
+	} {
+		if got := s.ask(step.req); got != step.want {
+			t.Errorf("%v: %s\nwant %s", step.req, got, step.want)
+		}
+	}
+}
+
 func TestBadRequests(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	negative := request("minute=a")

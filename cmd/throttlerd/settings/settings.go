@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,10 +207,26 @@ func (p *mistakes) add(wrong bool, format string, args ...any) {
 	}
 }
 
+var pathForm = regexp.MustCompile(`^(/\w[\w.~-]*)*/?$`)
+
 // check returns what is wrong with the values together.
 func (s *Settings) check() (problems mistakes) {
 	problems.add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
 	problems.add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)
+	for _, d := range []struct {
+		name      string
+		is, least time.Duration
+	}{
+		{"GRPC_MAX_CONNECTION_AGE", s.MaxConnectionAge, 0},
+		{"GRPC_MAX_CONNECTION_AGE_GRACE", s.MaxConnectionAgeGrace, 0},
+		{"WEIR_DRAIN_WAIT", s.DrainWait, 0},
+		{"WEIR_DRAIN_TIMEOUT", s.DrainTimeout, 0},
+		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", s.BackoffInitial, time.Millisecond},
+		{"XDS_CLIENT_BACKOFF_MAX_INTERVAL", s.BackoffMax, time.Millisecond},
+	} {
+		problems.add(d.is < d.least, "%s is %v; it must be %v or more", d.name, d.is, d.least)
+	}
+	problems.add(!pathForm.MatchString(s.PrometheusPath), "PROMETHEUS_PATH is %q; it must be a path, such as /metrics", s.PrometheusPath)
 	problems.add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)
 	if _, err := s.Level(); err != nil {
 		problems = append(problems, err)

@@ -49,6 +49,10 @@ func TestReadSaysAllThatIsWrong(t *testing.T) {
 		"BACKEND_TYPE=memcache":          "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211",
 		"WEIR_DEADLINE=0s":               "WEIR_DEADLINE is 0s; it must be from 1ms to 30s",
 		"GRPC_MAX_CONNECTION_AGE=1":      `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
+		"GRPC_MAX_CONNECTION_AGE=-1s WEIR_DRAIN_WAIT=-1ms XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=-10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=0s": "GRPC_MAX_CONNECTION_AGE is -1s; it must be 0s or more\n" +
+			"WEIR_DRAIN_WAIT is -1ms; it must be 0s or more\nXDS_CLIENT_BACKOFF_INITIAL_INTERVAL is -10s; it must be 1ms or more\nXDS_CLIENT_BACKOFF_MAX_INTERVAL is 0s; it must be 1ms or more",
+		"PROMETHEUS_PATH=metrics": `PROMETHEUS_PATH is "metrics"; it must be a path, such as /metrics`,
+		"PROMETHEUS_PATH=/{x":     `PROMETHEUS_PATH is "/{x"; it must be a path, such as /metrics`,
 	} {
 		_, err := settings.Read(strings.Fields(environ))
 		if !errors.Is(err, quota.ErrInvalid) || err.Error() != want {
