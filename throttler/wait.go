@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
@@ -56,8 +57,8 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 // ask asks the backend, in c's turn, until it allows c's charges.
 func (t *Throttler) ask(ctx context.Context, c *call) error {
 	for {
-		at, woken := t.lines.next(c)
-		if err := sleep(ctx, t.clock, at, woken); err != nil {
+		woken, err := t.untilNext(ctx, c)
+		if err != nil {
 			return err
 		}
 		a, err := t.takeAhead(ctx, c.charges, t.lines.alike(c))
@@ -76,6 +77,29 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		t.lines.expect(c, &a, woken)
 		if err := tooEarly(ctx, t.clock, a.start); err != nil {
 			return err
+		}
+	}
+}
+
+// lookAgain is how often a call that waits looks whether other limits are in force.
+const lookAgain = time.Second
+
+// untilNext returns when c is to ask: when the last answer said or, if other limits are in
+// force by then, at once.
+func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
+	for {
+		at, under, woken := t.lines.next(c)
+		again := t.clock.Now().Add(lookAgain)
+		if t.policies == nil || !at.After(again) {
+			return woken, sleep(ctx, t.clock, at, woken)
+		}
+		if err := sleep(ctx, t.clock, again, woken); err != nil {
+			return nil, err
+		}
+		var r driver.Request
+		made, _, err := t.resolve(ctx, &r, c.charges)
+		if err != nil || !under.are(termsOf(&r, made)) {
+			return t.lines.wake(c.line), nil
 		}
 	}
 }

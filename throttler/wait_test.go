@@ -12,6 +12,8 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -383,6 +385,74 @@ func TestResetWakesWaiters(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Calls that wait start a second after limits come into force under which they fit, and those
+// that come then go by these. The call asks the backend no more often while its own do not change.
+func TestWaitersGoByWhatIsInForce(t *testing.T) {
+	hour := func(quota int64, a quota.Algorithm) throttler.Limit {
+		return throttler.Limit{Quota: quota, Window: time.Hour, Algorithm: a}
+	}
+	for name, test := range map[string]struct {
+		limit         throttler.Limit
+		before, after policies.Override
+	}{
+		"a larger window": {hour(1, throttler.FixedWindow), policies.Override{}, policies.Override{Limits: []throttler.Limit{hour(9, throttler.FixedWindow)}}},
+		"a larger log":    {hour(1, throttler.SlidingLog), policies.Override{}, policies.Override{Limits: []throttler.Limit{hour(9, throttler.SlidingLog)}}},
+		"unlimited":       {hour(1, throttler.SlidingLog), policies.Override{}, policies.Override{Unlimited: true}},
+		"no block":        {hour(9, throttler.FixedWindow), policies.Override{Blocked: true, Until: time.Now().AddDate(50, 0, 0)}, policies.Override{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table, b := new(policies.Table), &calling{Backend: memorybackend.NewDefault()}
+				th := throttler.New(b, &throttler.Options{Policies: table})
+				p := policy("p", test.limit)
+				edit := func(key string, o policies.Override) {
+					t.Helper()
+					if err := table.Source("code").Edit(func(e *policies.Edit) {
+						if e.RemoveOverride("p", key); o.Limits != nil || o.Blocked || o.Unlimited {
+							o.Policy, o.Key = "p", key
+							e.Override(o)
+						}
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				take(t, th, p.Charge("key"))
+				take(t, th, p.Charge("key"))
+				edit("key", test.before)
+				done := make(chan error, 1)
+				go func() {
+					_, err := th.Wait(t.Context(), p.Charge("key"))
+					done <- err
+				}()
+				synctest.Wait()
+				asked := b.takes.Load()
+				for range 100 {
+					edit("other", policies.Override{Blocked: true})
+					time.Sleep(time.Second)
+				}
+				synctest.Wait()
+				if n := b.takes.Load() - asked; n != 0 || len(done) > 0 {
+					t.Errorf("%d calls to the backend, %d have returned, while nothing has changed", n, len(done))
+				}
+				edit("key", test.after)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if len(done) == 0 {
+					t.Fatal("the call waits a second after the change")
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if _, err := th.Wait(ctx, p.Charge("key")); err != nil {
+					t.Errorf("the next call: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // resetting is a backend that resets its counts once while an answer is on its way.
