@@ -7,6 +7,7 @@ import (
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // moded returns a charge of alice in mode m.
@@ -42,23 +43,27 @@ func TestModesOfCharges(t *testing.T) {
 // While a policy changes its mode, AtMost charges what fits the old counts and the new ones,
 // and both the same.
 func TestAtMostInBothCounts(t *testing.T) {
-	f := newFleet(t)
-	p := f.start()
-	f.begin(p, window, modes.Exact)
-	f.take(p, costing(window, 90))
-	f.set(p, window, modes.Synced)
-	d := f.take(p, moded(quota.AtMost, window, 40))
-	if !d.Allowed || d.Charges()[0].Cost != 10 {
-		t.Errorf("got %v at %d; want 10, which the old counts have", d, d.Charges()[0].Cost)
-	}
-	soft, err := throttler.New(p.soft, &throttler.Options{Clock: f.clock}).Peek(t.Context(), costing(window, 1))
-	if err != nil || soft.Limit(0).Used != 10 {
-		t.Errorf("the new counts have %v, %v; want 10", soft, err)
-	}
-	if _, err := p.throttler.Settle(t.Context(), d, 3); err != nil {
-		t.Fatal(err)
-	}
-	if d := f.peek(p, moded(quota.AtMost, window, 40)); !d.Allowed || d.Charges()[0].Cost != 7 {
-		t.Errorf("after a settlement to 3: %v at %d; want 7", d, d.Charges()[0].Cost)
+	for _, change := range []struct{ from, to modes.Mode }{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}} {
+		f := newFleet(t)
+		p := f.start()
+		f.begin(p, window, change.from)
+		f.take(p, costing(window, 90))
+		f.set(p, window, change.to)
+		d := f.take(p, moded(quota.AtMost, window, 40))
+		if !d.Allowed || d.Charges()[0].Cost != 10 {
+			t.Errorf("from %v: %v at %d; want 10, which the old counts have", change.from, d, d.Charges()[0].Cost)
+		}
+		for _, counts := range []driver.Backend{p.soft, f.store} {
+			is, err := throttler.New(counts, &throttler.Options{Clock: f.clock}).Peek(t.Context(), costing(window, 1))
+			if used := is.Limit(0).Used; err != nil || used != 10 && used != 100 {
+				t.Errorf("from %v: %T has %v, %v; want 10 in the new counts, and 100 in the old ones", change.from, counts, is, err)
+			}
+		}
+		if _, err := p.throttler.Settle(t.Context(), d, 3); err != nil {
+			t.Fatal(err)
+		}
+		if d := f.peek(p, moded(quota.AtMost, window, 40)); !d.Allowed || d.Charges()[0].Cost != 7 {
+			t.Errorf("from %v: after a settlement to 3: %v at %d; want 7", change.from, d, d.Charges()[0].Cost)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package modes
 
 import (
 	"context"
-	"iter"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -59,103 +58,78 @@ func setMember(mark *driver.Mark, m member) {
 	mark.Note = mark.Note&(1<<driver.NoteShift-1) | uint8(m)<<driver.NoteShift
 }
 
-// place is the place of a charge in the request for the synced counts, and in the store's. One that
-// is not there has the place of the next that is.
-type place struct {
-	member
-	soft, store int
+// half is the part of a request that one kind of counts has, and their decision about it.
+type half struct {
+	driver.Part
+	d driver.Decision
 }
 
-// places yields the charges of r, by their index, and where they are in the two requests
-// that split returns.
-func (in *counted) places(r *driver.Request) iter.Seq2[int, place] {
-	return func(yield func(int, place) bool) {
-		var at place
-		for i := range r.Charges() {
-			at.member = in.of[i]
-			if !yield(i, at) {
-				return
-			}
-			if at.hasSoft() {
-				at.soft++
-			}
-			if at.hasStore() {
-				at.store++
-			}
+// half returns what r asks of the counts that has selects.
+func (in *counted) half(r *driver.Request, has func(member) bool) *half {
+	var places []int
+	for i := range r.Charges() {
+		if has(in.of[i]) {
+			places = append(places, i)
 		}
 	}
+	return &half{Part: r.Part(places)}
 }
 
-// split returns the requests for the two kinds of counts.
-func (in *counted) split(r *driver.Request) (soft, store driver.Request) {
-	var ofSoft, ofStore []quota.Charge
-	for i, c := range r.Charges() {
-		if in.of[i].hasSoft() {
-			ofSoft = append(ofSoft, c)
-		}
-		if in.of[i].hasStore() {
-			ofStore = append(ofStore, c)
-		}
+// whole returns the decision of h about r, of which it knows no more than its half.
+func (h *half) whole(r *driver.Request) driver.Decision {
+	d := driver.NewDecision(*r)
+	h.CopyTo(&d, &h.d)
+	if d.Allowed = h.d.Allowed; d.Allowed {
+		h.CopyCosts(&d, &h.d)
 	}
-	return driver.NewRequest(r.Now, ofSoft...), driver.NewRequest(r.Now, ofStore...)
+	return d
 }
 
-// settlement returns the part of st about the counts that has selects. Its charges are
-// those that now, which is charged and what has to be charged now, has there. What was not
-// charged there has cost nothing so far.
-func (charged *counted) settlement(st *driver.Settlement, now counted, has func(member) bool) driver.Settlement {
-	r := st.Charged.Request
-	part := driver.Settlement{Now: st.Now, Renews: st.Renews}
-	var charges []quota.Charge
-	var results []driver.Result
-	for i, c := range r.Charges() {
-		if !has(now.of[i]) {
-			continue
-		}
-		cost, of := st.Costs[i], st.Charged.ResultsOf(i)
-		if !has(charged.of[i]) {
-			c.Cost, cost = 0, cost-c.Cost
-			of = make([]driver.Result, len(of))
-		}
-		charges, results, part.Costs = append(charges, c), append(results, of...), append(part.Costs, cost)
-	}
-	part.Charged = driver.NewDecision(driver.NewRequest(r.Now, charges...))
+// settlement returns the part of st about h, which is charged or has to be charged now. What
+// was not charged there has cost nothing so far.
+func (charged *counted) settlement(st *driver.Settlement, h *half, has func(member) bool) driver.Settlement {
+	r := h.Request
+	r.Now = st.Charged.Request.Now
+	part := driver.Settlement{Now: st.Now, Renews: st.Renews, Charged: driver.NewDecision(r), Costs: h.Costs(st.Costs)}
 	part.Charged.Allowed, part.Charged.Degraded = true, st.Charged.Degraded
-	copy(part.Charged.Results(), results)
+	h.CopyFrom(&st.Charged, &part.Charged)
+	for k, i := range h.Places {
+		if !has(charged.of[i]) {
+			part.Costs[k] -= h.Request.Charges()[k].Cost
+			part.Charged.SetCost(k, 0)
+			clear(part.Charged.ResultsOf(k))
+		}
+	}
 	mark(&part.Charged, inStore) // as the backend returned it
 	return part
 }
 
-// merge returns the decision about r from its two parts. If the store decided without
+// merge returns the decision about r from its halves. If the store decided without
 // counts, because it does not answer, the decision is about the synced charges alone.
-func (in *counted) merge(r *driver.Request, soft, store *driver.Decision) driver.Decision {
-	if len(store.Charges()) == 0 {
-		soft.Degraded = store.Degraded
-		mark(soft, inSoft)
-		return *soft
+func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
+	if len(store.d.Charges()) == 0 {
+		d := soft.d
+		d.Degraded = store.d.Degraded
+		mark(&d, inSoft)
+		return d
 	}
-	d := driver.NewDecision(*r)
-	d.Degraded, d.Allowed = store.Degraded, soft.Allowed && store.Allowed
-	for i, at := range in.places(r) {
-		results, cost := d.ResultsOf(i), r.Charges()[i].Cost
-		if at.hasStore() {
-			copy(results, store.ResultsOf(at.store))
-			cost = min(cost, store.Charges()[at.store].Cost)
-		}
-		if at.hasSoft() {
-			for k, result := range soft.ResultsOf(at.soft) {
-				if at.member == inBoth {
-					result = stricter(results[k], &result)
-				}
-				results[k] = result
-			}
-			cost = min(cost, soft.Charges()[at.soft].Cost)
-		}
-		for k := range results {
-			setMember(&results[k].Mark, at.member)
-		}
+	d, ofSoft := store.whole(r), soft.whole(r)
+	d.Allowed = d.Allowed && ofSoft.Allowed
+	for i, asked := range r.Charges() {
+		cost, results := asked.Cost, d.ResultsOf(i)
 		if d.Allowed {
-			d.SetCost(i, cost)
+			cost = min(d.Charges()[i].Cost, ofSoft.Charges()[i].Cost)
+		}
+		d.SetCost(i, cost)
+		for k, result := range ofSoft.ResultsOf(i) {
+			switch in.of[i] {
+			case inBoth:
+				results[k] = stricter(results[k], &result)
+			case inSoft:
+				results[k] = result
+			case inStore:
+			}
+			setMember(&results[k].Mark, in.of[i])
 		}
 	}
 	return d
@@ -179,16 +153,16 @@ func stricter(of driver.Result, soft *driver.Result) driver.Result {
 
 // fill makes the token buckets of policies that are changing their mode as full in the
 // counts to come as in the old ones, after an allowed take.
-func (b *Backend) fill(ctx context.Context, r *driver.Request, in counted, soft, store *driver.Decision) {
-	table := *b.table.byName.Load()
-	for i, at := range in.places(r) {
-		if at.member != inBoth {
+func (b *Backend) fill(ctx context.Context, r *driver.Request, in counted, soft, store *half) {
+	table, ofSoft, ofStore := *b.table.byName.Load(), soft.whole(r), store.whole(r)
+	for i, c := range r.Charges() {
+		if in.of[i] != inBoth {
 			continue
 		}
-		c, of := r.Charges()[i], store.ResultsOf(at.store)
+		of := ofStore.ResultsOf(i)
 		if table[c.Policy.Name].mode == Synced {
 			b.soft.Raise(c, r.Now, of)
-		} else if more := missing(c.Policy, soft.ResultsOf(at.soft), of); more > 0 {
+		} else if more := missing(c.Policy, ofSoft.ResultsOf(i), of); more > 0 {
 			// A take, and not a settlement: if several processes do this at once,
 			// the bucket is full, and not in debt.
 			c.Cost, c.Mode = more, quota.Enforce

@@ -36,6 +36,7 @@ package modes
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/internal/invalid"
@@ -70,25 +71,14 @@ func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, er
 	if store == nil || table == nil {
 		panic("modes: New: store or table is nil")
 	}
-	if err := table.bind(leasesOf(store), soft != nil); err != nil {
+	var leases func(*quota.Policy) bool // nil if store leases nothing
+	if l, ok := driver.As[interface{ Leases(*quota.Policy) bool }](store); ok {
+		leases = l.Leases
+	}
+	if err := table.bind(leases, soft != nil); err != nil {
 		return nil, err
 	}
 	return &Backend{store, soft, table}, nil
-}
-
-// leasesOf returns what reports whether store leases units of a policy, or nil if it
-// leases nothing. It is a method of leased.Backend.
-func leasesOf(store driver.Backend) func(*quota.Policy) bool {
-	for {
-		switch b := store.(type) {
-		case interface{ Leases(*quota.Policy) bool }:
-			return b.Leases
-		case interface{ Unwrap() driver.Backend }:
-			store = b.Unwrap()
-		default:
-			return nil
-		}
-	}
 }
 
 // Joins implements driver.Joiner: several partitions are decided about at once if all are
@@ -121,67 +111,64 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 // takeBoth takes from the synced counts and, if they allow it, from the store.
-func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (driver.Decision, error) {
-	ofSoft, ofStore := in.split(&r)
-	soft, err := b.soft.Take(ctx, ofSoft)
-	if err != nil {
-		return driver.Decision{}, err
+func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (d driver.Decision, err error) {
+	soft := in.half(&r, member.hasSoft)
+	if soft.d, err = b.soft.Take(ctx, soft.Request); err != nil {
+		return d, err
 	}
-	if !soft.Allowed {
-		return b.peekToo(ctx, &r, in, &soft, ofStore)
+	if !soft.d.Allowed {
+		return b.peekToo(ctx, &r, in, soft)
 	}
-	for i, at := range in.places(&r) {
-		if at.member == inBoth && r.Charges()[i].Mode == quota.AtMost {
-			ofStore.Charges()[at.store].Cost = soft.Charges()[at.soft].Cost // the store charges no more
+	left, charged := driver.NewDecision(r), soft.whole(&r)
+	for i, c := range charged.Charges() {
+		if c.Mode == quota.AtMost {
+			left.SetCost(i, c.Cost) // the store charges no more
 		}
 	}
-	store, err := b.store.Take(ctx, ofStore)
-	allowed := err == nil && store.Allowed
-	if softErr := b.giveBack(ctx, &r, in, &soft, &store, allowed); err == nil {
+	store := in.half(&left.Request, member.hasStore)
+	store.d, err = b.store.Take(ctx, store.Request)
+	allowed := err == nil && store.d.Allowed
+	if softErr := b.giveBack(ctx, &r, soft, store, allowed); err == nil {
 		err = softErr // cannot be: its policies were known a moment ago
 	}
 	if err != nil {
-		return driver.Decision{}, err
+		return d, err
 	}
-	if allowed && !store.Degraded {
-		b.fill(ctx, &r, in, &soft, &store)
+	if allowed && !store.d.Degraded {
+		b.fill(ctx, &r, in, soft, store)
 	}
-	return in.merge(&r, &soft, &store), nil
+	return in.merge(&r, soft, store), nil
 }
 
 // giveBack gives back what soft was charged more than store, which may have had less room; or
 // all of it, if the take is not allowed.
-func (b *Backend) giveBack(ctx context.Context, r *driver.Request, in counted, soft, store *driver.Decision, allowed bool) error {
-	costs, less := make([]int64, len(soft.Charges())), !allowed
+func (b *Backend) giveBack(ctx context.Context, r *driver.Request, soft, store *half, allowed bool) error {
+	costs := make([]int64, len(soft.d.Charges()))
 	if allowed {
-		for i, c := range soft.Charges() {
-			costs[i] = c.Cost
-		}
-		for _, at := range in.places(r) {
-			if at.member == inBoth && len(store.Charges()) > 0 && store.Charges()[at.store].Cost < costs[at.soft] {
-				costs[at.soft], less = store.Charges()[at.store].Cost, true
-			}
+		ofStore := store.whole(r)
+		for k, c := range soft.d.Charges() {
+			costs[k] = min(c.Cost, ofStore.Charges()[soft.Places[k]].Cost)
 		}
 	}
-	if !less {
+	if slices.EqualFunc(costs, soft.d.Charges(), func(cost int64, c quota.Charge) bool { return cost == c.Cost }) {
 		return nil
 	}
-	after, err := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{Now: r.Now, Charged: *soft, Costs: costs})
+	after, err := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{Now: r.Now, Charged: soft.d, Costs: costs})
 	if err != nil {
 		return err
 	}
-	for i, cost := range costs {
-		soft.SetCost(i, cost)
+	for k, cost := range costs {
+		soft.d.SetCost(k, cost)
 	}
 	for i, result := range after.Results() {
-		result.Mark = soft.Results()[i].Mark
-		soft.Results()[i] = result
+		result.Mark = soft.d.Results()[i].Mark
+		soft.d.Results()[i] = result
 	}
 	return nil
 }
 
 // Peek implements driver.Backend.
-func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
 	in := b.counted(&r)
 	switch in.all {
 	case inStore:
@@ -190,41 +177,40 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 		return b.soft.Peek(ctx, r)
 	case inBoth:
 	}
-	ofSoft, ofStore := in.split(&r)
-	soft, err := b.soft.Peek(ctx, ofSoft)
-	if err != nil {
-		return driver.Decision{}, err
+	soft := in.half(&r, member.hasSoft)
+	if soft.d, err = b.soft.Peek(ctx, soft.Request); err != nil {
+		return d, err
 	}
-	return b.peekToo(ctx, &r, in, &soft, ofStore)
+	return b.peekToo(ctx, &r, in, soft)
 }
 
-// peekToo returns the decision about r, with soft as one part, and what a peek says
+// peekToo returns the decision about r, with soft as one half, and what a peek says
 // of the other. What the synced counts refuse is refused without a store that answers.
-func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
-	store, err := b.store.Peek(ctx, ofStore)
+func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, soft *half) (d driver.Decision, err error) {
+	store := in.half(r, member.hasStore)
+	store.d, err = b.store.Peek(ctx, store.Request)
 	switch {
 	case err == nil:
-	case !soft.Allowed && errors.Is(err, driver.ErrUnavailable) && ctx.Err() == nil:
-		store = driver.Decision{Degraded: true}
+	case !soft.d.Allowed && errors.Is(err, driver.ErrUnavailable) && ctx.Err() == nil:
+		store.d = driver.Decision{Degraded: true}
 	default:
-		return driver.Decision{}, err
+		return d, err
 	}
-	return in.merge(r, soft, &store), nil
+	return in.merge(r, soft, store), nil
 }
 
 // Reset implements driver.Backend: in the counts in which the policies count now.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	in := b.counted(&r)
-	ofSoft, ofStore := in.split(&r)
 	if in.all != inSoft {
-		if err := b.store.Reset(ctx, ofStore); err != nil {
+		if err := b.store.Reset(ctx, in.half(&r, member.hasStore).Request); err != nil {
 			return err
 		}
 	}
 	if in.all == inStore {
 		return nil
 	}
-	return b.soft.Reset(context.WithoutCancel(ctx), ofSoft)
+	return b.soft.Reset(context.WithoutCancel(ctx), in.half(&r, member.hasSoft).Request)
 }
 
 var errNoReceipts = invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
@@ -266,16 +252,18 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	// The store first: if it fails and nothing was sent, the settlement is made again, and
 	// units that had come back to the synced counts would come back twice.
-	store, err := b.store.Settle(ctx, charged.settlement(&st, in, member.hasStore))
+	soft, store := in.half(&r, member.hasSoft), in.half(&r, member.hasStore)
+	var err, softErr error
+	store.d, err = b.store.Settle(ctx, charged.settlement(&st, store, member.hasStore))
 	if err != nil && !driver.MayHaveCharged(err) {
 		return driver.Decision{}, err
 	}
-	soft, softErr := b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, in, member.hasSoft))
+	soft.d, softErr = b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, soft, member.hasSoft))
 	switch {
 	case err != nil: // and there is no second settlement
 		return driver.Decision{}, err
 	case softErr != nil:
 		return driver.Decision{}, softErr // cannot be: its policies were known when they were charged
 	}
-	return in.merge(&r, &soft, &store), nil
+	return in.merge(&r, soft, store), nil
 }

@@ -15,12 +15,13 @@ type Health interface {
 // HealthOf returns the Health of b or, if b has none, of the first backend behind it that
 // has one, by methods Unwrap() Backend. It returns nil if none has.
 func HealthOf(b Backend) Health {
-	h, _ := as[Health](b)
+	h, _ := As[Health](b)
 	return h
 }
 
-// as returns b or, if it is no T, the first backend behind it that is.
-func as[T any](b Backend) (found T, ok bool) {
+// As returns b or, if it is no T, the first backend behind it that is, by methods
+// Unwrap() Backend.
+func As[T any](b Backend) (found T, ok bool) {
 	for {
 		if found, ok = b.(T); ok {
 			return found, true

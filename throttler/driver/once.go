@@ -44,7 +44,7 @@ type Receiptless interface {
 // HasReceipt asks b or, if it is not Receiptless, the first backend behind it that is, by methods
 // Unwrap() Backend.
 func HasReceipt(b Backend, d *Decision) error {
-	if r, ok := as[Receiptless](b); ok {
+	if r, ok := As[Receiptless](b); ok {
 		return r.HasReceipt(d)
 	}
 	return nil

@@ -47,10 +47,10 @@ func Refused(ctx context.Context, b Backend, r *Request) (d Decision, known bool
 	return d, false
 }
 
-// Part is what a Request asks of one partition.
+// Part is some of a Request's charges: see [Request.Part].
 type Part struct {
 	Request Request
-	places  []int // of its charges in the whole Request
+	Places  []int // of its charges in the whole Request
 }
 
 // IsSplit reports whether r has charges of several partitions.
@@ -58,25 +58,30 @@ func (r *Request) IsSplit() bool {
 	return slices.ContainsFunc(r.many, func(c quota.Charge) bool { return c.Partition != r.many[0].Partition })
 }
 
+// Part returns what r asks of the charges at places.
+func (r *Request) Part(places []int) Part {
+	own := make([]quota.Charge, len(places))
+	for k, place := range places {
+		own[k] = r.Charges()[place]
+	}
+	return Part{NewRequest(r.Now, own...), places}
+}
+
 // Parts returns what r asks of each partition, in the order in which the charges of r name
 // them.
 func (r *Request) Parts() []Part {
-	var parts []Part
+	var all [][]int
 	charges := r.Charges()
 	for i := range charges {
-		p := slices.IndexFunc(parts, func(p Part) bool { return charges[p.places[0]].Partition == charges[i].Partition })
+		p := slices.IndexFunc(all, func(places []int) bool { return charges[places[0]].Partition == charges[i].Partition })
 		if p < 0 {
-			p, parts = len(parts), append(parts, Part{})
+			p, all = len(all), append(all, nil)
 		}
-		parts[p].places = append(parts[p].places, i)
+		all[p] = append(all[p], i)
 	}
-	for i := range parts {
-		p := &parts[i]
-		own := make([]quota.Charge, len(p.places))
-		for k, place := range p.places {
-			own[k] = charges[place]
-		}
-		p.Request = NewRequest(r.Now, own...)
+	parts := make([]Part, len(all))
+	for p, places := range all {
+		parts[p] = r.Part(places)
 	}
 	return parts
 }
@@ -88,7 +93,7 @@ func (p *Part) CopyTo(whole *Decision, d *Decision) {
 	if len(d.Charges()) == 0 {
 		return
 	}
-	for i, place := range p.places {
+	for i, place := range p.Places {
 		copy(whole.ResultsOf(place), d.ResultsOf(i))
 	}
 }
@@ -96,21 +101,21 @@ func (p *Part) CopyTo(whole *Decision, d *Decision) {
 // CopyCosts copies what d, an allowed decision about p, charged to whole, which is allowed.
 func (p *Part) CopyCosts(whole *Decision, d *Decision) {
 	for i := range d.Charges() {
-		whole.SetCost(p.places[i], d.Charges()[i].Cost)
+		whole.SetCost(p.Places[i], d.Charges()[i].Cost)
 	}
 }
 
 // CopyFrom copies what whole says of p's limits to d, a decision about p.
 func (p *Part) CopyFrom(whole *Decision, d *Decision) {
-	for i, place := range p.places {
+	for i, place := range p.Places {
 		copy(d.ResultsOf(i), whole.ResultsOf(place))
 	}
 }
 
 // Costs returns the costs of p's charges, of all costs of the whole Request.
 func (p *Part) Costs(whole []int64) []int64 {
-	own := make([]int64, len(p.places))
-	for i, place := range p.places {
+	own := make([]int64, len(p.Places))
+	for i, place := range p.Places {
 		own[i] = whole[place]
 	}
 	return own
