@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -56,7 +55,6 @@ type entry struct {
 
 	received *http.Request
 	passed   *http.Request // what the next handler gets, if it runs
-	ahead    *aheadBody    // its body, if the request waited and the body was read ahead
 
 	call driver.Detached // that takes what is charged, and does not end with the client, so that the outcome is known
 
@@ -77,7 +75,8 @@ type entry struct {
 	d         throttler.Decision      // as last known; about no limits if there is none
 	decided   uint32                  // the place of d among the ledger's decisions
 	inHandler bool                    // it is what the outer entry's handler took by Take
-	holding   *holding                // what of d is in flight, or nil
+	letGo     func()                  // ends the renewals of what d has in flight; nil if that is nothing
+	due       settlement              // that the response's beginning asked for while it is in flight
 }
 
 // Values of entry.progress.
@@ -126,7 +125,7 @@ func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	}
 	l := &ledger{w: w}
 	if hasBody(r) {
-		l.body = &requestBody{ReadCloser: r.Body}
+		l.body = newRequestBody(r.Body)
 	}
 	e := &l.first
 	e.m, e.l, e.received = m, l, r
@@ -151,7 +150,9 @@ func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 		w = e.l.writer()
 	}
 	e.passed = e.received.WithContext((*passedContext)(e))
-	e.passed.Body = e.body()
+	if e.outer == nil && e.l.body != nil {
+		e.passed.Body = e.l.body
+	}
 	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic goes on after this
@@ -173,17 +174,6 @@ func (e *entry) servesUncharged() {
 // has reports whether some charge carries f.
 func (e *entry) has(f flags) bool {
 	return slices.ContainsFunc(e.flags[:], func(o flags) bool { return o&f != 0 })
-}
-
-// body returns the body of the request that is passed on.
-func (e *entry) body() io.ReadCloser {
-	switch {
-	case e.ahead != nil:
-		return e.ahead
-	case e.outer == nil && e.l.body != nil:
-		return e.l.body
-	}
-	return e.received.Body
 }
 
 // end accounts for e when the next handler has returned or panicked. w is what it
@@ -221,7 +211,7 @@ func (l *ledger) end(enforced bool) {
 	} else if enforced {
 		l.removeLateTrailers(l.w.Header())
 	}
-	if l.breakOffReading() && unsent {
+	if l.breakOffReading(0) && unsent {
 		l.w.Header().Set("Connection", "close")
 	}
 }
@@ -267,22 +257,11 @@ func (l *ledger) begin(status int) {
 	if status >= 400 {
 		l.closeIfPartlyRead(h)
 	}
-	if !l.fullDuplex.Load() && l.breakOffReading() {
+	if !l.fullDuplex.Load() && l.breakOffReading(0) { // so that the response leaves at once
 		h.Set("Connection", "close")
 	}
 	l.fields = uint16(len(h))
 	l.sent.Store(begun) // not earlier: RefundIf may panic
-}
-
-// breakOffReading breaks off what is still read ahead, so that the response leaves
-// at once. It reports whether there was anything.
-func (l *ledger) breakOffReading() (broken bool) {
-	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
-			broken = true
-		}
-	}
-	return broken
 }
 
 // running returns the last entry whose handler runs, or, if none does any more, the

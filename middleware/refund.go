@@ -2,6 +2,10 @@ package middleware
 
 import (
 	"net/http"
+	"slices"
+
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler"
 )
 
 // isNotModified is RefundIf unless Options has another: a 304 is free.
@@ -105,7 +109,7 @@ func (e *entry) noteEnd() {
 // isDue reports whether e's handler has ended, or failed, and left something to settle. The
 // caller holds the ledger's lock.
 func (e *entry) isDue(failed bool) bool {
-	holds := e.holding != nil && e.l.first.progress.Load() != running
+	holds := e.letGo != nil && e.l.first.progress.Load() != running
 	return e.state == charged && (failed || e.reports != nil || holds) && e.progress.Load() != running
 }
 
@@ -114,28 +118,58 @@ func (e *entry) isDue(failed bool) bool {
 func (l *ledger) asked(e *entry) settlement {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case e.reports != nil:
+	if e.reports != nil {
 		return asReported
-	case e.holding != nil:
-		return e.holding.due
 	}
-	return asCharged
+	return e.due
 }
 
 // settle settles e, unless it was settled before or has nothing to settle.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
-	if e.state != charged || e.holding.defers(e, why) {
+	if e.state != charged || e.defers(why) {
 		l.mu.Unlock()
 		return
 	}
-	e.state = settled
-	e.holding.end()
+	e.close()
 	before, costs := e.d, e.costs(why)
 	l.mu.Unlock()
 	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
 	e.d, e.decided = after, l.decisions.Add(1)
 	l.mu.Unlock()
+}
+
+// hold begins to renew what e has in flight, if it has anything, until e is settled. That is
+// when its handler has ended and not, as for other entries, when the response begins: a
+// stream is in flight as long as it lasts. So headers say what was charged, without what a
+// 304, or a cost that was reported, gives back.
+func (e *entry) hold() {
+	if !slices.ContainsFunc(e.d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
+		return
+	}
+	d, t, r := e.d, e.m, e.received // not earlier: what a closure has is in memory of its own
+	e.letGo = t.throttler.Hold(r.Context(), d, func(err error) {
+		t.fail(r, err, d.Charges(), observe.ResultNotSettled)
+	})
+}
+
+// defers reports whether e is to be settled later, when its handler has ended, and notes it.
+// The caller holds the ledger's lock.
+func (e *entry) defers(why settlement) bool {
+	if e.letGo == nil || why == beforeHandler || e.progress.Load() != running {
+		return false
+	}
+	if e.due == asCharged {
+		e.due = why
+	}
+	return true
+}
+
+// close notes that e is about to be settled: it holds nothing from now on.
+func (e *entry) close() {
+	e.state = settled
+	if e.letGo != nil {
+		e.letGo()
+	}
 }

@@ -4,15 +4,28 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// requestBody is the body of a charged request. It notes how far it was read.
+// requestBody is the body of a charged request. It notes how far it was read, and is read
+// ahead while the request waits: in HTTP/1, net/http notices that a client has left only when
+// it reads, so a client could leave a queue and be served all the same.
 type requestBody struct {
 	io.ReadCloser
 	read   atomic.Uint32 // unread, partly or toEnd
 	closed atomic.Bool
 	failed atomic.Bool // it could not be read: the client stopped, or sent what is not a body
+
+	mu      sync.Mutex
+	ahead   []byte    // read ahead, not yet passed on
+	err     error     // that ended the reading ahead
+	reads   int       // of handlers, in progress
+	filling bool      // it is being read ahead
+	stopped bool      // read no further ahead
+	filled  sync.Cond // something was read ahead, or filling has ended
 }
 
 // Values of requestBody.read.
@@ -22,7 +35,54 @@ const (
 	toEnd
 )
 
+func newRequestBody(of io.ReadCloser) *requestBody {
+	b := &requestBody{ReadCloser: of}
+	b.filled.L = &b.mu
+	return b
+}
+
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+// Read passes on what was read ahead, also while more is read.
 func (b *requestBody) Read(p []byte) (int, error) {
+	if n, ok, err := b.takeAhead(p); ok {
+		return n, err
+	}
+	defer b.endRead()
+	return b.receive(p)
+}
+
+// takeAhead reads what was read ahead. It returns false if there is nothing any more: then a
+// read of a handler has begun.
+func (b *requestBody) takeAhead(p []byte) (n int, ok bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.ahead) == 0 && b.filling {
+		b.filled.Wait()
+	}
+	if len(b.ahead) == 0 {
+		if b.err == nil {
+			b.reads++
+		}
+		return 0, b.err != nil, b.err
+	}
+	n = copy(p, b.ahead)
+	if b.ahead = b.ahead[n:]; len(b.ahead) == 0 {
+		b.ahead = nil
+	}
+	return n, true, nil
+}
+
+func (b *requestBody) endRead() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads--
+}
+
+// receive reads what was not read ahead.
+func (b *requestBody) receive(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err != nil:
@@ -36,13 +96,99 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close closes the body.
 func (b *requestBody) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }
 
-func hasBody(r *http.Request) bool {
-	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+// A waiting request's body is read ahead up to readAhead bytes, and the bodies of all
+// waiting requests of a middleware up to allReadAhead.
+const (
+	readAhead    = 256 << 10
+	allReadAhead = 64 << 20
+)
+
+// sendGrace is how long a client that is turned away may go on sending its body.
+// If the connection were closed at once, it might not see the response.
+const sendGrace = 500 * time.Millisecond
+
+// readAhead begins to read the body of e's request ahead, and returns how many bytes that may
+// take; 0 if there is no need, or no memory, or the client waits for a 100 Continue, or a read
+// could not be broken off.
+func (s *waiters) readAhead(e *entry) (limit int64) {
+	r, b := e.received, e.l.body
+	if b == nil || !hasBody(r) || r.ProtoMajor != 1 || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		return 0
+	}
+	if _, ok := find[interface{ SetReadDeadline(time.Time) error }](e.l.w); !ok {
+		return 0
+	}
+	limit = readAhead
+	if r.ContentLength > 0 {
+		limit = min(limit, r.ContentLength)
+	}
+	if s.ahead.Add(limit) > allReadAhead || !b.begin(limit) {
+		s.ahead.Add(-limit)
+		return 0
+	}
+	return limit
+}
+
+// begin begins to read ahead, until stop, or until net/http ends the request. It returns false
+// if somebody reads, or all is read.
+func (b *requestBody) begin(limit int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.reads > 0 || b.read.Load() == toEnd || b.filling && !b.stopped {
+		return false
+	}
+	b.stopped = false
+	if !b.filling { // else a read is in progress that was begun before
+		b.filling = true
+		go b.fill(limit)
+	}
+	return true
+}
+
+func (b *requestBody) fill(limit int64) {
+	chunk := make([]byte, 4<<10)
+	for more := true; more; {
+		n, err := b.receive(chunk)
+		b.mu.Lock()
+		b.ahead, b.err = append(b.ahead, chunk[:n]...), err
+		more = !b.stopped && err == nil && int64(len(b.ahead)) <= limit
+		b.filling = more
+		b.filled.Broadcast()
+		b.mu.Unlock()
+	}
+}
+
+// stop ends the reading ahead. A read in progress goes on, for the handler's sake.
+func (b *requestBody) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+}
+
+// breakOffReading breaks a read ahead that is in progress off after grace, because net/http
+// sends no response before it has ended. It reports whether there was one. The connection
+// cannot be used again.
+func (l *ledger) breakOffReading(grace time.Duration) (broken bool) {
+	b := l.body
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if !b.filling || http.NewResponseController(l.w).SetReadDeadline(time.Now().Add(grace)) != nil {
+		return false
+	}
+	for b.filling {
+		b.filled.Wait()
+	}
+	return true
 }
 
 // closeIfPartlyRead makes net/http close the connection after an error whose

@@ -65,8 +65,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if reason == stopping {
 		t.waiters.queues.awaitLater(w)
 	}
-	e.state = settled
-	e.holding.end()
+	e.close()
 	e.d, ok = t.settle(e, e.d, nil)
 	return reason
 }
@@ -81,9 +80,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 		t.fail(e.received, errTooLate, e.charges, observe.ResultAnswered503)
 		return tooLate
 	}
-	if !e.inHandler { // which may have read a part
-		e.ahead = t.waiters.readAhead(w, e.received, e.body())
-	}
+	ahead := t.waiters.readAhead(e)
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
@@ -97,19 +94,20 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	if e.received.Context().Err() != nil {
 		reason = ended
 	}
-	more := e.ahead == nil && hasBody(e.received)
-	if e.ahead != nil {
-		t.waiters.ahead.Add(-e.ahead.limit)
-		more = e.ahead.stop()
-		if reason != "" {
-			e.ahead.breakOff(w, sendGrace)
-		}
+	if ahead > 0 {
+		t.waiters.ahead.Add(-ahead)
+		e.l.body.stop()
 	}
-	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
+	if reason != "" {
+		e.l.breakOffReading(sendGrace)
+		return reason
+	}
+	more := e.l.body != nil && e.l.body.read.Load() != toEnd
+	if more && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
 	}
-	return reason
+	return ""
 }
 
 // extendDeadlines makes the server's timeouts begin when the wait is over. It

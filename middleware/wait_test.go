@@ -261,6 +261,36 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 	}
 }
 
+// A handler that has read a part of the body, and then charges more, waits as any request
+// does: its client is noticed when it leaves, and the body goes on where the handler was.
+func TestAWaitWithinAHandlerReadsAhead(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		th, c := newThrottler()
+		_, _ = th.Take(t.Context(), queue.Charge("everyone"))
+		half := make([]byte, 4)
+		h := must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadFull(r.Body, half)
+			if !middleware.Take(w, r, queue.Charge("everyone")) {
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s%s %v", half, body, err)
+		}))
+		s := start(t, false, h, nil)
+		conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\nhalfmore")
+		c.BlockUntil(1)
+		if leaves {
+			conn.Close()
+			soon(t, s.done, "the waiter")
+			expectUsed(t, th, queue, 1)
+			continue
+		}
+		c.Advance(10 * time.Second)
+		_, _ = io.WriteString(conn, "rest")
+		expectAnswer(t, conn, "halfmorerest <nil>")
+	}
+}
+
 // A body that comes slowly goes on to the handler when the wait is over.
 func TestABodyThatIsStillComing(t *testing.T) {
 	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 
 	// MaxNames is how many policies have their own attributes, and how many shards
-	// and servers. Policies and shards that come later share the attribute "(stats.Others)";
+	// and servers. Policies and shards that come later share the attribute "(others)";
 	// servers have none. If 0, 100: so many fit in the 2,000 combinations of attributes that
 	// the SDK keeps of a metric by default.
 	MaxNames int
@@ -34,7 +34,7 @@ type Options struct {
 // scope is the name of the meter and the tracer.
 const scope = "github.com/weir-go/weir/otel"
 
-// Observer is a observe.Observer with metrics and spans. Give it to the throttler and
+// Observer is an observe.Observer with metrics and spans. Give it to the throttler and
 // to each backend. It is safe for concurrent use.
 type Observer struct {
 	observe.Nothing // events to come

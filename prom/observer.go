@@ -20,7 +20,7 @@ type Options struct {
 
 	// MaxNames is how many policies have their own series, and how many shards and
 	// servers. Policies and shards that come later share series with the label
-	// "(stats.Others)"; servers have none. If 0, 256.
+	// "(others)"; servers have none. If 0, 256.
 	MaxNames int
 }
 
@@ -29,7 +29,7 @@ var (
 	batchBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128}
 )
 
-// Observer is a observe.Observer with metrics. Give it to the throttler and to each
+// Observer is an observe.Observer with metrics. Give it to the throttler and to each
 // backend. It is safe for concurrent use.
 type Observer struct {
 	observe.Nothing // events to come
