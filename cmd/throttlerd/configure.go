@@ -27,6 +27,10 @@ func (sv *service) watch(ctx context.Context) {
 		return
 	}
 	watcher(sv.settings, func(texts map[string][]byte, err error) {
+		if sv.hasForwardAuth && sv.rls.Set() == nil && errors.Is(err, fs.ErrNotExist) {
+			sv.log.Info("there are no descriptors: forward auth alone is served", "dir", watcher(sv.settings, nil).Dir)
+			return
+		}
 		var all []*envoyfile.File
 		if err == nil {
 			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)

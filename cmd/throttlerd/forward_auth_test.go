@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,7 +17,7 @@ import (
 )
 
 // serving runs the program on a file that says text until the test ends.
-func serving(t *testing.T, text string, environ ...string) {
+func serving(t *testing.T, text string, environ ...string) (log *lockedBuffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -24,14 +26,15 @@ func serving(t *testing.T, text string, environ ...string) {
 	environ = append([]string{"WEIR_CONFIG=" + file, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0"}, environ...)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	var out, log bytes.Buffer
-	go func() { ended <- run(ctx, nil, environ, &out, &log) }()
+	log = new(lockedBuffer)
+	go func() { ended <- run(ctx, nil, environ, io.Discard, log) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the program ended with %v\n%s", err, &log)
+			t.Errorf("the program ended with %v\n%s", err, log)
 		}
 	})
+	return log
 }
 
 // eventually calls do until it returns no error.
@@ -52,7 +55,7 @@ func TestForwardAuthIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := testserver.FreeAddr(t)
-	serving(t, strings.Replace(string(text), "127.0.0.1:8082", addr, 1))
+	log := serving(t, strings.Replace(string(text), "127.0.0.1:8082", addr, 1), "RUNTIME_ROOT="+t.TempDir())
 	eventually(t, func() error {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+addr+"/", nil)
 		for name, value := range map[string]string{"Method": "GET", "Host": "example.com", "Uri": "/", "For": "192.0.2.1"} {
@@ -65,6 +68,12 @@ func TestForwardAuthIsServed(t *testing.T) {
 		_ = response.Body.Close()
 		if got := response.Header.Get("X-RateLimit-Resource"); response.StatusCode != http.StatusOK || got != "api" {
 			t.Errorf("%s, charged under %q; want 200 under api", response.Status, got)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if text := fmt.Sprint(log); !strings.Contains(text, "forward auth alone is served") || strings.Contains(text, "level=ERROR") {
+			return fmt.Errorf("without descriptors, the log is\n%s", text)
 		}
 		return nil
 	})

@@ -168,15 +168,17 @@ func read(header http.Header) (f *forwarded, wrong string) {
 			return nil, name + " is there twice; the proxy must replace what a client sends"
 		}
 	}
-	u, err := url.ParseRequestURI(header.Get("X-Forwarded-Uri"))
-	if err != nil {
+	uri := header.Get("X-Forwarded-Uri")
+	u, err := url.ParseRequestURI(uri)
+	if err != nil || strings.Contains(uri, "#") { // which some applications cut off, with what follows
 		return nil, ""
 	}
 	host := strings.ToLower(header.Get("X-Forwarded-Host"))
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	return &forwarded{header.Get("X-Forwarded-Method"), strings.Trim(host, "[]."), u.Path}, ""
+	method := strings.ToUpper(header.Get("X-Forwarded-Method")) // as some applications read it
+	return &forwarded{method, strings.Trim(host, "[]."), u.Path}, ""
 }
 
 // answer writes refusals with the status that the proxy asks for.

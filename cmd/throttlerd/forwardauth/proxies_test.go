@@ -166,6 +166,9 @@ func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
 	if r, _ := p.send(t, http.MethodHead, "/login"); r.StatusCode != http.StatusOK {
 		t.Errorf("a HEAD, which is no login: %s", r.Status)
 	}
+	if r, body := p.send(t, http.MethodGet, "/healthz"); body != "the application" || len(r.Header.Values("X-RateLimit-Limit")) > 0 {
+		t.Errorf("what is free: %s %v %s", r.Status, r.Header, body)
+	}
 	if r, body := p.send(t, http.MethodGet, "/forbidden"); r.StatusCode != http.StatusForbidden || body != "the application" {
 		t.Errorf("a 403 of the application: %s %s", r.Status, body)
 	}
