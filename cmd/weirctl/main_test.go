@@ -211,6 +211,10 @@ func TestShow(t *testing.T) {
 			}
 		})
 	}
+	none := write(t, "none.yaml", "backend: redis\nredis: {shards: [{name: a, primary: "+a.Addr+"}]}\n")
+	if _, wrong, status := weirctl(t, "show", "-config", none, "-policy", "core", "alice"); status != 2 || !strings.Contains(wrong, "none.yaml; -limit must say its limits\n") || !strings.Contains(wrong, "[-limit LIMIT]") {
+		t.Errorf("without policies: exit status %d, %s", status, wrong)
+	}
 	memory := write(t, "memory.yaml", "policies: {core: 60 per 1h}\n")
 	if _, wrong, status := weirctl(t, "show", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory, whose counts are in the memory of the processes") {
 		t.Errorf("memory: exit status %d, %s", status, wrong)

@@ -34,7 +34,7 @@ type counts struct {
 func ofKey(c *command, name string, do func(ctx context.Context, s *config.Stack, all []throttler.Charge) error) subcommand {
 	o := new(counts)
 	o.define(c.flags)
-	return subcommand{name + " [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
+	return subcommand{name + " [-config FILE] [-policy NAMES [-limit LIMIT]...] [-within KEY] [-backend NAME] [-own KEYS] KEY", 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
 		s, policies, err := o.open()
 		if err != nil {
 			return err
@@ -94,7 +94,11 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	var all []*quota.Policy
 	for _, name := range names {
 		if known[name] == nil {
-			return nil, nil, usage("-policy is %q, which is no policy of %s; it must be one of %s", name, o.file, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			right := "-limit must say its limits" // as of a descriptor's, in another file
+			if len(known) > 0 {
+				right = "it must be one of " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + ", or " + right
+			}
+			return nil, nil, usage("-policy is %q, which is no policy of %s; %s", name, o.file, right)
 		}
 		all = append(all, known[name])
 	}
