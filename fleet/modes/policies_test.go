@@ -85,7 +85,7 @@ func TestOverridesInAllModes(t *testing.T) {
 				first, second := f.start(), f.start()
 				watches := map[*process]*redispolicies.Watch{}
 				for _, p := range []*process{first, second} {
-					watches[p] = redispolicies.NewWatch(t.Context(), p.policies, "redis", store, nil)
+					watches[p] = redispolicies.NewWatch(t.Context(), p.policies, "redis", store, &redispolicies.Options{Timeout: 10 * time.Second})
 					defer watches[p].Close()
 					f.begin(p, window, mode)
 				}

@@ -76,7 +76,8 @@ func (at place) open(t testing.TB) (*redispolicies.Store, clients, *bytes) {
 	var all clients
 	for _, server := range at {
 		client, err := redisbackend.NewClient(&redis.UniversalOptions{
-			Addrs: []string{server.Addr},
+			Addrs:       []string{server.Addr},
+			ReadTimeout: 10 * time.Second, // the machine may be busy
 			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				traffic.dials.Add(1)
 				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
