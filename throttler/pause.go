@@ -26,6 +26,9 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		return invalid.Errorf("throttler: a pause until %s, in %v; it must end within %v (366 days)", until.Format(time.RFC3339), ahead, quota.MaxWindow)
 	}
 	if links != nil { // not the parents
+		if links.Given == 0 { // of charges that nothing limits
+			return nil
+		}
 		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
 	}
 	t.lines.pause(charges, until)

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Three workers that are each sent away for two seconds wait two seconds, and not six. A
@@ -102,4 +104,36 @@ func TestWaitForAPause(t *testing.T) {
 			t.Errorf("a pause that is over: %v", err)
 		}
 	})
+}
+
+// charged is a backend that is never asked to settle nothing, which Redis has no server for.
+type charged struct {
+	driver.Backend
+	t *testing.T
+}
+
+func (b charged) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if len(s.Charged.Charges()) == 0 {
+		b.t.Error("a settlement of no charges")
+	}
+	return b.Backend.Settle(ctx, s)
+}
+
+// There is nothing to pause of a key that is not limited. Its parent is not paused, as for others.
+func TestPauseOfWhatIsLeftOut(t *testing.T) {
+	for parent, key := range map[string]string{"": "", "orgs": "acme"} {
+		th, edit := withTree(t, charged{memorybackend.NewDefault(), t})
+		log := policy("log", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.SlidingLog})
+		edit(func(e *policies.Edit) {
+			e.Set(policy("orgs", per(9, time.Hour)))
+			e.Set(under(log, parent, key))
+			e.Override(policies.Override{Policy: "log", Key: "k", Unlimited: true})
+		})
+		if err := th.Pause(t.Context(), t0.Add(time.Hour), log.Charge("k")); err != nil {
+			t.Error(err)
+		}
+		if d := take(t, th, log.Charge("k")); !d.Allowed {
+			t.Errorf("%v; want no pause", d)
+		}
+	}
 }
