@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -24,9 +25,12 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 	now, inForce := t.now(), make([]Charge, len(charges))
 	for i, c := range charges {
 		if t.policies != nil && c.Policy != nil {
-			if p, _, _ := t.policies.View().Resolve(ctx, c.Policy, c.Key, now); len(p.Limits) > 0 { // else it is unlimited now
-				c.Policy = p
+			view := t.policies.View()
+			p, by, _ := view.Resolve(ctx, c.Policy, c.Key, now)
+			if by != nil && by.Unlimited { // what that leaves out has a count, too
+				p = cmp.Or(view.PolicyAt(p.Name, now), c.Policy)
 			}
+			c.Policy = p
 		}
 		inForce[i] = c
 	}

@@ -246,3 +246,28 @@ func TestWhatIsLeftOutIsSettledWithTheRest(t *testing.T) {
 		}
 	})
 }
+
+// A reset of an unlimited key is of all that its policy counts, also of what is not charged now.
+func TestResetOfAnUnlimitedKey(t *testing.T) {
+	th, _, edit := withTable(t)
+	log := throttler.Limit{Quota: 2, Window: time.Hour, Algorithm: throttler.SlidingLog}
+	for _, limits := range [][]throttler.Limit{{log}, {per(2, time.Minute), log}} {
+		p := policy("p") // whose limits the table has
+		edit(func(e *policies.Edit) { e.Set(policy("p", limits...)) })
+		take(t, th, p.Charge("k"))
+		edit(func(e *policies.Edit) { e.Override(policies.Override{Policy: "p", Key: "k", Unlimited: true}) })
+		if err := th.Reset(t.Context(), p.Charge("k")); err != nil {
+			t.Error(err)
+		}
+		edit(func(e *policies.Edit) { e.RemoveOverride("p", "k") })
+		d, err := th.Peek(t.Context(), p.Charge("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range d.Limits() {
+			if s.Used != 0 {
+				t.Errorf("%v after the reset", d)
+			}
+		}
+	}
+}
