@@ -130,6 +130,24 @@ func TestAFileHasPoliciesAndOverrides(t *testing.T) {
 	}
 }
 
+// What is JSON, and would be read as other overrides than it has.
+func TestAFileIsReadAsItIs(t *testing.T) {
+	const acme, mallory = `{"policy": "core", "key": "acme", "limits": ["5 per 1h"], "until": "2030-01-02T03:04:05Z"}`, `{"policy": "core", "key": "mallory", "blocked": true}`
+	for text, what := range map[string]string{
+		`{"overrides": [` + acme + `], "overrides": [` + mallory + `]}`:           `"overrides" is there twice`,
+		`{"overrides": [` + acme + `], "policies": [], "Overrides": []}`:          `"overrides" is there twice`,
+		`{"overrides": [` + strings.ReplaceAll(mallory, "mallory", "\xff") + `]}`: "not UTF-8",
+		"null": "not an object",
+	} {
+		if c, err := policies.ParseJSON([]byte(text)); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %+v, %v; want %q", text, c, err, what)
+		}
+	}
+	if c, err := policies.ParseJSON([]byte(`{"overrides": [` + acme + `, ` + mallory + `], "policies": []}`)); err != nil || len(c.Overrides) != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
 // A policy's unit holds for keys with overrides too.
 func TestAFileHasUnits(t *testing.T) {
 	var table policies.Table

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/invalid"
 )
@@ -38,11 +40,41 @@ func ParseJSON(text []byte) (Content, error) {
 			err = errors.New("there is more after the object")
 		}
 	}
+	if err == nil {
+		err = whole(text)
+	}
 	if err != nil {
 		return Content{}, invalid.Errorf("policies: %s%v", lineOf(text, err), err)
 	}
 	return c, nil
 }
+
+// whole returns why text, which is JSON, is read as something else than it says, or nil: of
+// two lists of one name the second is put over the first, and bytes that are no text become
+// other keys.
+func whole(text []byte) error {
+	if !utf8.Valid(text) {
+		return errors.New("the text is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if open, _ := d.Token(); open != json.Delim('{') {
+		return errors.New("it is not an object")
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		token, _ := d.Token()
+		name := strings.ToLower(fmt.Sprint(token))
+		if _ = d.Decode(new(skipped)); seen[name] {
+			return fmt.Errorf("%q is there twice", name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+type skipped struct{}
+
+func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
 // lineOf returns where in text err is, as far as it says.
 func lineOf(text []byte, err error) string {
