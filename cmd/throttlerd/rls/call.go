@@ -2,7 +2,6 @@ package rls
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -24,9 +23,7 @@ type call struct {
 	domain  *descriptors.Domain
 	items   []item // one for each descriptor
 	counted int    // items that charge or read a count
-	group   []int  // of items that are decided at once
-	charges []quota.Charge
-	key     []byte
+	key     []byte // of the item that is matched
 
 	taken    []throttler.Decision
 	degraded bool // a decision lacks counts of a store
@@ -64,24 +61,9 @@ const (
 	observed               // shadow_mode or quota_mode: charged if it fits by itself
 )
 
-var calls = sync.Pool{New: func() any { return new(call) }}
-
 func newCall(s *Server, l *loaded, req *Request) *call {
-	c := calls.Get().(*call)
 	n := len(req.Descriptors)
-	c.server, c.loaded, c.req = s, l, req
-	c.items = slices.Grow(c.items[:0], n)[:n]
-	clear(c.items)
-	c.statuses, c.times = make([]Status, n), make([]durationpb.Duration, n) // the answer's
-	return c
-}
-
-func (c *call) free() {
-	clear(c.items)
-	clear(c.charges)
-	clear(c.taken)
-	*c = call{items: c.items[:0], group: c.group[:0], charges: c.charges[:0], taken: c.taken[:0], key: c.key[:0]}
-	calls.Put(c)
+	return &call{server: s, loaded: l, req: req, items: make([]item, n), statuses: make([]Status, n), times: make([]durationpb.Duration, n)}
 }
 
 // match finds the rule of each descriptor.

@@ -23,60 +23,37 @@ func (c *call) charge(ctx context.Context) error {
 			c.status(i, 0, 0)
 		}
 	}
-	if err := c.decide(ctx, checks, c.peek); err != nil {
-		return err
+	for _, step := range []struct {
+		kind kind
+		ask  ask
+	}{
+		{checks, c.server.throttler.Peek}, {reports, c.server.throttler.Take}, {enforced, c.takeOrPeek}, {observed, c.takeOrPeek},
+	} {
+		if err := c.decide(ctx, step.kind, step.ask); err != nil {
+			return err
+		}
 	}
-	if err := c.decide(ctx, reports, c.take); err != nil {
-		return err
-	}
-	err := c.decide(ctx, enforced, c.takeOrPeek)
-	if err == nil {
-		err = c.observe(ctx)
-	}
-	if err == nil && c.quotasAreOver() {
+	if c.quotasAreOver() {
 		c.refused = true
 		c.retryAt = max(c.retryAt, c.quotaRetryAt)
 	}
-	if err == nil && c.refused {
+	if c.refused {
 		c.server.giveBack(ctx, c.taken)
 		c.taken = c.taken[:0]
 	}
-	return err
-}
-
-func (c *call) take(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error) {
-	return c.server.throttler.Take(ctx, charges...)
-}
-
-func (c *call) peek(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error) {
-	return c.server.throttler.Peek(ctx, charges...)
+	return nil
 }
 
 // takeOrPeek charges, unless the request is refused already.
 func (c *call) takeOrPeek(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error) {
 	if c.refused {
-		return c.peek(ctx, charges...)
+		return c.server.throttler.Peek(ctx, charges...)
 	}
-	d, err := c.take(ctx, charges...)
+	d, err := c.server.throttler.Take(ctx, charges...)
 	if d.Allowed {
 		c.taken = append(c.taken, d)
 	}
 	return d, err
-}
-
-// observe decides about each item that is in shadow_mode or quota_mode, as if it were
-// alone.
-func (c *call) observe(ctx context.Context) error {
-	for i := range c.items {
-		if c.items[i].kind != observed {
-			continue
-		}
-		c.group, c.charges = append(c.group[:0], i), c.charges[:0]
-		if err := c.ask(ctx, observed, c.takeOrPeek); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // quotasAreOver reports whether there are items in quota_mode, and all are over.
@@ -97,9 +74,10 @@ func (c *call) quotasAreOver() bool {
 type ask func(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error)
 
 // decide asks about all items of a kind, as many at once as one decision can have: a count under
-// two limits, as two overrides of the same entries may bring, is in two.
+// two limits, as two overrides of the same entries may bring, is in two. What is observed is
+// decided about as if it were alone.
 func (c *call) decide(ctx context.Context, k kind, ask ask) error {
-	c.group, c.charges = c.group[:0], c.charges[:0]
+	var group []int // of items that are decided at once
 	work := 0
 	for i := range c.items {
 		it := &c.items[i]
@@ -107,40 +85,41 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 			continue
 		}
 		w := it.policy.Limits[0].Work()
-		if len(c.group) == quota.MaxCharges || work+w > quota.MaxWork && len(c.group) > 0 || c.hasOther(it) {
-			if err := c.ask(ctx, k, ask); err != nil {
+		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, it)
+		if full && len(group) > 0 {
+			if err := c.ask(ctx, k, group, ask); err != nil {
 				return err
 			}
-			c.group, c.charges, work = c.group[:0], c.charges[:0], 0
+			group, work = group[:0], 0
 		}
-		c.group = append(c.group, i)
+		group = append(group, i)
 		work += w
 	}
-	if len(c.group) == 0 {
+	if len(group) == 0 {
 		return nil
 	}
-	return c.ask(ctx, k, ask)
+	return c.ask(ctx, k, group, ask)
 }
 
-// hasOther reports whether the group has the count of it, an override, under another limit.
-func (c *call) hasOther(it *item) bool {
-	return it.rule == nil && slices.ContainsFunc(c.group, func(i int) bool {
+// hasOther reports whether group has the count of it, an override, under another limit.
+func (c *call) hasOther(group []int, it *item) bool {
+	return it.rule == nil && slices.ContainsFunc(group, func(i int) bool {
 		other := &c.items[i]
 		return other.key == it.key && other.policy.Name == it.policy.Name && other.policy.Limits[0] != it.policy.Limits[0]
 	})
 }
 
-// ask asks about the items of the group, and writes what it is answered to them.
-func (c *call) ask(ctx context.Context, k kind, ask ask) error {
-	for _, i := range c.group {
+// ask asks about the items of group, and writes what it is answered to them.
+func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
+	charges := make([]quota.Charge, len(group))
+	for n, i := range group {
 		it := &c.items[i]
-		charge := quota.Charge{Policy: it.policy, Key: it.key, Cost: it.cost}
+		charges[n] = quota.Charge{Policy: it.policy, Key: it.key, Cost: it.cost}
 		if k == reports {
-			charge.Mode = quota.Record
+			charges[n].Mode = quota.Record
 		}
-		c.charges = append(c.charges, charge)
 	}
-	d, err := ask(ctx, c.charges...)
+	d, err := ask(ctx, charges...)
 	if err != nil {
 		return err
 	}
@@ -148,22 +127,22 @@ func (c *call) ask(ctx context.Context, k kind, ask ask) error {
 	if d.NumLimits() == 0 { // decided without counts: an outage, and its policy is open
 		return nil
 	}
-	for n, i := range c.group {
-		s := d.Limit(c.place(&d.Decision, n, i))
+	for n, i := range group {
+		s := d.Limit(place(&d.Decision, len(group), n, &charges[n]))
 		c.decided(i, k, &s, d.At().UnixMilli())
 	}
 	return nil
 }
 
-// place returns which limit of d is the one of item i, the n-th of the group: charges to
+// place returns which limit of d, about so many charges, is the one of c, the n-th: charges to
 // one count are one.
-func (c *call) place(d *decision.Decision, n, i int) int {
+func place(d *decision.Decision, asked, n int, c *quota.Charge) int {
 	all := d.Charges()
-	if len(all) == len(c.group) {
+	if len(all) == asked {
 		return n
 	}
 	for j := range all {
-		if all[j].Key == c.items[i].key && all[j].Policy.Name == c.items[i].policy.Name {
+		if all[j].Key == c.Key && all[j].Policy.Name == c.Policy.Name {
 			return j
 		}
 	}

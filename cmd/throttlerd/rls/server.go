@@ -4,7 +4,6 @@ package rls
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,7 +133,6 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 		return nil, errNotLoaded
 	}
 	c := newCall(s, l, req)
-	defer c.free()
 	if err := c.match(); err != nil {
 		return nil, err
 	}
@@ -178,7 +176,6 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 	if len(taken) == 0 {
 		return
 	}
-	taken = slices.Clone(taken) // the call is used again
 	s.returns.Go(func() {
 		ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
