@@ -256,32 +256,14 @@ func (all observers) Decided(ctx context.Context, e Decided) {
 	}
 }
 
-func (all observers) Sent(e Sent) {
-	for _, o := range all {
-		o.Sent(e)
-	}
-}
+func (all observers) Sent(e Sent)       { each(all, Observer.Sent, e) }
+func (all observers) Checked(e Checked) { each(all, Observer.Checked, e) }
+func (all observers) Moved(e Moved)     { each(all, Observer.Moved, e) }
+func (all observers) Failed(e Failed)   { each(all, Observer.Failed, e) }
+func (all observers) Warned(e Warned)   { each(all, Observer.Warned, e) }
 
-func (all observers) Checked(e Checked) {
+func each[E any](all observers, method func(Observer, E), e E) {
 	for _, o := range all {
-		o.Checked(e)
-	}
-}
-
-func (all observers) Moved(e Moved) {
-	for _, o := range all {
-		o.Moved(e)
-	}
-}
-
-func (all observers) Failed(e Failed) {
-	for _, o := range all {
-		o.Failed(e)
-	}
-}
-
-func (all observers) Warned(e Warned) {
-	for _, o := range all {
-		o.Warned(e)
+		method(o, e)
 	}
 }
