@@ -35,6 +35,8 @@ type checked interface {
 // make a small file a huge one, a tag changes what a value is.
 func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 	r.nodes[path] = node
+	r.depth++
+	defer func() { r.depth-- }()
 	if !r.plain(node, path) || isNull(node) {
 		return
 	}
@@ -112,13 +114,15 @@ func (r *reader) list(v reflect.Value, node *yaml.Node, path, right string) bool
 	return true
 }
 
-// plain reports whether a node is neither an alias nor tagged.
+// plain reports whether a node is neither an alias nor tagged, nor too deep.
 func (r *reader) plain(node *yaml.Node, path string) bool {
 	switch {
 	case node.Kind == yaml.AliasNode:
 		r.problem(path, "%s is the alias *%s; write the value itself", title(path), node.Value)
 	case node.Style&yaml.TaggedStyle != 0:
 		r.problem(path, "%s has the tag %s; leave the tag out", title(path), node.Tag)
+	case r.depth > maxDepth:
+		r.problem(path, "%s is more than %d levels below the top of the file; leave it out", path, maxDepth)
 	default:
 		return true
 	}

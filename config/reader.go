@@ -24,6 +24,10 @@ import (
 // maxBytes bounds a file, at more than 100,000 policies.
 const maxBytes = 8 << 20
 
+// maxDepth bounds how many levels of a file are below one another. A path has the names of all
+// that are above it, so without a bound a small file would need gigabytes.
+const maxDepth = 256
+
 // reader reads a file and collects all that is wrong with it. A value is known by its
 // path, such as policies.core.limits[0].quota.
 type reader struct {
@@ -32,6 +36,7 @@ type reader struct {
 	wrong    map[string]bool       // the values that have a problem, or are above one
 	said     map[string]bool       // the values that have a problem themselves
 	problems []problem
+	depth    int // of the value that is being decoded
 	getenv   func(string) string
 }
 

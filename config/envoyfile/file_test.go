@@ -3,6 +3,7 @@ package envoyfile_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -152,6 +153,27 @@ func TestUnits(t *testing.T) {
 	}
 	if w := envoyfile.Unit(8).Window(); w != 0 {
 		t.Errorf("unit 8 has %v", w)
+	}
+}
+
+// The places of values that are thousands of levels deep would need gigabytes.
+func TestDepth(t *testing.T) {
+	nested := func(n int) []byte {
+		return []byte("domain: d\ndescriptors: " + strings.Repeat("[{key: k, descriptors: ", n) + "[]" + strings.Repeat("}]", n))
+	}
+	if _, err := envoyfile.Parse("limits.yaml", nested(100), nil); err != nil {
+		t.Errorf("100 descriptors: %.200v", err)
+	}
+	_, err := envoyfile.Parse("limits.yaml", nested(101), nil)
+	if err == nil || !strings.HasSuffix(err.Error(), ".descriptors is a list; it must be left out: at most 100 descriptors may be below one another") {
+		t.Errorf("101 descriptors: %.3000v", err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = envoyfile.Parse("limits.yaml", nested(4900), nil)
+	runtime.ReadMemStats(&after)
+	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; !errors.Is(err, quota.ErrInvalid) || mb > 100 {
+		t.Errorf("4900 descriptors: %d MB, %.200v; want a mistake, and 100 MB at most", mb, err)
 	}
 }
 
