@@ -23,7 +23,6 @@ type lease struct {
 	since, until int64 // ms
 	demand       demand
 	lastAsk      int64    // ms
-	holding      bool     // it is among those that hold units
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
 	tally        tally

@@ -225,7 +225,6 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		switch {
 		case l.canSpend(r.Now, cost):
 			d := l.spend(&r, cost)
-			s.noteHolding(l)
 			s.local++
 			s.mu.Unlock()
 			return d, nil
@@ -327,15 +326,11 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	default:
 		b.learn(s, l, &d, total, units, cost)
 		if d.Allowed {
-			answer := l.answer(&r, &d, cost)
-			s.noteHolding(l)
-			return answer, nil
+			return l.answer(&r, &d, cost), nil
 		}
 	}
 	if l.canAnswer(r.Now, cost) {
-		answer := l.spend(&r, cost)
-		s.noteHolding(l)
-		return answer, nil
+		return l.spend(&r, cost), nil
 	}
 	return d, err
 }
@@ -361,18 +356,17 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, c
 	}
 	found := l.found(d, total, units)
 	b.stats.found.Add(found)
-	if !d.Allowed {
+	if d.Allowed {
+		b.stats.leases.Add(1)
+		if l.held > 0 && !sameWindows(&l.d, d) {
+			s.expire(l)
+		}
+		l.grant(d)
+	} else {
 		l.refuse(d, cost, b.again)
-		l.held += found
-		s.noteHolding(l)
-		return
 	}
-	b.stats.leases.Add(1)
-	if l.held > 0 && !sameWindows(&l.d, d) {
-		s.expire(l)
-	}
-	l.grant(d)
 	l.held += found
+	s.holding[l] = struct{}{}
 }
 
 // answerAside answers r by d, a take of a lease that no later request is answered from.

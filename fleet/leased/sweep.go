@@ -54,6 +54,9 @@ func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driv
 		if l.lastAsk <= silentSince {
 			s.lose(l)
 		}
+		if l.held == 0 {
+			delete(s.holding, l)
+		}
 	}
 	for _, st := range s.lost {
 		if st.Now = now; slices.ContainsFunc(st.Charged.Results(), func(r driver.Result) bool { return r.ResetAt > now }) {

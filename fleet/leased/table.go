@@ -11,7 +11,7 @@ import (
 type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*lease]
-	holding map[*lease]struct{} // those that hold units
+	holding map[*lease]struct{} // those that may hold units
 	lost    []driver.Settlement // that the next sweep makes
 	swept   int                 // where the sweep goes on
 	local   int64               // decisions made without a call
@@ -40,7 +40,6 @@ func (s *stripe) lose(l *lease) {
 	if l.held > 0 {
 		s.lost = append(s.lost, l.drop())
 	}
-	s.noteHolding(l)
 }
 
 // expire forgets what the other backend said of l's windows: one has ended, or the limits
@@ -48,16 +47,4 @@ func (s *stripe) lose(l *lease) {
 func (s *stripe) expire(l *lease) {
 	s.lose(l)
 	l.until, l.refusedUntil, l.d = 0, 0, driver.Decision{}
-}
-
-// noteHolding notes whether l holds units.
-func (s *stripe) noteHolding(l *lease) {
-	switch holds := l.held > 0; {
-	case holds == l.holding:
-	case holds:
-		s.holding[l], l.holding = struct{}{}, true
-	default:
-		delete(s.holding, l)
-		l.holding = false
-	}
 }
