@@ -21,12 +21,12 @@ func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 		if i > 0 {
 			key = append(key, '&')
 		}
-		next, byPattern := at.find(e.GetKey(), e.GetValue())
+		next := at.find(e.GetKey(), e.GetValue())
 		if next == nil {
 			return nil, key
 		}
 		key = appendEscaped(key, e.GetKey())
-		if byPattern && next.shared != "" {
+		if next.shared != "" {
 			key = appendEscaped(append(key, '~'), next.shared) // no entry's: those have '='
 		} else {
 			key = appendEscaped(append(key, '='), e.GetValue())
@@ -49,16 +49,16 @@ func (d *Domain) Key(key []byte, entries Entries) []byte {
 	return key
 }
 
-func (n *node) find(key, value string) (next *node, byPattern bool) {
+func (n *node) find(key, value string) *node {
 	if next := n.exact[pair{key, value}]; next != nil {
-		return next, false
+		return next
 	}
 	for i := range n.patterns {
 		if p := &n.patterns[i]; p.key.match(key) && (p.anyValue || p.value.match(value)) {
-			return p.next, true
+			return p.next
 		}
 	}
-	return n.byKey[key], false
+	return n.byKey[key]
 }
 
 // match reports whether s has the parts in their order, the first at its beginning and
@@ -107,9 +107,9 @@ func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 	labels := Labels{Domain: d.name}
 	at := &d.node
 	for i, e := range entries {
-		next, byPattern := at.find(e.GetKey(), e.GetValue())
+		next := at.find(e.GetKey(), e.GetValue())
 		name := e.GetKey()
-		if value := next.label(r, e.GetValue(), byPattern); value != "" {
+		if value := next.label(r, e.GetValue()); value != "" {
 			name += "_" + value
 		}
 		switch i {
@@ -125,9 +125,9 @@ func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 }
 
 // label returns the value of an entry at n in a label of r.
-func (n *node) label(r *Rule, value string, byPattern bool) string {
+func (n *node) label(r *Rule, value string) string {
 	switch {
-	case byPattern && n.shared != "":
+	case n.shared != "":
 		return n.shared
 	case r.detailed, n.valued:
 		return value

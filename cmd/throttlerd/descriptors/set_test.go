@@ -69,6 +69,7 @@ func TestMatch(t *testing.T) {
 		"addr=10.0.0.1 path=/login": {"", ""}, // no way back from the value to the key alone
 		"path=/api/v1/x":            {"edge.path_/api/*", "edge?path~/api/*"},
 		"path=/api/":                {"edge.path_/api/*", "edge?path~/api/*"},
+		"path=/api/*":               {"edge.path_/api/*", "edge?path~/api/*"}, // a client that sends the pattern shares, too
 		"path=/a/bb/c":              {"edge.path_/*/b*/c", "edge?path=/a/bb/c"},
 		"path=/a/b/b/c":             {"edge.path_/*/b*/c", "edge?path=/a/b/b/c"},
 		"path=/b/c":                 {"", ""},
