@@ -56,7 +56,8 @@ func TestPlansOfRequests(t *testing.T) {
 }
 
 // Status lists a policy that does not limit the key as unlimited, whether its windows count on or
-// nothing is counted, and also where a program has such a policy. The others are resources.
+// nothing is counted, and also where a program has such a policy. The others are resources, also
+// next to one that is blocked.
 func TestStatusOfUnlimitedKeys(t *testing.T) {
 	var table policies.Table
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Clock: clock.NewManual(t0)})
@@ -75,8 +76,15 @@ func TestStatusOfUnlimitedKeys(t *testing.T) {
 			`{"limit":60,"used":1,"remaining":59,"reset":R,"window":"1h","algorithm":"fixed-window"},` +
 			`{"limit":9,"used":1,"remaining":8,"reset":R,"window":"1s","algorithm":"token-bucket"}]}},"unlimited":["none"]}`,
 		policies.Unlimited: `{"resources":{},"unlimited":["window","none"]}`,
+		policies.Blocked: `{"resources":{"window":{"limit":60,"used":60,"remaining":0,"reset":R,"blocked":true,"limits":[` +
+			`{"limit":60,"used":60,"remaining":0,"reset":R,"window":"1h","algorithm":"fixed-window"},` +
+			`{"limit":9,"used":9,"remaining":0,"reset":R,"window":"1s","algorithm":"token-bucket"}]}},"unlimited":["none"]}`,
 	} {
-		expect(t, get(h, "X-Key", plan), 200)
+		code := 200
+		if plan == policies.Blocked {
+			code = 429
+		}
+		expect(t, get(h, "X-Key", plan), code)
 		body := resets.ReplaceAllString(get(rates, "X-Key", plan).Body.String(), `"reset":R`)
 		if strings.TrimSpace(body) != want {
 			t.Errorf("%s: %s, want %s", plan, body, want)

@@ -124,21 +124,38 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	answer := statusAnswer{Resources: make(map[string]*resource)}
 	for _, group := range byPartition(s.classify.Charges(r)) {
-		d, err := s.throttler.Peek(ctx, group...)
-		if err != nil {
-			s.fail(w, r, group, err)
-			return
-		}
-		if d.Degraded {
-			answer.Unavailable = appendNames(answer.Unavailable, group, nil)
-			continue
-		}
-		addResources(answer.Resources, &d)
-		if !d.Blocked { // else it is about the blocked keys alone
-			answer.Unlimited = appendNames(answer.Unlimited, group, answer.Resources)
+		for len(group) > 0 {
+			d, err := s.throttler.Peek(ctx, group...)
+			if err != nil {
+				s.fail(w, r, group, err)
+				return
+			}
+			group = answer.add(&d, group)
 		}
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may have left
+}
+
+// add adds d, which is about charges, and returns those that it says nothing of.
+func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (others []throttler.Charge) {
+	if d.Degraded {
+		a.Unavailable = appendNames(a.Unavailable, charges, nil)
+		return nil
+	}
+	addResources(a.Resources, d)
+	if !d.Blocked {
+		a.Unlimited = appendNames(a.Unlimited, charges, a.Resources)
+		return nil
+	}
+	for _, c := range charges { // it is about the blocked keys alone
+		if !slices.ContainsFunc(d.Charges(), func(b throttler.Charge) bool { return sameCount(&b, &c) }) {
+			others = append(others, c)
+		}
+	}
+	if len(others) == len(charges) { // a parent is blocked
+		return nil
+	}
+	return others
 }
 
 func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {
