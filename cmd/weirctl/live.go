@@ -269,6 +269,15 @@ func setOverride(c *command) subcommand {
 func removeOverride(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"overrides remove [-redis ADDR] POLICY KEY", 2, 2, "a policy and a key, such as core ip:203.0.113.7", func(ctx context.Context) error {
+		if err := o.with(func(s *redispolicies.Store) error {
+			v, err := s.Find(ctx, c.args[0], c.args[1])
+			if err == nil && v == nil { // an error may be about what is to be removed
+				return fmt.Errorf("policy %q has no override for %s; overrides lists those that there are", c.args[0], printable(c.args[1]))
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
 		return o.write(ctx, c, redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: c.args[0], Key: c.args[1]}}})
 	}}
 }

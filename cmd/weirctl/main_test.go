@@ -291,6 +291,9 @@ func policiesAndOverrides(t *testing.T, addrs []string) {
 		t.Errorf("remove-ended: %q", lines)
 	}
 	must(t, "overrides", "remove", "core", "mallory")
+	if _, wrong, status := weirctl(t, "overrides", "remove", "core", "mallory"); status != 1 || !strings.Contains(wrong, `policy "core" has no override for mallory`) {
+		t.Errorf("an override that is not there is removed: exit status %d: %s", status, wrong)
+	}
 	must(t, "policies", "remove", "core", "org")
 	if lines := append(must(t, "overrides"), must(t, "policies")...); len(lines) != 4 {
 		t.Errorf("after all but bob's override is removed: %q", lines)
