@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
@@ -70,7 +71,9 @@ func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 		return nil, err
 	}
 	f.closed, f.close = context.WithCancel(context.Background())
-	f.done.Go(f.watch)
+	f.done.Go(func() {
+		every.Do(f.closed, f.options.Every, func() { _ = f.Refresh() }) // which has warned
+	})
 	return f, nil
 }
 
@@ -78,19 +81,6 @@ func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 func (f *File) Close() {
 	f.close()
 	f.done.Wait()
-}
-
-func (f *File) watch() {
-	ticker := time.NewTicker(f.options.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			_ = f.Refresh() // which has warned
-		case <-f.closed.Done():
-			return
-		}
-	}
 }
 
 // Refresh looks at the file now. The error says why its content is not in force.

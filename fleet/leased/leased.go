@@ -54,6 +54,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
@@ -147,7 +148,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(func() {
-		keyed.Every(b.closed, max(b.silence()/sweeps, time.Millisecond), func() { b.sweep(b.closed.Done()) })
+		every.Do(b.closed, max(b.silence()/sweeps, time.Millisecond), func() { b.sweep(b.closed.Done()) })
 	})
 	return b, nil
 }

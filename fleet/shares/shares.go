@@ -45,6 +45,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/fleet/shares/internal/division"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
@@ -129,7 +130,7 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 		return nil, err
 	}
 	b.running.Go(func() { b.member.Run(b.closed) }) // ends with Close alone
-	b.running.Go(func() { keyed.Every(b.closed, sweepEvery, b.sweep) })
+	b.running.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
 	return b, nil
 }
 

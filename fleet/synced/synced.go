@@ -51,6 +51,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
@@ -195,7 +196,7 @@ func (b *Backend) start() {
 	for _, a := range b.aggregators {
 		b.syncing.Go(func() { b.syncUntilClosed(a) })
 	}
-	b.syncing.Go(func() { keyed.Every(b.closed, sweepEvery, b.sweep) })
+	b.syncing.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
 }
 
 // Close sends what has not been sent, once, and ends the syncs.

@@ -3,11 +3,7 @@
 // locks are the tables' own.
 package keyed
 
-import (
-	"context"
-	"math"
-	"time"
-)
+import "math"
 
 // Stripes is how many stripes a table has.
 const Stripes = 64
@@ -142,18 +138,4 @@ func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {
 		}
 	}
 	return begin
-}
-
-// Every calls f again and again, with that time between, until ctx is done.
-func Every(ctx context.Context, wait time.Duration, f func()) {
-	tick := time.NewTicker(wait)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f()
-		}
-	}
 }

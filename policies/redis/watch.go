@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/every"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/policies"
@@ -81,7 +82,9 @@ func NewWatch(ctx context.Context, table *policies.Table, name string, store *St
 	w.source = table.SourceWith(name, &policies.SourceOptions{Find: w.find, MaxFound: w.options.MaxFound})
 	w.closed, w.close = context.WithCancel(context.Background())
 	_ = w.Refresh(ctx) // which has warned
-	w.done.Go(w.watch)
+	w.done.Go(func() {
+		every.Do(w.closed, w.options.Every, func() { _ = w.Refresh(w.closed) })
+	})
 	return w
 }
 
@@ -91,19 +94,6 @@ func (w *Watch) Close() {
 	w.close()
 	w.done.Wait()
 	w.asks.Store(nil)
-}
-
-func (w *Watch) watch() {
-	ticker := time.NewTicker(w.options.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			_ = w.Refresh(w.closed) // which has warned
-		case <-w.closed.Done():
-			return
-		}
-	}
 }
 
 // ahead has the pairs of policy and key with overrides that were read under a version not in

@@ -40,6 +40,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -128,7 +129,9 @@ func (p *Provider) Init(openfeature.EvaluationContext) error {
 	p.problem, p.reported = err, err != nil
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	p.running.Go(func() { p.watch(ctx) })
+	p.running.Go(func() {
+		every.Do(ctx, p.poll, func() { p.readAgain(ctx) })
+	})
 	return err
 }
 
@@ -148,19 +151,6 @@ func (p *Provider) Metadata() openfeature.Metadata { return openfeature.Metadata
 
 // Hooks returns none.
 func (p *Provider) Hooks() []openfeature.Hook { return nil }
-
-func (p *Provider) watch(ctx context.Context) {
-	ticker := time.NewTicker(p.poll)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			p.readAgain(ctx)
-		}
-	}
-}
 
 // readAgain reads the file and uses its flags if they have changed. A problem is
 // logged when it is seen twice in a row: a file that is being written is wrong for a
