@@ -115,12 +115,12 @@ func (all answers) err() error {
 	return errors.Join(errs...)
 }
 
-// highest returns the answer with the highest version; ok is false if no server has any,
-// and alone if another has one of the same number.
+// highest returns the answer with the highest version, of which none is the lowest; ok is
+// false if no server has answered, and alone if another has one of the same number.
 func (all answers) highest() (best answer, ok, alone bool) {
 	for _, a := range all {
 		switch n := a.is.number(); {
-		case a.err != nil || a.is == "":
+		case a.err != nil:
 		case !ok || n > best.is.number():
 			best, ok, alone = a, true, true
 		case a.is != best.is && n == best.is.number():
@@ -169,7 +169,7 @@ func (all answers) base() (a answer, sure bool, err error) {
 	best, ok, alone := all.highest()
 	switch {
 	case all.whole():
-		return best, alone || !ok, nil // its server is nil if there is none
+		return best, alone, nil
 	case ok && alone && all.most(func(a *answer) bool { return a.err == nil && a.is != "" }):
 		return best, true, nil
 	}
@@ -183,11 +183,6 @@ func (all answers) best() (answer, error) {
 	}
 	if a, ok, _ := all.highest(); ok {
 		return a, nil
-	}
-	for _, a := range all {
-		if a.err == nil {
-			return a, nil
-		}
 	}
 	return answer{}, all.err()
 }
@@ -303,9 +298,6 @@ func behind(is, made version) bool { return is != made && is.number() <= made.nu
 // mend makes to, which has the version was, a copy of from, which has the version is or a
 // later one. It does nothing if another does it.
 func (s *Store) mend(ctx context.Context, from, to *server, was, is version) error {
-	if from == nil || is == "" {
-		return errMoved
-	}
 	drawn := rand.Text()[:8]
 	err := to.client.SetArgs(ctx, to.key("mending"), drawn, redis.SetArgs{Mode: "NX", TTL: copyTimeout}).Err()
 	switch {

@@ -278,11 +278,11 @@ func (w *Watch) choose(all answers) (at *server, is version, err error) {
 	at = all.with(w.known)
 	made, ok := all.made()
 	base, sure, _ := all.base()
-	highest, any, _ := all.highest()
+	highest, _, _ := all.highest()
 	switch {
 	case ok && (made.is.number() >= w.known.number() || at == nil && all.whole()):
 		return made.server, made.is, nil
-	case w.known == "" && any: // rather than nothing
+	case w.known == "" && highest.is != "": // rather than nothing
 		return highest.server, highest.is, nil
 	case !ok && sure && base.is.number() > w.known.number():
 		return base.server, base.is, nil
@@ -300,7 +300,7 @@ func (w *Watch) choose(all answers) (at *server, is version, err error) {
 // twice in a row: a server may be killed while it is copied, and others may have mended it.
 func (w *Watch) mend(all answers) {
 	from, sure, err := all.base()
-	if err != nil || !sure || from.server == nil {
+	if err != nil || !sure {
 		return
 	}
 	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) }
