@@ -132,10 +132,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("leased: New: backend is nil")
 	}
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -277,15 +274,7 @@ func (b *Backend) Joins(r driver.Request) bool {
 
 // mayLease reports whether all of charges' policies may be leased.
 func (b *Backend) mayLease(charges []quota.Charge) bool {
-	if b.leases == nil {
-		return true
-	}
-	for i := range charges {
-		if !b.leases(charges[i].Policy) {
-			return false
-		}
-	}
-	return true
+	return b.leases == nil || !slices.ContainsFunc(charges, func(c quota.Charge) bool { return !b.leases(c.Policy) })
 }
 
 // Unwrap returns the backend whose units b leases.

@@ -100,10 +100,7 @@ type entry struct {
 // [Table.Set]. The error is about options
 // and wraps quota.ErrInvalid.
 func NewTable(options *Options) (*Table, error) {
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	o.Agree, o.Clock = cmp.Or(o.Agree, DefaultAgree), cmp.Or[clock.Clock](o.Clock, clock.System{})
 	if o.Agree < 0 {
 		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)

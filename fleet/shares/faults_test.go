@@ -81,7 +81,7 @@ func TestDemand(t *testing.T) {
 // A charge that fits is no demand either, if another of its decision never does.
 func TestDemandOfSeveralPolicies(t *testing.T) {
 	small, large := tokens("small", 100, time.Hour, 50), tokens("large", 1000, time.Hour, 500)
-	b, _, _, err := newBackend("member", 1, []*throttler.Policy{small, large}, nil)
+	b, err := newBackend("member", 1, []*throttler.Policy{small, large}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func newGroup(t testing.TB, policy *throttler.Policy, n int, o Options) *group {
 	g := &group{t: t, clock: clock.NewManual(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), policy: policy, now: make([]division.Share, n)}
 	o.Clock = g.clock
 	for range n {
-		b, _, _, err := newBackend("member", n, []*throttler.Policy{policy}, &o)
+		b, err := newBackend("member", n, []*throttler.Policy{policy}, &o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestStartsAddTheLeastShare(t *testing.T) {
 	large := division.Share{Units: 560, Keys: map[uint64]int64{hot: 580}}
 	admitted := map[string]int{}
 	for range starts {
-		b, _, _, err := newBackend("member", members, []*throttler.Policy{g.policy}, &Options{Clock: g.clock})
+		b, err := newBackend("member", members, []*throttler.Policy{g.policy}, &Options{Clock: g.clock})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,14 +87,13 @@ type Options struct {
 // Backend is a driver.Backend that decides from this process' shares. It is safe for
 // concurrent use. Close it.
 type Backend struct {
-	clock  clock.Clock
+	opts   Options
 	self   string
 	epoch  atomic.Int64 // of the instants of buckets, in ms since 1970: below 0 by what the clock was set back
 	member *division.Member
 
 	byName   map[string]*policy
 	policies []*policy
-	refresh  int64       // ms
 	holds    atomic.Bool // shares
 
 	moving sync.Mutex // while shares move buckets, or the clock's steps the epoch
@@ -118,14 +117,15 @@ var _ driver.Backend = (*Backend)(nil)
 // All processes need the same policies, each with its name. The messages of other members
 // go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
 func New(self string, list List, transport Transport, policies []*quota.Policy, options *Options) (*Backend, error) {
-	b, quotas, o, err := newBackend(self, len(list.Members), policies, options)
+	b, err := newBackend(self, len(list.Members), policies, options)
 	if err != nil {
 		return nil, err
 	}
+	o := &b.opts
 	if o.Observer != nil && transport != nil {
 		transport = observed{transport, o.Observer}
 	}
-	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, ListChanged: o.ListChanged, Clock: o.Clock})
+	b.member, err = division.New(self, list, b.quotas(), transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, ListChanged: o.ListChanged, Clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}
@@ -134,34 +134,34 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 	return b, nil
 }
 
-// newBackend returns a Backend without a member, what its member divides, and the options with
-// their defaults.
-func newBackend(self string, members int, policies []*quota.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
-	o := &Options{}
-	if options != nil {
-		*o = *options
-	}
+// newBackend returns a Backend without a member.
+func newBackend(self string, members int, policies []*quota.Policy, options *Options) (*Backend, error) {
+	o := *cmp.Or(options, new(Options))
 	o.Refresh, o.MaxKeys = cmp.Or(o.Refresh, division.DefaultRefresh), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	if o.MaxKeys < keyed.Stripes {
-		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
+		return nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
-	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: keyed.NewHasher()}
+	b := &Backend{opts: o, self: self, names: keyed.NewHasher()}
 	var err error
 	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
-		return nil, nil, nil, err
-	}
-	var quotas []division.Quota
-	for _, p := range b.policies {
-		for k := range p.Limits {
-			quotas = append(quotas, p.divided(k))
-		}
+		return nil, err
 	}
 	for i := range b.stripes {
 		b.stripes[i].Most = o.MaxKeys / keyed.Stripes
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
-	return b, quotas, o, nil
+	return b, nil
+}
+
+// quotas returns what b's member divides.
+func (b *Backend) quotas() (all []division.Quota) {
+	for _, p := range b.policies {
+		for k := range p.Limits {
+			all = append(all, p.divided(k))
+		}
+	}
+	return all
 }
 
 // Close ends this process' part in the division. What it held is divided among the others
@@ -241,7 +241,7 @@ func (b *Backend) noShares() error {
 // last call, buckets go on from where they were, or keys would wait until the clock is where
 // it was. Its caller holds b.moving.
 func (b *Backend) now() int64 {
-	now := b.clock.Now().UnixMilli() - b.epoch.Load()
+	now := b.opts.Clock.Now().UnixMilli() - b.epoch.Load()
 	if back := b.latest - now; back > 0 {
 		b.epoch.Add(-back)
 		now = b.latest
@@ -387,7 +387,7 @@ func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result)
 func (b *Backend) hasAt(s *share, v bucket, n int64, at moment) int64 {
 	wait := int64(0)
 	if n > s.capacity { // it may when the share has grown
-		n, wait = s.capacity, b.refresh
+		n, wait = s.capacity, b.opts.Refresh.Milliseconds()
 	}
 	has, rest := s.hasAt(v, n)
 	return at.epoch + max(has+min(rest, 1), at.now+wait)

@@ -32,7 +32,7 @@ type alone struct {
 func newAlone(t testing.TB, o *Options) *alone {
 	t.Helper()
 	first := tokens("first", 1, time.Second, 0)
-	b, _, _, err := newBackend("alone", 1, []*throttler.Policy{first}, o)
+	b, err := newBackend("alone", 1, []*throttler.Policy{first}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

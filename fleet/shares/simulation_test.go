@@ -121,7 +121,7 @@ func history(t *testing.T, seed uint64) {
 func (w *world) start() *process {
 	p := &process{clock: clock.NewManual(time.UnixMilli(1_800_000_000_000 + w.now))}
 	var err error
-	p.Backend, _, _, err = newBackend("member", w.members, []*throttler.Policy{w.policy}, &Options{Clock: p.clock})
+	p.Backend, err = newBackend("member", w.members, []*throttler.Policy{w.policy}, &Options{Clock: p.clock})
 	if err != nil {
 		w.Fatal(err)
 	}

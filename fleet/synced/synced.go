@@ -132,10 +132,7 @@ var _ driver.Joiner = (*Backend)(nil)
 // New returns a Backend that agrees at roots. It dials nothing: while no root answers,
 // each process decides by itself. Errors are about arguments, and wrap quota.ErrInvalid.
 func New(roots []Root, options *Options) (*Backend, error) {
-	o := Options{}
-	if options != nil {
-		o = *options
-	}
+	o := *cmp.Or(options, new(Options))
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
