@@ -175,7 +175,6 @@ func (c *Config) complete(r *reader) {
 	c.modes(r)
 	c.policiesAt(r)
 	r.within("deadline", c.Deadline, time.Millisecond, 30*time.Second)
-
 }
 
 // DryRun returns what a charge under the policy of that name is tried under in a dry run

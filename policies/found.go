@@ -23,8 +23,8 @@ type SourceOptions struct {
 	Find func(ctx context.Context, policy, key string) (*Override, error)
 
 	// MaxFound is the most pairs of policy and key that are remembered, some 250 bytes
-	// each, and their keys, of which long ones are hashed. Those that were not asked for lately are forgotten first. If
-	// zero, DefaultMaxFound.
+	// each, and their keys, of which long ones are hashed. Those that were not asked for
+	// lately are forgotten first. If zero, DefaultMaxFound.
 	MaxFound int
 }
 

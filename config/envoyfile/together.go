@@ -9,8 +9,8 @@ import (
 )
 
 // Together checks files that are one configuration, in the order of Sort. A domain is in one
-// file, unless merge. The error has a line for each mistake, which begins with the name of a file, and wraps
-// quota.ErrInvalid.
+// file, unless merge. The error has a line for each mistake, which begins with the name of a
+// file, and wraps quota.ErrInvalid.
 func Together(files []*File, merge bool) error {
 	c := collection{domains: make(map[string]*domain), modes: make(map[string]Mode)}
 	for _, f := range files {

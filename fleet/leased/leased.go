@@ -26,7 +26,8 @@
 // second.
 //
 // A lease is as large as what the key is expected to ask for within [Options.Ahead] or
-// what is left of its window, and not larger than an eighth of what no process holds. So leases shrink as the quota runs out, and little of it is stranded.
+// what is left of its window, and not larger than an eighth of what no process holds. So
+// leases shrink as the quota runs out, and little of it is stranded.
 //
 // # What the answer says
 //
@@ -126,8 +127,8 @@ var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that leases units of backend, which must be the same counts
 // for all processes. So a fallback, whose counts may be this process' own, goes in front
-// of it: a decision that is Degraded is passed on, and leases nothing. Errors are about options and wrap quota.ErrInvalid. New
-// panics if backend is nil.
+// of it: a decision that is Degraded is passed on, and leases nothing. Errors are about
+// options and wrap quota.ErrInvalid. New panics if backend is nil.
 func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("leased: New: backend is nil")

@@ -97,8 +97,7 @@ type entry struct {
 }
 
 // NewTable returns a Table in which all policies are Exact until [Table.Begin] or
-// [Table.Set]. The error is about options
-// and wraps quota.ErrInvalid.
+// [Table.Set]. The error is about options and wraps quota.ErrInvalid.
 func NewTable(options *Options) (*Table, error) {
 	o := *cmp.Or(options, new(Options))
 	o.Agree, o.Clock = cmp.Or(o.Agree, DefaultAgree), cmp.Or[clock.Clock](o.Clock, clock.System{})
@@ -124,8 +123,9 @@ func (t *Table) Begin(p *quota.Policy, m Mode) error {
 
 // Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
 // of counts, and must fit both, for Agree and as long as a charge counts under p, or under
-// the limits that it carries, if that is longer. A policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
-// cannot be in m, or the Backend of the table cannot decide in m.
+// the limits that it carries, if that is longer. A policy that has not begun in another mode
+// is Exact. An error wraps quota.ErrInvalid: p cannot be in m, or the Backend of the table
+// cannot decide in m.
 func (t *Table) Set(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, _ bool) error {
 		if (e.mode == Synced) != (m == Synced) {

@@ -95,10 +95,10 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 520 bytes with one limit and one root, whatever its length. When there are more, the one of a few that
-	// has used the least of its quota makes room. If all of them have used it up, the
-	// new key is counted together with others: up to 64 quotas of each policy, in all
-	// processes, are for such keys. If zero, DefaultMaxKeys.
+	// 520 bytes with one limit and one root, whatever its length. When there are more, the
+	// one of a few that has used the least of its quota makes room. If all of them have
+	// used it up, the new key is counted together with others: up to 64 quotas of each
+	// policy, in all processes, are for such keys. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// Prefix begins every Redis key. If empty, "weir-sync:".

@@ -66,7 +66,8 @@ const MaxChange = 1000
 // DefaultPrefix begins the names of the keys of a Store that has no other.
 const DefaultPrefix = "weir:policies"
 
-// maxLog is how many changed entries the log has. A process that knows a version before them reads all.
+// maxLog is how many changed entries the log has. A process that knows a version before them
+// reads all.
 const maxLog = 100_000
 
 // Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
@@ -85,8 +86,8 @@ func NewStore(client redis.UniversalClient, prefix string) *Store {
 
 // NewRoots returns the Store of that prefix at several servers, each of which has all of it:
 // such as the roots of fleet/synced. They must be given in the same order everywhere. The
-// first change needs all of them, later ones more than half. It
-// panics if there are none, or one is nil. It does not close them.
+// first change needs all of them, later ones more than half. It panics if there are none, or
+// one is nil. It does not close them.
 func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
 	if len(clients) == 0 {
 		panic("redispolicies: NewRoots: there are no clients")

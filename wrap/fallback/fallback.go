@@ -260,7 +260,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 
 // Settle implements driver.Backend. A decision that was made here is settled here,
 // or, if it was handed over, with the backend: then only what it costs more is
-// charged, and a refund gives nothing back. A decision that the backend made is settled by the backend, or not at all.
+// charged, and a refund gives nothing back. A decision that the backend made is settled by
+// the backend, or not at all.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if s.Charged.Degraded && s.Renews { // what is held here lapses, if the outage lasts so long
 		return s.Charged, nil
