@@ -10,7 +10,8 @@
 // under another prefix if the servers are the same. A client with fixed windows is
 // mirrored from the start of its next window; a window opened midway would never
 // line up with the serving backend's. A client whose take or settlement was
-// dropped, or failed, is not compared until its windows have expired.
+// dropped, or failed, is not compared until its windows have expired. Decisions without the
+// shared counts are not mirrored.
 package shadow
 
 import (
@@ -121,7 +122,7 @@ func (b *Backend) Close() {
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	began := time.Now()
 	d, err := b.serving.Take(ctx, r)
-	if err == nil {
+	if err == nil && !d.Degraded { // else it has charged nothing to the counts that are compared
 		b.took.serving.note(time.Since(began))
 		b.show(r.Charges(), shown{request: r, decision: d})
 	}
@@ -136,7 +137,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	d, err := b.serving.Settle(ctx, s)
-	if err == nil && d.Allowed {
+	if err == nil && d.Allowed && !s.Charged.Degraded {
 		b.show(s.Charged.Charges(), shown{settlement: &s, decision: d})
 	}
 	return d, err

@@ -224,6 +224,37 @@ func TestWhatWasNotServedIsNotShown(t *testing.T) {
 	}
 }
 
+// open allows everything without counts, as wrap/fallback does in an outage.
+type open struct{ driver.Backend }
+
+func (open) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(driver.NewRequest(r.Now))
+	d.Allowed, d.Degraded = true, true
+	return d, nil
+}
+
+func (open) Settle(_ context.Context, s driver.Settlement) (driver.Decision, error) {
+	return s.Charged, nil
+}
+
+// What was decided without counts is not compared.
+func TestDecisionsWithoutCounts(t *testing.T) {
+	candidate := memorybackend.NewDefault()
+	b := newShadow(t, open{candidate}, candidate, nil)
+	r := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: core, Key: "alice", Partition: "alice", Cost: 1})
+	d, err := b.Take(t.Context(), r)
+	if err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	if _, err := b.Settle(t.Context(), driver.Settlement{Now: r.Now, Charged: d}); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if got := b.Stats(); got != (shadow.Stats{}) {
+		t.Errorf("got %+v, want nothing", got)
+	}
+}
+
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.NewDefault()
 	for want, o := range map[string]shadow.Options{
