@@ -27,10 +27,13 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 	return d
 }
 
-// Charge carries out d, an allowed decision that Evaluate returned: it charges the
-// states, none of which may be nil, and makes d report them as they are then. It
-// is separate from Evaluate so that a store can make room between the two.
-func Charge(d *driver.Decision, states []*State) {
+// Take returns the decision about r and, if it is allowed, charges the states,
+// none of which may be nil.
+func Take(r driver.Request, states []*State) driver.Decision {
+	d := Evaluate(r, states)
+	if !d.Allowed {
+		return d
+	}
 	charges, results := d.Charges(), d.Results()
 	for i := range charges {
 		c := &charges[i]
@@ -42,15 +45,6 @@ func Charge(d *driver.Decision, states []*State) {
 			}
 		}
 		results = results[n:]
-	}
-}
-
-// Take returns the decision about r and, if it is allowed, charges the states,
-// none of which may be nil.
-func Take(r driver.Request, states []*State) driver.Decision {
-	d := Evaluate(r, states)
-	if d.Allowed {
-		Charge(&d, states)
 	}
 	return d
 }

@@ -43,12 +43,8 @@ func Peek(r driver.Request, p *Placement) Decide {
 func Settle(s driver.Settlement, p *Placement) Decide {
 	return decide(p, s.Now, func(c *counts) (driver.Decision, []Change) {
 		d := algorithm.Settle(s, c.states)
-		charges := s.Charged.Charges()
 		return d, c.changes(func(i int) bool {
-			if s.Renews {
-				return charges[i].Policy.Holds()
-			}
-			return d.Allowed && (c.was[i].found || s.Costs[i] > charges[i].Cost && !charges[i].Policy.HoldsOnly() || s.PauseUntil > s.Now)
+			return (d.Allowed || s.Renews) && (s.Creates(i) || c.was[i].found && !s.Renews)
 		})
 	})
 }
@@ -64,11 +60,13 @@ func Reset(r driver.Request, p *Placement) Decide {
 	})
 }
 
-// ReleaseAll applies r to the counts of its charges, as Release does to one.
+// ReleaseAll applies r to what is stored of the counts of its charges, nil where there is
+// none: an expired count without a claim is none. It returns the outcomes, and what becomes of
+// each count. clock is the store's, in ms.
 func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
 	all, changes := make([]Released, len(stored)), make([]Change, len(stored))
 	for i := range stored {
-		released, left := Release(r, stored[i], clock)
+		released, left := release(r, stored[i], clock)
 		all[i] = released
 		if left != nil {
 			changes[i] = Change{left, true, left.Claim.ExpiresAt - clock}

@@ -5,3 +5,6 @@ func Find(stored *Stored, p *Placement, i int, now, clock int64) (count *Stored,
 	found, where, err := find(stored, p, i, now, clock)
 	return found.Stored, found.Arrived, where, err
 }
+
+// Release releases one count.
+var Release = release

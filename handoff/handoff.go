@@ -17,11 +17,11 @@
 // one with a newer version.
 //
 // What a backend keeps is a [Stored]: the count's state and, if the count has
-// moved, a [Claim] in front of it. [FindAll] and [Release] are the protocol's two
-// steps on a Stored. [Take], [Settle] and [ReleaseAll] make decisions with them for stores
-// that keep bytes, and the Redis and Memcached backends run these; the memory backend runs
-// the steps. The Redis scripts know one thing of claims: a count behind one that says
-// "here" is here.
+// moved, a [Claim] in front of it. [FindAll] and [ReleaseAll] are the protocol's two
+// steps. [Take], [Peek], [Settle] and [Reset] make whole decisions, for stores that keep
+// bytes: the Redis and Memcached backends run these. The memory backend makes room between
+// FindAll and the decision. The Redis scripts know one thing of claims: a count behind one
+// that says "here" is here.
 package handoff
 
 import (

@@ -1,9 +1,9 @@
 package handoff
 
-// Release applies r to a stored count, or to nil if there is none. An expired count
-// without a claim is treated as none. Release returns the outcome and the value to
+// release applies r to a stored count, or to nil if there is none. An expired count
+// without a claim is treated as none. It returns the outcome and the value to
 // store instead, or nil if nothing changes. clock is the backend's, in ms.
-func Release(r *ReleaseRequest, stored *Stored, clock int64) (released Released, left *Stored) {
+func release(r *ReleaseRequest, stored *Stored, clock int64) (released Released, left *Stored) {
 	life := r.Keep.Milliseconds()
 	left = &Stored{Claim: &Claim{Version: r.Version, LeftFor: r.To}}
 	if stored = stored.present(r.Now, clock); stored != nil {

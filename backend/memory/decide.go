@@ -22,14 +22,8 @@ func (st *step) take(r *driver.Request, p *handoff.Placement) (d driver.Decision
 			s.hand += uint32(s.looked) // the next new key looks elsewhere
 		}
 	}
-	d = algorithm.Evaluate(*r, st.statesOf())
-	if !d.Allowed {
-		st.keepRefused(&d)
-		return d, pooled, nil
-	}
-	st.beginAll()
-	algorithm.Charge(&d, st.statesOf())
-	st.saveCharged(&d)
+	d = algorithm.Take(*r, st.statesOf())
+	st.keep(&d, d.Allowed)
 	return d, pooled, nil
 }
 
@@ -39,6 +33,15 @@ func (st *step) peek(r *driver.Request, p *handoff.Placement) (driver.Decision, 
 	}
 	st.admitTake()
 	return algorithm.Evaluate(*r, st.statesOf()), nil
+}
+
+// admitTake does what admit does for the counts that a take would create.
+func (st *step) admitTake() (pooled bool) {
+	for i := range st.counts {
+		c := &st.counts[i]
+		c.isNew = c.place == nowhere && (c.arrived || c.takes)
+	}
+	return st.admit()
 }
 
 // settle settles what was charged. What was charged too little is charged even
@@ -52,87 +55,40 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 		switch {
 		case s.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
 			c.stripe.share(c, &st.at)
-			c.isNew = c.isNew && creates(s, i)
+			c.isNew = c.isNew && s.Creates(i)
 		case c.place == nowhere:
-			c.isNew = c.arrived || creates(s, i)
+			c.isNew = c.arrived || s.Creates(i)
 		}
 	}
 	st.admit()
 	if s.Once && st.counts[len(st.counts)-1].shared {
 		return driver.Decision{}, errNoRoom // with others', the count would not tell
 	}
-	st.beginAll()
 	d := algorithm.Settle(*s, st.statesOf())
-	st.saveCharged(&d)
+	st.keep(&d, d.Allowed || s.Renews)
 	return d, nil
 }
 
 var errNoRoom = fmt.Errorf("there is no room to remember that it is settled, and %w", driver.ErrNotSent)
 
-// reset forgets what the counts have.
-func (st *step) reset(p *handoff.Placement) error {
-	if err := st.locate(p); err != nil {
-		return err
-	}
+// keep stores the counts if the decision d has changed them, and those that arrived. It notes
+// which of them refused d: a flood of keys must not free a client that is refused, though a
+// cheaper charge might still fit.
+func (st *step) keep(d *driver.Decision, changed bool) {
 	for i := range st.counts {
 		c := &st.counts[i]
-		c.isNew = c.place == nowhere && c.arrived
+		c.isNew = c.isNew && (changed || c.arrived)
 	}
-	st.admit()
 	st.make()
-	for i := range st.counts {
-		c := &st.counts[i]
-		if c.shared || c.place == nowhere && !c.isNew {
-			continue
-		}
-		c.stripe.begin(c)
-		c.stored.State.Reset(st.at.now)
-		st.save(c, 0)
-	}
-	st.trim()
-	return nil
-}
-
-// creates reports whether s makes charge i have a count, if it has none.
-func creates(s *driver.Settlement, i int) bool {
-	c := &s.Charged.Charges()[i]
-	if s.Renews {
-		return c.Policy.Holds()
-	}
-	return s.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || s.PauseUntil > s.Now
-}
-
-// admitTake does what admit does for the counts that a take would create.
-func (st *step) admitTake() (pooled bool) {
-	for i := range st.counts {
-		c := &st.counts[i]
-		c.isNew = c.place == nowhere && (c.arrived || c.takes)
-	}
-	return st.admit()
-}
-
-// beginAll gives all charges counts.
-func (st *step) beginAll() {
-	st.make()
-	for i := range st.counts {
-		c := &st.counts[i]
-		c.stripe.begin(c)
-	}
-}
-
-// save stores c's count, of which so much is used.
-func (st *step) save(c *count, used usedPart) {
-	c.stripe.entries.at(c.place).used = used
-	c.stripe.save(c, &st.at)
-}
-
-// saveCharged stores counts that d has charged or settled.
-func (st *step) saveCharged(d *driver.Decision) {
 	for i := range st.counts {
 		c := &st.counts[i]
 		results := d.ResultsOf(i)
-		if c.place != nowhere {
-			st.save(c, partUsed(c.policy, results))
+		used, stored := partUsed(c.policy, results), changed || c.arrived
+		if stored {
+			c.stripe.save(c, &st.at)
+		}
+		if c.place != nowhere && (stored || used == allUsed) {
+			c.stripe.entries.at(c.place).used = used
 		}
 		if c.shared {
 			for j := range results {
@@ -148,12 +104,12 @@ type usedPart uint16
 
 const allUsed = 1<<16 - 1
 
-// partUsed returns the largest used / capacity, allUsed if a limit has no more room.
+// partUsed returns the largest used / capacity, allUsed if a limit has no more room, or refused.
 func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	var part usedPart
 	for i := range results {
 		used, capacity := results[i].Used, p.Limits[i].Capacity()
-		if used >= capacity {
+		if used >= capacity || results[i].RetryAt > 0 {
 			return allUsed
 		}
 		part = max(part, usedPart(float64(used)/float64(capacity)*allUsed))
@@ -161,33 +117,77 @@ func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	return part
 }
 
-// keepRefused notes which counts refused d, a take: a flood of keys must not free
-// a client that is refused, though a cheaper charge might still fit. It stores
-// counts that arrived.
-func (st *step) keepRefused(d *driver.Decision) {
-	arrived := false
-	for i := range st.counts {
-		c := &st.counts[i]
-		arrived = arrived || c.arrived
-		c.isNew = c.isNew && c.arrived && !c.shared
-	}
-	if arrived {
-		st.make()
+// reset forgets what the counts have.
+func (st *step) reset(r *driver.Request, p *handoff.Placement) error {
+	_, changes, err := handoff.Reset(*r, p)(st.storedOf(), st.at.clock())
+	if err != nil {
+		return err
 	}
 	for i := range st.counts {
-		c := &st.counts[i]
-		results := d.ResultsOf(i)
-		if c.arrived && !c.shared {
-			c.stripe.begin(c)
-			st.save(c, partUsed(c.policy, results))
+		if c := &st.counts[i]; c.place != nowhere {
+			c.stripe.entries.at(c.place).used = 0
 		}
-		for j := range results {
-			if c.place != nowhere && results[j].RetryAt > 0 {
-				c.stripe.entries.at(c.place).used = allUsed
+	}
+	st.keepChanges(changes)
+	return nil
+}
+
+// release carries out r.
+func (st *step) release(r *handoff.ReleaseRequest) []handoff.Released {
+	all, changes := handoff.ReleaseAll(r, st.storedOf(), st.at.clock())
+	st.keepChanges(changes)
+	return all
+}
+
+// keepChanges stores what changed, but for new counts that find no room.
+func (st *step) keepChanges(changes []handoff.Change) {
+	for i, change := range changes {
+		if c := &st.counts[i]; change.Changed {
+			c.stored, c.isNew = change.Stored, c.place == nowhere
+		}
+	}
+	st.admit()
+	st.make()
+	for i, change := range changes {
+		if c := &st.counts[i]; change.Changed && !c.shared {
+			c.stripe.save(c, &st.at)
+		}
+	}
+	st.trim()
+}
+
+// locate adds the counts that arrive to the step's. It fails if one is in
+// another backend.
+func (st *step) locate(p *handoff.Placement) error {
+	moves := p != nil
+	for i := range st.counts {
+		stored := st.counts[i].stored
+		moves = moves || stored != nil && stored.Claim != nil
+	}
+	if !moves {
+		return nil
+	}
+	counts, err := handoff.FindAll(st.storedOf(), p, st.at.now, st.at.clock())
+	for i, count := range counts {
+		c := &st.counts[i]
+		switch {
+		case count.Arrived:
+			c.stored, c.arrived = count.Stored, true
+		case count.Stored != c.stored:
+			if c.place != nowhere { // its claim has expired: a new count begins
+				c.stripe.remove(c.place)
 			}
+			c.place, c.stored, c.large = nowhere, nil, nil
 		}
 	}
-	if arrived {
-		st.trim()
+	return err
+}
+
+// storedOf returns what is stored of the step's counts, nil where nothing is.
+func (st *step) storedOf() []*handoff.Stored {
+	all := make([]*handoff.Stored, len(st.counts))
+	for i := range st.counts {
+		all[i] = st.counts[i].stored
 	}
+	return all
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -131,45 +132,36 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 }
 
 // TakeAt implements handoff.Store.
-func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
-		return driver.Decision{}, err
-	}
-	d, pooled, err := b.take(&r, p)
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
+	pooled := false
+	err = b.step(ctx, r.Now, r.Charges(), func(st *step) (err error) {
+		d, pooled, err = st.take(&r, p)
+		return err
+	})
 	if pooled { // without a lock: the observer may ask for Stats
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
 		})
 	}
-	return d, outside(err)
-}
-
-func (b *Backend) take(r *driver.Request, p *handoff.Placement) (d driver.Decision, pooled bool, err error) {
-	st := b.begin(r.Now, r.Charges())
-	defer st.end()
-	return st.take(r, p)
+	return d, err
 }
 
 // PeekAt implements handoff.Store.
-func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
-		return driver.Decision{}, err
-	}
-	st := b.begin(r.Now, r.Charges())
-	defer st.end()
-	d, err := st.peek(&r, p)
-	return d, outside(err)
+func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
+	err = b.step(ctx, r.Now, r.Charges(), func(st *step) (err error) {
+		d, err = st.peek(&r, p)
+		return err
+	})
+	return d, err
 }
 
 // SettleAt implements handoff.Store.
-func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
-		return driver.Decision{}, err
-	}
-	st := b.begin(s.Now, s.Charged.Charges())
-	defer st.end()
-	d, err := st.settle(&s, p)
-	return d, outside(err)
+func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
+	err = b.step(ctx, s.Now, s.Charged.Charges(), func(st *step) (err error) {
+		d, err = st.settle(&s, p)
+		return err
+	})
+	return d, err
 }
 
 // Reset implements driver.Backend. A key that is counted together with others has no count
@@ -180,24 +172,28 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 
 // ResetAt implements handoff.Store.
 func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
-	if err := driver.Ended(ctx); err != nil {
-		return err
-	}
-	st := b.begin(r.Now, r.Charges())
-	defer st.end()
-	return outside(st.reset(p))
+	return b.step(ctx, r.Now, r.Charges(), func(st *step) error { return st.reset(&r, p) })
 }
 
 // Release implements handoff.Store. If the backend is full and has no count of a
 // key, it does not remember that the count left: a process that has not heard of
 // the move, and takes here, then counts the key as a new one.
-func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (all []handoff.Released, err error) {
+	err = b.step(ctx, r.Now, r.Charges, func(st *step) error {
+		all = st.release(&r)
+		return nil
+	})
+	return all, err
+}
+
+// step carries out do about the counts of charges, in one atomic step at now.
+func (b *Backend) step(ctx context.Context, now int64, charges []quota.Charge, do func(*step) error) error {
 	if err := driver.Ended(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	st := b.begin(r.Now, r.Charges)
+	st := b.begin(now, charges)
 	defer st.end()
-	return st.release(&r), nil
+	return outside(do(st))
 }
 
 // Joins implements driver.Joiner: a request may be about several partitions.

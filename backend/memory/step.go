@@ -30,7 +30,7 @@ type count struct {
 	place  uint32 // of its entry, or nowhere
 
 	// stored is the count to decide about, nil if there is none: the large one of
-	// its entry, packed, or one that arrived.
+	// its entry, packed, one that arrived, or what a decision has made of these.
 	stored *handoff.Stored
 	large  *large
 	packed handoff.Stored // unpacked; its memory is reused by each step
@@ -140,15 +140,16 @@ func (st *step) trim() {
 	}
 }
 
-// statesOf returns the states of the step's counts, nil where there is none.
+// statesOf returns the states of the step's counts, an empty one where there is none.
 func (st *step) statesOf() []*algorithm.State {
 	st.states = st.states[:0]
 	for i := range st.counts {
-		var state *algorithm.State
-		if stored := st.counts[i].stored; stored != nil {
-			state = &stored.State
+		c := &st.counts[i]
+		if c.stored == nil {
+			_ = c.packed.Load(nil) // and keep its memory
+			c.stored = &c.packed
 		}
-		st.states = append(st.states, state)
+		st.states = append(st.states, &c.stored.State)
 	}
 	return st.states
 }

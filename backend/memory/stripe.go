@@ -65,26 +65,15 @@ func (s *stripe) find(c *count, at *moment) {
 	}
 }
 
-// begin gives c a count to charge, an empty one if it has none, and an entry if
-// it is to have one.
-func (s *stripe) begin(c *count) {
-	if c.stored == nil {
-		c.packed = handoff.Stored{}
-		c.stored = &c.packed
-	}
-	if !c.isNew {
-		return
-	}
-	c.place = s.entries.add(&c.name, c.hash)
-	c.isNew = false
-	if c.shared {
-		s.entries.at(c.place).flags = isShared
-		s.shared++
-	}
-}
-
-// save stores c's count, which was changed, in its entry, if it has one.
+// save stores c's count, which was changed, in its entry, if it has one or is to have one.
 func (s *stripe) save(c *count, at *moment) {
+	if c.isNew {
+		c.place = s.entries.add(&c.name, c.hash)
+		if c.shared {
+			s.entries.at(c.place).flags = isShared
+			s.shared++
+		}
+	}
 	if c.place == nowhere {
 		return
 	}

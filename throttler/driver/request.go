@@ -67,3 +67,12 @@ type Settlement struct {
 	// other ones then. A settlement that does not renew gives such units back.
 	Renews bool
 }
+
+// Creates reports whether s makes a count for charge i if it has none.
+func (s *Settlement) Creates(i int) bool {
+	c := &s.Charged.Charges()[i]
+	if s.Renews {
+		return c.Policy.Holds()
+	}
+	return s.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || s.PauseUntil > s.Now
+}
