@@ -73,6 +73,7 @@ func inFlightCases() []testCase {
 		},
 		{name: "a renewed unit is held for one more lease, and taken again if it has lapsed and there is room", explanation: inFlightRenews, run: renewsHeld},
 		{name: "in a policy with a rate, and in two partitions", explanation: inFlightRenews, run: renewsTogether},
+		{name: "if one of several is not held any more, none is", explanation: inFlightRenews, run: renewsAllOrNone},
 	}
 }
 
@@ -180,4 +181,27 @@ func renewsTogether(ctx context.Context, backend driver.Backend) error {
 		return err
 	}
 	return used(0, 0, 1, 1)
+}
+
+// renewsAllOrNone renews a decision that holds two units, one of which was taken from it.
+func renewsAllOrNone(ctx context.Context, backend driver.Backend) error {
+	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
+	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 1, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}
+	d, err := t.Take(ctx, p.Charge("alice"), p.Charge("bob").Within("alice"))
+	if err != nil {
+		return err
+	}
+	if err := t.Reset(ctx, p.Charge("bob").Within("alice")); err != nil {
+		return err
+	}
+	if other, err := t.Take(ctx, p.Charge("bob").Within("alice")); err != nil || !other.Allowed {
+		return fmt.Errorf("taken after a reset: %v, %w", other, err)
+	}
+	if renewed, err := t.Renew(ctx, d); err != nil || renewed.Allowed {
+		return fmt.Errorf("renewed without room: %v, %w", renewed, err)
+	}
+	if free, err := t.Take(ctx, p.Charge("alice")); err != nil || !free.Allowed {
+		return fmt.Errorf("the other unit: %v, %w; want that it was given back", free, err)
+	}
+	return nil
 }

@@ -87,24 +87,47 @@ func TestFloodNeverFreesAnExhaustedKey(t *testing.T) {
 
 // Nor does it free a client whose charge was refused with a little left.
 func TestFloodNeverFreesARefusedKey(t *testing.T) {
-	th, _, _ := bounded(memorybackend.Options{MaxKeys: 1024})
-	p := hourly("core", 100)
-	take := func(key string, cost int64) throttler.Decision {
-		d, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: key, Cost: cost})
-		if err != nil {
+	two := hourly("two", 100)
+	two.Limits = append(two.Limits, throttler.Limit{Quota: 1000, Window: 24 * time.Hour})
+	for _, p := range []*throttler.Policy{hourly("one", 100), two} {
+		th, _, _ := bounded(memorybackend.Options{MaxKeys: 1024})
+		take := func(key string, cost int64) throttler.Decision {
+			d, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: key, Cost: cost})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		take("victim", 30)
+		if take("victim", 80).Allowed {
+			t.Fatal("80 of the 70 that are left were allowed")
+		}
+		for i := range 50_000 {
+			take("flood"+strconv.Itoa(i), 60)
+		}
+		if take("victim", 80).Allowed {
+			t.Errorf("%s: the flood freed the refused client", p.Name)
+		}
+	}
+}
+
+// A count that was reset makes room, as one that was never charged.
+func TestResetMakesRoom(t *testing.T) {
+	th, b, _ := bounded(memorybackend.Options{MaxKeys: 64})
+	p := hourly("core", 1)
+	for i := range 64 {
+		if _, err := th.Take(t.Context(), p.Charge(strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
-		return d
 	}
-	take("victim", 30)
-	if take("victim", 80).Allowed {
-		t.Fatal("80 of the 70 that are left were allowed")
+	if err := th.Reset(t.Context(), p.Charge("7")); err != nil {
+		t.Fatal(err)
 	}
-	for i := range 50_000 {
-		take("flood"+strconv.Itoa(i), 60)
+	if _, err := th.Take(t.Context(), p.Charge("new")); err != nil {
+		t.Fatal(err)
 	}
-	if take("victim", 80).Allowed {
-		t.Error("the flood freed the refused client")
+	if s := b.Stats(); s.PooledTakes != 0 || s.Evicted != 1 {
+		t.Errorf("%+v; want that the new key has the place of the one that was reset", s)
 	}
 }
 
