@@ -68,7 +68,8 @@ func ByHost(p *throttler.Policy) func(*http.Request) []throttler.Charge {
 	}
 }
 
-// RoundTrip waits until r may start, and sends it. If it cannot start before the deadline of
+// RoundTrip waits until r may start, and sends it. What it has in flight, it has until the
+// response's body is read to its end or closed. If it cannot start before the deadline of
 // its context, or the backend does not answer, it is not sent, and the error is the one of
 // [throttler.Throttler.Wait].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -77,23 +78,30 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return t.options.Base.RoundTrip(r)
 	}
 	for retries := t.options.Retries; ; retries-- {
-		if _, err := t.throttler.Wait(ctx, charges...); err != nil {
+		d, err := t.throttler.Wait(ctx, charges...)
+		if err != nil {
 			if r.Body != nil {
 				_ = r.Body.Close() // as a RoundTripper must
 			}
 			return nil, fmt.Errorf("transport: %w", err)
 		}
+		letGo := t.hold(ctx, d)
 		response, err := t.options.Base.RoundTrip(r)
 		if err != nil {
+			letGo()
 			return nil, err
 		}
+		letGoOf(response, letGo)
 		now := t.throttler.Clock().Now()
 		pause := min(pauseOf(response, now), t.options.MaxPause)
 		if pause <= 0 {
 			return response, nil
 		}
+		if t.pause(ctx, now.Add(pause), charges) != nil || retries == 0 || !isRefusal(response) || endsWithin(ctx, pause) {
+			return response, nil
+		}
 		again, err := rewound(r)
-		if t.pause(ctx, now.Add(pause), charges) != nil || err != nil || retries == 0 || !isRefusal(response) || endsWithin(ctx, pause) {
+		if err != nil {
 			return response, nil
 		}
 		_, _ = io.CopyN(io.Discard, response.Body, 4096) // so that the connection can be used again
@@ -105,9 +113,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // pause pauses charges. The response counts after the request's context, too. An error is
 // left to the throttler's observer: there is a response.
 func (t *Transport) pause(ctx context.Context, until time.Time, charges []throttler.Charge) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := detached(ctx)
 	defer cancel()
 	return t.throttler.Pause(ctx, until, charges...)
+}
+
+// detached returns ctx for what is to be done also if the request is over.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }
 
 // isRefusal reports whether the request was not served, so that it can be sent again.

@@ -191,3 +191,104 @@ func TestOptions(t *testing.T) {
 		t.Errorf("without charges: %v, %v", response, err)
 	}
 }
+
+// What a request has in flight ends with its response: when that is read, closed or has no
+// body, and when there is none, or the request is sent again.
+func TestRequestsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour, Algorithm: throttler.InFlight}}}
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		refused := false
+		base := roundTripper(func(r *http.Request) (*http.Response, error) {
+			switch r.URL.Path {
+			case "/fails":
+				return nil, errors.New("no connection")
+			case "/empty":
+				response := answer(http.StatusNoContent)
+				response.Body = http.NoBody
+				return response, nil
+			case "/again":
+				if refused = !refused; refused {
+					return answer(http.StatusServiceUnavailable, "Retry-After", "1"), nil
+				}
+			}
+			response := answer(http.StatusOK)
+			response.Body = struct {
+				io.ReadCloser
+				io.Writer
+			}{response.Body, io.Discard} // as of one that has switched protocols
+			return response, nil
+		})
+		tr, err := transport.New(th, transport.ByHost(policy), &transport.Options{Base: base, Retries: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inFlight := func(where string, want int64) {
+			t.Helper()
+			if d, err := th.Peek(t.Context(), policy.Charge("example.com")); err != nil || d.Limit(0).Used != want {
+				t.Errorf("%s: %v, %v; want %d in flight", where, d, err, want)
+			}
+		}
+		send := func(path string) *http.Response {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := tr.RoundTrip(r)
+			if (err != nil) != (path == "/fails") {
+				t.Errorf("%s: %v", path, err)
+			}
+			return response
+		}
+		send("/fails")
+		inFlight("without a response", 0)
+		_ = send("/empty").Body.Close()
+		inFlight("without a body", 0)
+		again := send("/again")
+		inFlight("sent again", 1)
+		time.Sleep(3 * time.Hour)
+		inFlight("renewed", 1)
+		if _, ok := again.Body.(io.Writer); !ok {
+			t.Error("the body can be written to no more")
+		}
+		read := send("/")
+		inFlight("two", 2)
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Minute)
+			_ = again.Body.Close()
+			_ = again.Body.Close()
+		}()
+		third := send("/")
+		if waited := time.Since(began); waited < time.Minute || waited > time.Minute+time.Second {
+			t.Errorf("the third request waited %v; want the minute that the first was in flight", waited)
+		}
+		if _, err := io.ReadAll(read.Body); err != nil {
+			t.Error(err)
+		}
+		inFlight("read", 1)
+		_ = third.Body.Close()
+		inFlight("closed", 0)
+	})
+}
+
+// A body that is not sent again is not opened again: nobody would close it.
+func TestABodyIsOpenedToBeSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for status, retries := range map[int]int{http.StatusTooManyRequests: 0, http.StatusForbidden: 1} {
+			client := newClient(t, func(*http.Request) (*http.Response, error) { return answer(status, "Retry-After", "1"), nil }, retries)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.com/", strings.NewReader("body"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			opened := 0
+			r.GetBody = func() (io.ReadCloser, error) { opened++; return io.NopCloser(strings.NewReader("body")), nil }
+			response, err := client.Do(r)
+			if err != nil || response.StatusCode != status || opened != 0 {
+				t.Errorf("%v, %v, opened %d times; want %d", response, err, opened, status)
+				continue
+			}
+			_ = response.Body.Close()
+		}
+	})
+}

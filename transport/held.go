@@ -1,0 +1,62 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// hold holds what d has in flight until letGo is called for the first time. If that fails, or
+// a renewal does, it lapses.
+func (t *Transport) hold(ctx context.Context, d throttler.Decision) (letGo func()) {
+	if !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
+		return func() {}
+	}
+	stop := t.throttler.Hold(ctx, d, func(error) {})
+	return sync.OnceFunc(func() {
+		stop()
+		ctx, cancel := detached(ctx)
+		defer cancel()
+		_, _ = t.throttler.Settle(ctx, d)
+	})
+}
+
+// letGoOf has letGo called when the body of response has been read or is closed.
+func letGoOf(response *http.Response, letGo func()) {
+	if response.Body == nil || response.Body == http.NoBody {
+		letGo()
+		return
+	}
+	body := &heldBody{response.Body, letGo}
+	if w, ok := response.Body.(io.Writer); ok { // a connection that has switched protocols
+		response.Body = heldConn{body, w}
+	} else {
+		response.Body = body
+	}
+}
+
+type heldBody struct {
+	io.ReadCloser
+	letGo func()
+}
+
+func (b *heldBody) Read(p []byte) (n int, err error) {
+	if n, err = b.ReadCloser.Read(p); err != nil {
+		b.letGo()
+	}
+	return n, err
+}
+
+func (b *heldBody) Close() error {
+	defer b.letGo()
+	return b.ReadCloser.Close()
+}
+
+type heldConn struct {
+	*heldBody
+	io.Writer
+}
