@@ -114,12 +114,12 @@ func flatten(d Dialect) (all []Dialect, err error) {
 type Report struct {
 	entries []*entry // the outermost first
 	room    [4]*entry
-	values  *[5]string // the room for GitHub's headers
+	values  [5]string // of GitHub's headers
 }
 
 // reset makes r a report about what has a dialect in enforced.
-func (r *Report) reset(enforced []*entry, values *[5]string) {
-	r.entries, r.values = r.room[:0], values
+func (r *Report) reset(enforced []*entry) {
+	r.entries = r.room[:0]
 	for _, e := range enforced {
 		if !e.m.silent() {
 			r.entries = append(r.entries, e)

@@ -23,8 +23,8 @@ func (GitHub) Names() []string {
 	return []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Used", "X-RateLimit-Reset", "X-RateLimit-Resource"}
 }
 
-// Write writes all five. Their values are in the ledger's room, and all numbers in one
-// string: this runs on every response.
+// Write writes all five. Their values are in r, and all numbers in one string: this runs on
+// every response.
 func (GitHub) Write(h http.Header, r *Report) {
 	s := r.Binding()
 	var digits [96]byte
@@ -36,9 +36,8 @@ func (GitHub) Write(h http.Header, r *Report) {
 	used := len(b)
 	b = strconv.AppendInt(b, epochSeconds(s.Reset().UnixMilli()), 10)
 	all := string(b)
-	room := r.values
-	*room = [...]string{all[:limit], all[limit:remaining], all[remaining:used], all[used:], s.Policy.Name}
+	r.values = [...]string{all[:limit], all[limit:remaining], all[remaining:used], all[used:], s.Policy.Name}
 	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
-		h[name] = room[i : i+1 : i+1]
+		h[name] = r.values[i : i+1 : i+1]
 	}
 }

@@ -99,7 +99,7 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	if dialect == nil {
 		dialect = GitHub{}
 	}
-	r, unknown, retryAt, at := Report{values: new([5]string)}, len(decisions) == 0, time.Time{}, time.Time{}
+	r, unknown, retryAt, at := Report{}, len(decisions) == 0, time.Time{}, time.Time{}
 	for i, d := range decisions {
 		r.entries = append(r.entries, &entry{d: d, decided: uint32(i)})
 		unknown = unknown || d.NumLimits() == 0 || d.Degraded || d.Blocked

@@ -92,12 +92,12 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if unknown {
 		return
 	}
-	values := &l.values
-	if values[0] != "" { // a header that was written before may be on its way
-		values = new([5]string)
+	rates := &l.rates
+	if rates.values[0] != "" { // a header that was written before may be on its way
+		rates = new(Report)
 	}
-	l.rates.reset(enforced, values)
-	l.rates.write(h)
+	rates.reset(enforced)
+	rates.write(h)
 	for _, e := range enforced {
 		if e.m.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], e.m.exposed) {
 			h.Add("Access-Control-Expose-Headers", e.m.exposed)

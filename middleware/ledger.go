@@ -33,8 +33,7 @@ type ledger struct {
 	enforced  bool          // the rate headers are not the handler's affair
 	fields    uint16        // in the header when the response began
 	decisions atomic.Uint32 // how many there were; not guarded
-	values    [5]string     // of GitHub's headers, as first written
-	rates     Report        // what the headers are written from
+	rates     Report        // what the headers are first written from
 
 	first entry // the outermost, in the same allocation
 }

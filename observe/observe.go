@@ -16,7 +16,7 @@ import (
 // Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
 type Observer interface {
-	// Decided follows each Take, Peek, Wait, Refund, Settle and Reset of a Throttler.
+	// Decided follows each Take, Peek, Wait, Refund, Settle, Reset and Pause of a Throttler.
 	Decided(ctx context.Context, e Decided)
 
 	// Sent follows each round trip of a backend to a server.

@@ -3,8 +3,9 @@
 // throttler, and this one at most for its errors: [ErrNotSent], [ErrOverloaded],
 // [ErrFailClosed] and [UnavailableError].
 //
-// A [Backend] has three methods, and states what each promises. Take and Peek are asked
-// about a [Request], and all answer with a [Decision], which has a [Result] for each limit:
+// A [Backend] has four methods, and states what each promises. Take, Peek and Reset are asked
+// about a [Request], and all but Reset answer with a [Decision], which has a [Result] for each
+// limit:
 //
 //	d := driver.NewDecision(r)
 //	for i, c := range r.Charges() {
