@@ -86,12 +86,11 @@ var errPanicked = status.Error(codes.Internal, "the handler panicked")
 
 // Unary is a grpc.UnaryServerInterceptor.
 func (l *Limiter) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	d, refused := l.admit(ctx, info.FullMethod)
+	d, letGo, refused := l.admit(ctx, info.FullMethod)
 	if refused != nil {
 		_ = grpc.SetTrailer(ctx, refused.trailer)
 		return nil, refused.err
 	}
-	letGo := l.hold(ctx, d)
 	err = errPanicked
 	defer func() {
 		letGo()
@@ -104,29 +103,32 @@ func (l *Limiter) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 }
 
 // admit charges one call, or one message, and waits for its start. It returns why the call
-// is not served, or nil. The decision is the zero value if nothing was charged.
-func (l *Limiter) admit(ctx context.Context, method string) (throttler.Decision, *refusal) {
+// is not served, or nil. The decision is the zero value if nothing was charged. What it has in
+// flight is renewed until letGo is called.
+func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decision, letGo func(), refused *refusal) {
+	letGo = func() {}
 	charges := l.classify.Charges(Request(ctx, method))
 	if len(charges) == 0 {
-		return throttler.Decision{}, nil
+		return d, letGo, nil
 	}
 	if ctx.Err() != nil {
-		return throttler.Decision{}, ended(ctx)
+		return d, letGo, ended(ctx)
 	}
 	within, cancel := l.within(ctx)
 	defer cancel()
 	d, err := l.throttler.Take(within, charges...)
 	switch {
 	case err != nil:
-		return throttler.Decision{}, l.undecided(charges, err)
+		return throttler.Decision{}, letGo, l.undecided(charges, err)
 	case !d.Allowed:
-		return d, refuse(&d)
+		return d, letGo, refuse(&d)
 	}
-	if refused := l.wait(ctx, &d); refused != nil {
+	letGo = l.hold(ctx, d) // while it waits, too
+	if refused = l.wait(ctx, &d); refused != nil {
+		letGo()
 		l.end(ctx, d, true)
-		return d, refused
 	}
-	return d, nil
+	return d, letGo, refused
 }
 
 // within returns the context of one call to the throttler. It ends after the deadline, and

@@ -542,6 +542,31 @@ func TestLeakyBucket(t *testing.T) {
 	expectCode(t, <-second, codes.OK)
 }
 
+// A call is in flight while it waits for its start, also for longer than a lease.
+func TestInFlightWhileItWaits(t *testing.T) {
+	const lease = 15 * time.Second
+	f := newFixture(t, setup{classify: func(f *fixture) middleware.Classifier {
+		f.core.Limits = []throttler.Limit{
+			{Quota: 2, Window: time.Minute, Algorithm: throttler.LeakyBucket},
+			{Quota: 2, Window: lease, Algorithm: throttler.InFlight},
+		}
+		return middleware.Limit(f.core, middleware.Everyone())
+	}})
+	expectCode(t, f.call(t.Context()), codes.OK)
+	second := make(chan answer)
+	go func() { second <- f.call(t.Context()) }()
+	for range 5 {
+		f.clock.BlockUntil(2) // its start, and its renewal
+		f.clock.Advance(lease / 3)
+	}
+	f.clock.BlockUntil(2)
+	if d, err := f.throttler.Peek(t.Context(), f.core.Charge(everyone)); err != nil || d.Limit(1).Used != 1 {
+		t.Errorf("%v, %v; want the call that waits in flight", d, err)
+	}
+	f.clock.Advance(lease)
+	expectCode(t, <-second, codes.OK)
+}
+
 func TestNew(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), nil)
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Minute}}}

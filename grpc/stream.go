@@ -10,12 +10,11 @@ import (
 
 // Stream is a grpc.StreamServerInterceptor.
 func (l *Limiter) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	d, refused := l.admit(ss.Context(), info.FullMethod)
+	d, letGo, refused := l.admit(ss.Context(), info.FullMethod)
 	if refused != nil {
 		ss.SetTrailer(refused.trailer)
 		return refused.err
 	}
-	letGo := l.hold(ss.Context(), d)
 	s := &stream{ServerStream: ss, l: l, method: info.FullMethod, rates: rates(d)}
 	err = errPanicked
 	defer func() {
@@ -75,7 +74,8 @@ func (s *stream) RecvMsg(m any) error {
 		s.began = true
 		return nil
 	}
-	d, refused := s.l.admit(s.Context(), s.method)
+	d, letGo, refused := s.l.admit(s.Context(), s.method)
+	letGo()
 	if refused != nil {
 		s.refused.Store(refused)
 		return refused.err
