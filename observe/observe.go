@@ -93,8 +93,9 @@ type Decided struct {
 	Outcome Outcome
 
 	// Policy is the name of the policy whose limit binds (see decision.Decision.Binding)
-	// and Limit the index of that limit in it. If the decision failed, Policy is the
-	// first charge's and Limit -1, as of a reset and a pause; if it is about no charges, "" and -1.
+	// and Limit the index of that limit in it. If the decision failed or has no counts, Policy
+	// is the first charge's and Limit -1, as of a reset and a pause; if it is about no
+	// charges, "" and -1.
 	Policy string
 	Limit  int
 

@@ -47,7 +47,7 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	key := ""
 	switch d.NumLimits() {
 	case 0:
-		if op >= observe.OpReset {
+		if len(charges) > 0 { // of a reset, a pause, or a decision of an outage, which has no counts
 			e.Policy = charges[0].Policy.Name
 		}
 	case 1: // most decisions: a Status of it would be the slowest part of this

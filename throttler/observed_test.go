@@ -84,3 +84,24 @@ func TestObserverSeesPanics(t *testing.T) {
 		t.Errorf("the observer saw %+v; want %v", e, observe.OutcomeUnavailable)
 	}
 }
+
+// without is a backend that allows everything while its store does not answer.
+type without struct{ driver.Backend }
+
+func (without) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(driver.NewRequest(r.Now))
+	d.Allowed, d.Degraded = true, true
+	return d, nil
+}
+
+func TestObserverSeesThePolicyOfAnOutage(t *testing.T) {
+	seen := new(recorder)
+	th := throttler.New(without{}, &throttler.Options{Observer: seen})
+	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
+	if d, err := th.Take(t.Context(), hour.Charge("a")); err != nil || !d.Degraded {
+		t.Fatal(d, err)
+	}
+	if e := seen.last(); e.Policy != "hour" || e.Limit != -1 || !e.Degraded {
+		t.Errorf("the observer saw %+v; want the policy hour", e)
+	}
+}
