@@ -463,6 +463,17 @@ func TestSequentialConfigOfManyPolicies(t *testing.T) {
 	}
 }
 
+// Mistakes of one line are in the same order each time.
+func TestMistakesOfOneLine(t *testing.T) {
+	const policies = "policies: {core: {limits: 1 per 1s, on_failure: local}, org: {limits: 1 per 1s, on_failure: local}, search: {limits: 1 per 1s, on_failure: local}}"
+	_, first := parse("weir.yaml", policies)
+	for range 20 {
+		if _, err := parse("weir.yaml", policies); first == nil || err == nil || err.Error() != first.Error() {
+			t.Fatalf("%v\nand then\n%v", first, err)
+		}
+	}
+}
+
 func TestByteOrderMarkIsNoMistake(t *testing.T) {
 	if c, err := parse("weir.yaml", "\ufeffbackend: memory\n"); err != nil || c.Backend != "memory" {
 		t.Errorf("got %+v, error %v", c, err)

@@ -238,8 +238,8 @@ func (c *Config) failures(r *reader) {
 		}
 	}
 	local("on_failure", c.keys.OnFailure)
-	for name, p := range c.keys.Policies {
-		local(child("policies", name)+".on_failure", p.OnFailure)
+	for _, name := range sorted(c.keys.Policies) {
+		local(child("policies", name)+".on_failure", c.keys.Policies[name].OnFailure)
 	}
 	if c.keys.Processes > fallback.MaxProcesses {
 		r.mustBe("processes", fmt.Sprintf("at most %d", fallback.MaxProcesses))
