@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 )
 
@@ -94,7 +95,7 @@ type view struct {
 	Ops      []row
 	Trips    []row
 	Refusals
-	Servers  []server
+	Servers  []stats.Server
 	Moves    []move
 	Failures []failure
 	Warnings []observe.Warned
@@ -135,6 +136,7 @@ func (o *Observer) view() *view {
 	v := &view{For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.most(now)}
 	o.begin(now.Unix())
 	o.viewSeries(v)
+	o.viewServers(v)
 	o.viewRare(v)
 	for _, p := range o.partsNow() {
 		text, err := json.MarshalIndent(p.stats(), "", "  ")
@@ -231,13 +233,17 @@ func spark(values []int64, peak int64) string {
 	return b.String()
 }
 
+func (o *Observer) viewServers(v *view) {
+	o.servers.Each(func(_ stats.ServerName, s *stats.Server) { v.Servers = append(v.Servers, *s) })
+	slices.SortFunc(v.Servers, func(a, b stats.Server) int {
+		return cmp.Or(strings.Compare(a.Backend, b.Backend), strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
+	})
+}
+
 // viewRare adds what has its own lock.
 func (o *Observer) viewRare(v *view) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	v.Servers = sorted(o.servers, func(a, b server) int {
-		return cmp.Or(strings.Compare(a.Backend, b.Backend), strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
-	})
 	v.Moves = sorted(o.moves, func(a, b move) int {
 		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To))
 	})

@@ -57,10 +57,10 @@ type Observer struct {
 	trips   stats.Cache[tripKey, *series]
 
 	refused refusals
+	servers stats.Servers
 
-	mu       sync.Mutex            // of what is rare
-	servers  map[[3]string]*server // by backend, shard and server
-	moves    map[[2]string]*move   // by from and to
+	mu       sync.Mutex          // of what is rare
+	moves    map[[2]string]*move // by from and to
 	failures map[observe.Failed]*failure
 	warnings []observe.Warned
 	parts    []part
@@ -76,8 +76,9 @@ const degraded = observe.Outcomes
 func New(options *Options) *Observer {
 	o := &Observer{
 		label: cmp.Or(options, new(Options)).Label, now: time.Now, since: time.Now(),
-		servers: make(map[[3]string]*server), moves: make(map[[2]string]*move), failures: make(map[observe.Failed]*failure),
+		moves: make(map[[2]string]*move), failures: make(map[observe.Failed]*failure),
 	}
+	o.servers.Max, o.servers.Now = maxNames, func() time.Time { return o.now() }
 	for op := range o.ops {
 		o.ops[op] = newSeries(buckets)
 	}
@@ -148,33 +149,8 @@ func (o *Observer) Sent(e observe.Sent) {
 	}
 }
 
-// server is what is known of a server.
-type server struct {
-	observe.Checked
-	At     time.Time
-	Opened time.Time // since when the breaker is open; zero if it is not
-}
-
 // Checked notes what is known of a server.
-func (o *Observer) Checked(e observe.Checked) {
-	now := o.now()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s := keep(o.servers, [3]string{e.Backend, e.Shard, e.Server})
-	if s == nil {
-		return
-	}
-	if !e.SkewKnown {
-		e.Skew, e.SkewKnown = s.Skew, s.SkewKnown
-	}
-	switch {
-	case !e.Open:
-		s.Opened = time.Time{}
-	case s.Opened.IsZero():
-		s.Opened = now
-	}
-	s.Checked, s.At = e, now
-}
+func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // move is what is known of the moves from one backend to another.
 type move struct {

@@ -186,6 +186,22 @@ func TestServersMovesAndFailures(t *testing.T) {
 	}
 }
 
+// A node that has left its cluster is not shown for ever: its shard's others are checked, and it is
+// not.
+func TestANodeThatLeft(t *testing.T) {
+	o, pass := newAt(nil)
+	check := func(server string) { o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: server}) }
+	check("left")
+	pass(time.Hour)
+	if all := o.view().Servers; len(all) != 1 {
+		t.Errorf("%+v; want what was known when nothing was checked", all)
+	}
+	check("stays")
+	if all := o.view().Servers; len(all) != 1 || all[0].Server != "stays" {
+		t.Errorf("%+v; want the one that stays", all)
+	}
+}
+
 func TestPageRefreshesItselfAndRunsNothing(t *testing.T) {
 	o, _ := newAt(nil)
 	for query, refreshes := range map[string]bool{"": true, "?refresh=off": false} {
@@ -239,8 +255,8 @@ func TestNamesAreBounded(t *testing.T) {
 	if got := o.decided.Of(stats.Others).totals[observe.OutcomeAllowed].Load(); got != maxNames {
 		t.Errorf("%d decisions of others, want %d", got, maxNames)
 	}
-	if len(o.servers) != maxNames || len(o.moves) != maxNames || len(o.failures) != maxNames || len(o.warnings) != maxWarned {
-		t.Errorf("%d servers, %d moves, %d failures, %d warnings", len(o.servers), len(o.moves), len(o.failures), len(o.warnings))
+	if servers := o.view().Servers; len(servers) != maxNames || len(o.moves) != maxNames || len(o.failures) != maxNames || len(o.warnings) != maxWarned {
+		t.Errorf("%d servers, %d moves, %d failures, %d warnings", len(servers), len(o.moves), len(o.failures), len(o.warnings))
 	}
 }
 

@@ -14,7 +14,8 @@ const forgotten = 10 * time.Minute
 
 // Servers is what is known of each server.
 type Servers struct {
-	Max int // those that come later are left out
+	Max int              // those that come later are left out
+	Now func() time.Time // if nil, time.Now
 
 	mu  sync.Mutex // events are about one a second and server
 	all map[ServerName]*Server
@@ -25,9 +26,10 @@ type ServerName struct{ Backend, Shard, Server string }
 
 // Server is what the last Checked of a server said.
 type Server struct {
-	observe.Checked       // Skew is the last that was known
-	Openings        int64 // how often its breaker opened
-	at              time.Time
+	observe.Checked           // Skew is the last that was known
+	Openings        int64     // how often its breaker opened
+	Opened          time.Time // since when it is open; zero if it is not
+	At              time.Time // of the last Checked
 }
 
 // Checked notes what is known of a server.
@@ -46,13 +48,21 @@ func (s *Servers) Checked(e observe.Checked) {
 		v = new(Server)
 		s.all[name] = v
 	}
-	if e.Open && !v.Open {
+	now := time.Now()
+	if s.Now != nil {
+		now = s.Now()
+	}
+	switch {
+	case !e.Open:
+		v.Opened = time.Time{}
+	case !v.Open:
+		v.Opened = now
 		v.Openings++
 	}
 	if !e.SkewKnown {
 		e.Skew, e.SkewKnown = v.Skew, v.SkewKnown
 	}
-	v.Checked, v.at = e, time.Now()
+	v.Checked, v.At = e, now
 }
 
 // Each calls do with each server that is not forgotten. It must not call s.
@@ -69,12 +79,12 @@ func (s *Servers) forget() {
 	latest := make(map[ServerName]time.Time) // by shard
 	for name, v := range s.all {
 		name.Server = ""
-		if v.at.After(latest[name]) {
-			latest[name] = v.at
+		if v.At.After(latest[name]) {
+			latest[name] = v.At
 		}
 	}
 	for name, v := range s.all {
-		if latest[ServerName{Backend: name.Backend, Shard: name.Shard}].Sub(v.at) > forgotten {
+		if latest[ServerName{Backend: name.Backend, Shard: name.Shard}].Sub(v.At) > forgotten {
 			delete(s.all, name)
 		}
 	}
