@@ -126,29 +126,11 @@ func oneOf(function string, all []string) string {
 // capitals.
 type words map[string]string
 
-// in returns text with its words replaced, those that w has.
+// in returns text with the words of w replaced, also within a longer word that w does not have.
 func (w words) in(text string) string {
-	var out strings.Builder
-	written := 0
-	for i := 0; i < len(text); {
-		n := 1
-		for isLetter(text[i]) && i+n < len(text) && isLetter(text[i+n]) {
-			n++
-		}
-		if text[i:i+n] == "window" && strings.HasPrefix(text[i+n:], "$") {
-			n++
-		}
-		if by, ok := w[text[i:i+n]]; ok {
-			out.WriteString(text[written:i])
-			out.WriteString(by)
-			written = i + n
-		}
-		i += n
+	pairs := make([]string, 0, 2*len(w))
+	for word, by := range w {
+		pairs = append(pairs, word, by)
 	}
-	out.WriteString(text[written:])
-	return out.String()
-}
-
-func isLetter(c byte) bool {
-	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+	return strings.NewReplacer(pairs...).Replace(text)
 }
