@@ -66,7 +66,7 @@ func changeShapes(t *testing.T, with func()) {
 		shapes.mu.Lock()
 		defer shapes.mu.Unlock()
 		do()
-		shapes.known.Store(nil)
+		shapes.known = nil
 	}
 	t.Cleanup(func() { locked(func() { shapes.compose, shapes.most = compose, most }) })
 	locked(with)

@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"bytes"
 	"context"
-	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -29,43 +28,31 @@ const maxShapes = 256
 var shapes = shapeTable{compose: lua.Decide, most: maxShapes}
 
 type shapeTable struct {
-	mu      sync.Mutex // held to add one
 	compose composer
 	most    int
-	known   atomic.Pointer[map[string]*script]
+
+	mu    sync.Mutex
+	known map[string]*script
 }
 
 type composer = func(settles bool, charges [][]byte) (script string, ok bool)
 
 // script returns the script that makes decisions of that shape, nil if there is none.
 func (t *shapeTable) script(shape []byte) *script {
-	if known := t.known.Load(); known != nil {
-		if s, ok := (*known)[string(shape)]; ok {
-			return s
-		}
-	}
-	return t.add(shape)
-}
-
-func (t *shapeTable) add(shape []byte) *script {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var known map[string]*script
-	if all := t.known.Load(); all != nil {
-		known = *all
-	}
-	if s, ok := known[string(shape)]; ok || len(known) >= t.most {
+	s, ok := t.known[string(shape)]
+	if ok || len(t.known) >= t.most {
 		return s
 	}
-	var s *script
 	charges := bytes.Split(shape[2:], []byte{nextCharge})
 	if text, ok := t.compose(shape[0] == settlements, charges); ok {
 		s = newScript(text)
 	}
-	more := make(map[string]*script, len(known)+1)
-	maps.Copy(more, known)
-	more[string(shape)] = s
-	t.known.Store(&more)
+	if t.known == nil {
+		t.known = make(map[string]*script)
+	}
+	t.known[string(shape)] = s
 	return s
 }
 
@@ -76,8 +63,10 @@ func (t *shapeTable) common() []*script {
 		t.script([]byte{takes, nextCharge, kind})
 		t.script([]byte{settlements, nextCharge, kind})
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	all := []*script{swapScript}
-	for _, s := range *t.known.Load() {
+	for _, s := range t.known {
 		if s != nil {
 			all = append(all, s)
 		}
