@@ -1,6 +1,7 @@
 package algorithm
 
 import (
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -30,7 +31,7 @@ func (bucket) resetAt(r *record, now int64) int64 { return max(r.roundedUp(), no
 
 // It fits when the level has sunk to (capacity - cost) * window.
 func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
-	ahead, rest := mulDiv(l.capacity-cost, r.window, r.quota)
+	ahead, rest := exact.MulDiv(l.capacity-cost, r.window, r.quota)
 	if rest < r.fraction {
 		ahead--
 	}
@@ -49,7 +50,7 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 		r.convert(l, now)
 	}
 	r.quota, r.capacity, r.chargedAt = l.quota, l.capacity, max(r.chargedAt, now)
-	ms, fraction := mulDiv(cost, l.window, l.quota)
+	ms, fraction := exact.MulDiv(cost, l.window, l.quota)
 	r.instant = r.plus(ms, fraction, l.quota)
 	c.mark = driver.Mark{At: r.at, Fraction: r.fraction}
 	return c
@@ -59,7 +60,7 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 func (k bucket) lastCharge(r *record, cost int64) charged {
 	c := charged{mark: driver.Mark{At: r.at, Fraction: r.fraction}}
 	if k.queue {
-		ms, fraction := mulDiv(cost, r.window, r.quota)
+		ms, fraction := exact.MulDiv(cost, r.window, r.quota)
 		c.startAt = r.minus(ms, fraction, r.quota).roundedUp()
 	}
 	return c
@@ -84,7 +85,7 @@ func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
 // has its start, which must not be returned twice.
 func (r *record) behind(l limit, c settled, now int64) instant {
 	mark := instant{c.mark.At, c.mark.Fraction}
-	ms, fraction := mulDiv(l.capacity, r.window, r.quota)
+	ms, fraction := exact.MulDiv(l.capacity, r.window, r.quota)
 	if starts := mark.minus(ms, fraction, r.quota); mark.fraction >= r.quota || !(instant{at: now}).before(starts) || !mark.before(r.instant) {
 		return instant{}
 	}
@@ -95,7 +96,7 @@ func (r *record) behind(l limit, c settled, now int64) instant {
 // charged, so the units of a charge are the last before its mark. What is still to
 // drain between now and the mark comes back, but for what is kept.
 func (r *record) refill(c settled, now int64, kept instant) {
-	back, rest := mulDiv(c.charged-c.cost, r.window, r.quota)
+	back, rest := exact.MulDiv(c.charged-c.cost, r.window, r.quota)
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
 		back, rest = left, c.mark.Fraction
 	}
@@ -119,12 +120,12 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 	if r.quota != l.quota || left.fraction >= r.quota || r.before(left) {
 		return false
 	}
-	ms, fraction := mulDiv(c.charged, l.window, l.quota)
+	ms, fraction := exact.MulDiv(c.charged, l.window, l.quota)
 	gap := left.minus(ms, fraction, l.quota)
 	if gap.roundedUp() <= now { // its start has come
 		c.cost = max(c.cost, 1)
 	}
-	ms, fraction = mulDiv(c.cost, l.window, l.quota)
+	ms, fraction = exact.MulDiv(c.cost, l.window, l.quota)
 	gap = gap.plus(ms, fraction, l.quota)
 	if r.gaps > 0 && !(instant{at: now}).before(r.gapsEnd()) {
 		// As much time has passed since the first as they are long: charges that stay are
@@ -148,7 +149,7 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 
 // gapsEnd is where the queue would end if the gaps followed each other.
 func (r *record) gapsEnd() instant {
-	ms, fraction := mulDiv(r.gaps, r.window, r.quota)
+	ms, fraction := exact.MulDiv(r.gaps, r.window, r.quota)
 	return r.gapsAt.plus(ms, fraction, r.quota)
 }
 
@@ -158,7 +159,7 @@ func (r *record) gapsEnd() instant {
 func (k bucket) adopt(r *record, l limit) {
 	if k.queue {
 		part := int64(0)
-		r.fraction, part = mulDiv(r.fraction, l.quota, r.quota)
+		r.fraction, part = exact.MulDiv(r.fraction, l.quota, r.quota)
 		if part > 0 {
 			r.fraction++
 		}
@@ -168,22 +169,22 @@ func (k bucket) adopt(r *record, l limit) {
 		r.quota, r.window, r.gapsAt, r.gaps = l.quota, l.window, instant{}, 0
 		return
 	}
-	if rate, _ := mulDiv(l.quota, r.window, l.window); rate >= r.quota && r.at >= r.chargedAt {
+	if rate, _ := exact.MulDiv(l.quota, r.window, l.window); rate >= r.quota && r.at >= r.chargedAt {
 		r.convert(l, r.chargedAt)
 	}
 }
 
 // convert makes what is left at the instant from drain at l's rate.
 func (r *record) convert(l limit, from int64) {
-	units, part := mulDiv(r.at-from, r.quota, r.window)
+	units, part := exact.MulDiv(r.at-from, r.quota, r.window)
 	part += r.fraction // in 1/window of a unit
 	units, part = addCount(units, part/r.window), part%r.window
-	ahead, rest := mulDiv(units, l.window, l.quota)
-	part, lost := mulDiv(part, l.window, r.window)
+	ahead, rest := exact.MulDiv(units, l.window, l.quota)
+	part, lost := exact.MulDiv(part, l.window, r.window)
 	if lost > 0 { // rounded up as units and as a time are
 		part++
 	}
-	more, part := mulDiv(part, 1, l.quota)
+	more, part := exact.MulDiv(part, 1, l.quota)
 	ahead, rest = ahead+more, rest+part
 	if rest >= l.quota {
 		ahead, rest = ahead+1, rest-l.quota
@@ -209,7 +210,7 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 	}
 	was := r.instant
 	k.charge(r, limit{window: r.window, quota: r.quota, capacity: r.capacity}, cost, now)
-	ahead, part := mulDiv(r.capacity, r.window, r.quota)
+	ahead, part := exact.MulDiv(r.capacity, r.window, r.quota)
 	full := instant{addInstant(now, ahead), part}
 	if full.at < others {
 		full = instant{at: others}
@@ -225,7 +226,7 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 // What c was charged has drained for certain when it would have, had it found the
 // bucket empty. A place in a queue is lost.
 func (k bucket) giveBackJoined(r *record, c settled, now int64) {
-	ahead, rest := mulDiv(c.charged, r.window, r.quota)
+	ahead, rest := exact.MulDiv(c.charged, r.window, r.quota)
 	c.mark = driver.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
 	if !k.queue && k.resetAt(r, now) > now && c.mark.At >= now {
 		r.refill(c, now, instant{})

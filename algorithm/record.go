@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -142,6 +143,6 @@ func (r *record) live(now int64) bool { return r.resetAt(now) > now }
 // nearer reports whether the window a is nearer to w than b is, by their ratio: exactly,
 // for two ratios that differ may be one float.
 func nearer(a, b, w int64) bool {
-	ratio, _ := mulDiv(max(a, w), min(b, w), min(a, w))
+	ratio, _ := exact.MulDiv(max(a, w), min(b, w), min(a, w))
 	return ratio < max(b, w)
 }

@@ -1,6 +1,7 @@
 package algorithm
 
 import (
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -26,7 +27,7 @@ func (slidingWindow) moved(r *record, now int64) (start, elapsed, current, previ
 
 func (s slidingWindow) used(r *record, _ limit, now int64) int64 {
 	_, elapsed, current, previous := s.moved(r, now)
-	weighted, rest := mulDiv(previous, r.window-elapsed, r.window)
+	weighted, rest := exact.MulDiv(previous, r.window-elapsed, r.window)
 	if rest > 0 {
 		weighted++
 	}
@@ -55,7 +56,7 @@ func (s slidingWindow) retryAt(r *record, l limit, cost, now int64) int64 {
 	if room < 0 {
 		start, room, previous = addInstant(start, r.window), l.capacity-cost, current
 	}
-	inside, _ := mulDiv(room, r.window, previous)
+	inside, _ := exact.MulDiv(room, r.window, previous)
 	return addInstant(start, r.window-min(inside, r.window))
 }
 

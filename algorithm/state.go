@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -62,7 +63,7 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 		cost := l.kind.units(cost)
 		held := l
 		if !kinds[r.kind].holds {
-			held.capacity, _ = mulDiv(l.capacity, max(r.window, l.window), l.window)
+			held.capacity, _ = exact.MulDiv(l.capacity, max(r.window, l.window), l.window)
 		}
 		used := counter.used(r, held, now) - (held.capacity - l.capacity)
 		if used <= 0 {

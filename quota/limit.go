@@ -3,8 +3,9 @@ package quota
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"time"
+
+	"github.com/weir-go/weir/internal/exact"
 )
 
 // Bounds of what a limit may say. Counts are exact up to 2^53 because Redis
@@ -87,13 +88,8 @@ func (l *Limit) capacity() int64 {
 	}
 	if a.queues && l.MaxWait > 0 {
 		// The k-th unit of a queue starts (k-1) * Window/Quota after the first.
-		hi, lo := bits.Mul64(uint64(l.MaxWait.Milliseconds()), uint64(l.Quota))
-		waiting := int64(MaxQuota)
-		if window := uint64(l.Window.Milliseconds()); hi < window {
-			if q, _ := bits.Div64(hi, lo, window); q < MaxQuota {
-				waiting = int64(q) + 1
-			}
-		}
+		waiting, _ := exact.MulDiv(l.MaxWait.Milliseconds(), l.Quota, l.Window.Milliseconds())
+		waiting = min(waiting+1, MaxQuota)
 		if l.Burst == 0 || waiting < capacity {
 			capacity = waiting
 		}
@@ -164,16 +160,8 @@ func (l *Limit) validateBucket(a *traits) string {
 	case !a.drains || !l.Calendar.IsZero():
 		return ""
 	}
-	if exceeds(l.Capacity(), l.Window.Milliseconds(), l.Quota, MaxWindow.Milliseconds()) {
+	if exact.Exceeds(l.Capacity(), l.Window.Milliseconds(), l.Quota, MaxWindow.Milliseconds()) {
 		return fmt.Sprintf("a burst of %d at %d per %v takes longer than %v (366 days) to drain; lower the burst or raise the quota", l.Capacity(), l.Quota, l.Window, MaxWindow)
 	}
 	return ""
-}
-
-// exceeds reports whether a*b is above c*d, exactly: the products of a quota and a window need
-// up to 88 bits. None is negative.
-func exceeds(a, b, c, d int64) bool {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	otherHi, otherLo := bits.Mul64(uint64(c), uint64(d))
-	return hi > otherHi || hi == otherHi && lo > otherLo
 }

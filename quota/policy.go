@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -148,7 +149,7 @@ func (p *Policy) Warnings() []string {
 				continue
 			}
 			switch {
-			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !exceeds(short.Quota, long.Window.Milliseconds(), long.Quota, short.Window.Milliseconds()):
+			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !exact.Exceeds(short.Quota, long.Window.Milliseconds(), long.Quota, short.Window.Milliseconds()):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))

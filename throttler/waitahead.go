@@ -3,10 +3,10 @@ package throttler
 import (
 	"context"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -198,8 +198,9 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 				capacity, l.MaxWait = c.Cost, 0
 			}
 			// What a limit may say is bounded, also by the time that a burst needs to drain.
-			most := min(mulDiv(l.Quota, quota.MaxWindow.Milliseconds(), l.Window.Milliseconds()), quota.MaxQuota)
-			l.Burst = min(capacity+mulDiv(ahead, l.Quota, l.Window.Milliseconds()), most)
+			most, _ := exact.MulDiv(l.Quota, quota.MaxWindow.Milliseconds(), l.Window.Milliseconds())
+			more, _ := exact.MulDiv(ahead, l.Quota, l.Window.Milliseconds())
+			l.Burst = min(capacity+more, most)
 		}
 		c.Policy = &policy
 	}
@@ -217,17 +218,8 @@ func leftOf(ctx context.Context) int64 {
 
 // drainTime returns how many ms of l so many units drain in, rounded down.
 func drainTime(l *quota.Limit, units int64) int64 {
-	return mulDiv(units, l.Window.Milliseconds(), l.Quota)
-}
-
-// mulDiv returns a*b/c rounded down, or 2^53 if that is less. None is negative.
-func mulDiv(a, b, c int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi >= uint64(c) {
-		return quota.MaxQuota
-	}
-	quotient, _ := bits.Div64(hi, lo, uint64(c))
-	return int64(min(quotient, quota.MaxQuota))
+	ms, _ := exact.MulDiv(units, l.Window.Milliseconds(), l.Quota)
+	return ms
 }
 
 func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

@@ -1,0 +1,28 @@
+// Package exact computes what the products of counts and times need more than 64 bits for.
+package exact
+
+import "math/bits"
+
+// most is the largest count, quota.MaxQuota.
+const most = 1 << 53
+
+// MulDiv returns a*b/c rounded down, and the rest. A quotient above 2^53 is returned as that,
+// with no rest. a and b are not negative, c is positive.
+func MulDiv(a, b, c int64) (quotient, rest int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return most, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(c))
+	if q > most {
+		return most, 0
+	}
+	return int64(q), int64(r)
+}
+
+// Exceeds reports whether a*b is above c*d. None is negative.
+func Exceeds(a, b, c, d int64) bool {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	otherHi, otherLo := bits.Mul64(uint64(c), uint64(d))
+	return hi > otherHi || hi == otherHi && lo > otherLo
+}
