@@ -41,7 +41,8 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	if c.answer == nil {
 		return Decision{}, c.err
 	}
-	var woken <-chan struct{} // a start is not sooner after a reset, but a pause is over
+	defer t.Hold(ctx, c.answer.Decision, func(error) {})() // until it starts; the caller hears of it then
+	var woken <-chan struct{}                              // a start is not sooner after a reset, but a pause is over
 	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedUntil(c) {
 		if err = tooEarly(ctx, t.clock, at); err == nil {
 			err = sleep(ctx, t.clock, at, woken)

@@ -455,6 +455,38 @@ func TestWaitersGoByWhatIsInForce(t *testing.T) {
 	}
 }
 
+// A call is in flight while it waits for its start, also for longer than a lease.
+func TestWaitersAreInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		p := policy("p", throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: throttler.LeakyBucket, Burst: 2},
+			throttler.Limit{Quota: 2, Window: 15 * time.Second, Algorithm: throttler.InFlight})
+		if _, err := th.Settle(t.Context(), take(t, th, p.Charge("key"))); err != nil {
+			t.Fatal(err)
+		}
+		inFlight := func(want int64) {
+			t.Helper()
+			if d, err := th.Peek(t.Context(), p.Charge("key")); err != nil || d.Limit(1).Used != want {
+				t.Errorf("%v, %v; want %d in flight", d, err, want)
+			}
+		}
+		done := make(chan throttler.Decision, 1)
+		go func() {
+			d, err := th.Wait(t.Context(), p.Charge("key"))
+			if err != nil {
+				t.Error(err)
+			}
+			done <- d
+		}()
+		time.Sleep(59 * time.Second)
+		inFlight(1)
+		if _, err := th.Settle(t.Context(), <-done); err != nil {
+			t.Error(err)
+		}
+		inFlight(0)
+	})
+}
+
 // resetting is a backend that resets its counts once while an answer is on its way.
 type resetting struct {
 	driver.Backend
