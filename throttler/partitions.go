@@ -54,6 +54,9 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 		open = open || len(d.Charges()) == 0
 	}
 	if open { // one partition was allowed without counts: nothing is known of all
+		for i := range all {
+			t.letGo(ctx, r.Now, all[i].d) // what is in flight, which the end of this decision does not end
+		}
 		whole = driver.NewDecision(driver.NewRequest(r.Now))
 		whole.Degraded = true
 	} else {

@@ -277,6 +277,26 @@ func TestPartitionOpen(t *testing.T) {
 	}
 }
 
+// What is allowed without the counts of one partition is in flight in no other, where nothing
+// would end it before its lease: others would be refused for what has ended.
+func TestPartitionOpenInFlight(t *testing.T) {
+	b := &openFor{Backend: apart{memorybackend.NewDefault()}, key: "alice"}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
+	both := policy("both", per(5, time.Hour), throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: throttler.InFlight})
+	for i := range 3 {
+		d := take(t, th, both.Charge("home"), accounts.Charge("alice"))
+		if !d.Allowed || !d.Degraded {
+			t.Errorf("take %d: %v; want an open decision", i, d)
+		}
+		if _, err := th.Settle(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+	}
+	if d, err := th.Peek(t.Context(), both.Charge("home")); err != nil || d.Limit(0).Used != 3 || d.Limit(1).Used != 0 {
+		t.Errorf("%v, %v; want 3 charged, and none in flight", d, err)
+	}
+}
+
 // openFor allows what is asked for one key without counts.
 type openFor struct {
 	driver.Backend

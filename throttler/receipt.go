@@ -77,8 +77,8 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 	return whole, err
 }
 
-// letGo ends what a part has in flight after another process has settled the rest. If that
-// fails, it lapses.
+// letGo ends what a part has in flight where its decision will not: another process has
+// settled the rest, or the counts of another part are not known. If that fails, it lapses.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {
 		_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
