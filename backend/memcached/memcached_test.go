@@ -25,7 +25,7 @@ func TestBackendOneServer(t *testing.T)              { backendtest.Run(t, opener
 func TestSequentialBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
 
 // Where the suite has several counts in a partition, they are spilled all the time.
-func TestBackendThatSpills(t *testing.T)            { backendtest.Run(t, spilling(opener(t, 1))) }
+func TestSequentialBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
 func TestSequentialHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
 
 func TestSequentialHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }

@@ -276,9 +276,10 @@ func TestSequentialEviction(t *testing.T) {
 func evict(t *testing.T, partition string) {
 	clk := clock.NewManual(t0)
 	th := process(t, clk, nil, testserver.Memcached(t, "-m", "1", "-I", "512k").Addr)
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
-		{Quota: 1000, Window: time.Hour}, {Quota: 1000, Window: 2 * time.Hour},
-	}}
+	policy := &throttler.Policy{Name: "core"}
+	for i := range 14 { // so that few counts fill the server
+		policy.Limits = append(policy.Limits, throttler.Limit{Quota: 1000, Window: time.Duration(i+1) * time.Hour})
+	}
 	const keys, enough = 10_000, 20
 	known := make(map[string]int64) // reset-at of each key's window
 	lost := 0

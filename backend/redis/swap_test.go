@@ -325,7 +325,7 @@ func TestLostAnswersOfAnExchange(t *testing.T) {
 }
 
 // A process has as many scripts as it may: everything is exchanged.
-func TestContractWithoutScripts(t *testing.T) {
+func TestSequentialContractWithoutScripts(t *testing.T) {
 	redisbackend.NoMoreShapes(t, 0)
 	backendtest.Run(t, opener(t, 1))
 }

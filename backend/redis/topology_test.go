@@ -21,7 +21,7 @@ func TestSequentialContractSentinel(t *testing.T) {
 	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, sentinelOptions(sentinels))}))
 }
 
-func TestContractCluster(t *testing.T) {
+func TestSequentialContractCluster(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	c := testserver.Cluster(t, 3, 1)
 	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, patient(c.Addrs...))}))
