@@ -1,8 +1,9 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The library, and the modules with their own dependencies.
-MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
+# The library, and the modules with their own dependencies; first those whose tests take long.
+LONGEST = . cmd/demo-api bench browser chaos cmd/throttlerd
+MODULES = $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod))))
 # GOWORK=off: a module must build by its own go.mod.
 # GORACE: a program with the race detector ends at once, and not after a second.
 EACH = set -e; export GOWORK=off GORACE=atexit_sleep_ms=20; for module in $(MODULES); do cd $(CURDIR)/$$module;
@@ -22,14 +23,17 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 .PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
-test: lint luacheck alerts test-32bit test-go
+# What is installed is installed first, since a package manager runs once at a time. The
+# tests leave much of the machine idle, which the linters use meanwhile.
+test: servers proxies prometheus chromium $(GOLANGCI)
+	@$(MAKE) --no-print-directory -j 3 test-go lint luacheck alerts test-32bit
 
 ## test-go: install what the tests need, run them with the race detector, and without it what it cannot help
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
 # time, so several modules are tested at once. What they share is built first, and once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
 	@GOWORK=off go build -race ./...
-	@printf '%s\n' $(MODULES) | xargs -P 3 -n 1 scripts/test.sh
+	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module)) | xargs -P 3 -n 2 scripts/test.sh
 
 ## test-32bit: build for a 32-bit machine, vet the library for it, and run there what needs no server
 # An amd64 machine runs programs for 386.
