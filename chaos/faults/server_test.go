@@ -262,19 +262,22 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	t.Cleanup(b.Close)
 	th := throttler.New(b, nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
+	const enough = 1000 // failures: some 800 are usual
 	var failed, answered atomic.Int64
 	stop := repeatedly(20*time.Millisecond, func() {
-		r.link.Inject(cutReplies)
-		r.link.Heal()
+		if failed.Load() < enough { // on a machine so busy that a call takes as long, all would fail
+			r.link.Inject(cutReplies)
+			r.link.Heal()
+		}
 	})
 	var all sync.WaitGroup
-	began := time.Now()
+	late := within(time.Minute)
 	for g := range 128 {
 		all.Go(func() {
 			last := int64(0)
 			for n := 0; n < 20 || failed.Load() == 0; n++ {
-				if time.Since(began) > 30*time.Second {
-					t.Error("waited 30 s for decisions, and for some to fail")
+				if late() {
+					t.Error("waited a minute for decisions, and for some to fail")
 					return
 				}
 				d, err := th.Take(context.Background(), p.Charge(fmt.Sprint("key ", g)))
