@@ -23,10 +23,7 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 .PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
-# What is installed is installed first, since a package manager runs once at a time. The
-# tests leave much of the machine idle, which the linters use meanwhile.
-test: servers proxies prometheus chromium $(GOLANGCI)
-	@$(MAKE) --no-print-directory -j 3 test-go lint luacheck alerts test-32bit
+test: lint luacheck alerts test-32bit test-go
 
 ## test-go: install what the tests need, run them with the race detector, and without it what it cannot help
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real

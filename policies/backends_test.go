@@ -31,7 +31,8 @@ import (
 // newClient returns a client of a Redis server of the test.
 func newClient(t testing.TB, server *testserver.RedisServer) redis.UniversalClient {
 	t.Helper()
-	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{server.Addr}})
+	patience := 10 * time.Second // the machine may be busy
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{server.Addr}, DialTimeout: patience, ReadTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

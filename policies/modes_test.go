@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
@@ -100,7 +98,7 @@ func sharesPair(t *testing.T) (both [2]driver.Backend) {
 			t.Fatal(err)
 		}
 		t.Cleanup(transport.Close)
-		b, err := shares.New(self, list, transport, []*quota.Policy{cutPolicy(true)}, &shares.Options{Refresh: 20 * time.Millisecond})
+		b, err := shares.New(self, list, transport, []*quota.Policy{cutPolicy(true)}, &shares.Options{Refresh: 500 * time.Millisecond}) // a member has a fifth to answer
 		all[i], both[i] = b, must(t, b, err)
 		transport.Serve(listeners[i], b.Receive)
 	}
@@ -131,12 +129,7 @@ type cut struct {
 }
 
 func newCut(t *testing.T, bucket bool, both [2]driver.Backend, c clock.Clock) *cut {
-	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	f := &cut{T: t, store: redispolicies.NewStore(client, ""), policy: cutPolicy(bucket)}
+	f := &cut{T: t, store: redispolicies.NewStore(newClient(t, testserver.Redis(t)), ""), policy: cutPolicy(bucket)}
 	f.write(redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "other", Blocked: true}}})
 	for i, b := range both {
 		var table policies.Table

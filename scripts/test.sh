@@ -8,7 +8,7 @@
 # make one call at a time, where there is nothing to detect, or are suites on further
 # arrangements of servers, whose code the detector sees on the first.
 #
-# -vet=off: make lint has all of vet. -parallel, -p: tests wait most of the time.
+# -vet=off: make lint has run all of vet. -parallel: parallel tests wait most of the time.
 set -euo pipefail
 
 cd "$2"
@@ -17,7 +17,7 @@ cd "$2"
 export GOWORK=off GORACE=atexit_sleep_ms=20
 case $1 in
 race)
-	go test -race -vet=off -parallel=4 -p=3 -skip='^TestSequential' ./...
+	go test -race -vet=off -parallel=4 -skip='^TestSequential' ./...
 	;;
 sequential)
 	# Only packages that have any of these are linked again.
@@ -28,6 +28,6 @@ sequential)
 	# -short: benchmarks that take means do little. -args: go test runs packages one by one if
 	# it is the one that is told of benchmarks.
 	# shellcheck disable=SC2086 # several packages are several words
-	[ -z "$packages" ] || go test -short -vet=off -p=3 -run='^TestSequential' $packages -args -test.bench=. -test.benchtime=1x
+	[ -z "$packages" ] || go test -short -vet=off -run='^TestSequential' $packages -args -test.bench=. -test.benchtime=1x
 	;;
 esac

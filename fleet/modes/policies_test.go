@@ -76,7 +76,7 @@ func TestOverridesInAllModes(t *testing.T) {
 		} {
 			t.Run(mode.String()+" "+name, func(t *testing.T) {
 				f := newFleet(t)
-				client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{f.root.Addr}})
+				client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{f.root.Addr}, DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
