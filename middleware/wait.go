@@ -15,7 +15,6 @@ import (
 type waiters struct {
 	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
 	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
-	queues  waitQueues
 }
 
 // shutdown returns a channel that is closed when server begins to shut down. It
@@ -52,21 +51,13 @@ var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.Wr
 // waitOrGiveBack waits until e's decision says that the request may start. If it
 // cannot be served then, e is refunded, and the reason is returned.
 func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
-	start := e.d.StartAt()
-	if !start.After(e.d.At()) || t.DryRun != nil {
+	if !e.d.StartAt().After(e.d.At()) || t.DryRun != nil {
 		return ""
 	}
-	w := t.waiters.queues.enter(start, serverOf(e.received), e.d.Charges())
-	ok := true
-	defer func() { t.waiters.queues.leave(w, ok) }()
-	if reason = t.waitForStart(e); reason == "" {
-		return ""
+	if reason = t.waitForStart(e); reason != "" {
+		e.close()
+		e.d, _ = t.settle(e, e.d, nil)
 	}
-	if reason == stopping {
-		t.waiters.queues.awaitLater(w)
-	}
-	e.close()
-	e.d, ok = t.settle(e, e.d, nil)
 	return reason
 }
 
