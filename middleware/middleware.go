@@ -354,7 +354,7 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision) {
 	var c driver.Detached
 	c.Begin(e.received.Context(), t.Deadline)
 	defer c.End()
@@ -367,9 +367,9 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after 
 	}
 	if err != nil {
 		t.fail(e.received, err, d.Charges(), result)
-		return d, false
+		return d
 	}
-	return after, true
+	return after
 }
 
 // fail reports what went wrong with r, which is charged charges.

@@ -134,7 +134,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	e.close()
 	before, costs := e.d, e.costs(why)
 	l.mu.Unlock()
-	after, _ := e.m.settle(e, before, costs)
+	after := e.m.settle(e, before, costs)
 	l.mu.Lock()
 	e.d, e.decided = after, l.decisions.Add(1)
 	l.mu.Unlock()

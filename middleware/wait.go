@@ -56,7 +56,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	}
 	if reason = t.waitForStart(e); reason != "" {
 		e.close()
-		e.d, _ = t.settle(e, e.d, nil)
+		e.d = t.settle(e, e.d, nil)
 	}
 	return reason
 }
