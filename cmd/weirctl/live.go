@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -124,7 +125,7 @@ func listPolicies(c *command) subcommand {
 func setPolicy(c *command) subcommand {
 	o, e, p := serverOf(c.flags), endOf(c.flags), new(quota.Policy)
 	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "what the quotas count: requests, tokens, input-tokens or output-tokens")
-	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well")
+	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well; \"\" for none")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
 	const line = "policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
 	return subcommand{line, 2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`, func(ctx context.Context) (err error) {
@@ -135,8 +136,44 @@ func setPolicy(c *command) subcommand {
 		if p.Limits, err = parseLimits(c.args[1:]); err != nil {
 			return err
 		}
+		if err := o.with(func(s *redispolicies.Store) error {
+			was, err := s.FindPolicy(ctx, p.Name)
+			if was != nil {
+				c.keep(p, was)
+			}
+			return unlessInvalid(err)
+		}); err != nil {
+			return err
+		}
 		return o.write(ctx, c, redispolicies.Change{Set: []*quota.Policy{p}})
 	}}
+}
+
+// keep gives p the unit and the parent that it had, unless an option says otherwise.
+func (c *command) keep(p, was *quota.Policy) {
+	if !c.isSet("unit") {
+		p.Unit = was.Unit
+	}
+	if !c.isSet("parent") {
+		p.Parent = was.Parent
+		if !c.isSet("parent-key") {
+			p.ParentKey = was.ParentKey
+		}
+	}
+}
+
+// isSet reports whether the arguments have a flag.
+func (c *command) isSet(name string) (is bool) {
+	c.flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
+}
+
+// unlessInvalid returns err, or nil if it is about what is stored: the change may mend that.
+func unlessInvalid(err error) error {
+	if errors.Is(err, quota.ErrInvalid) {
+		return nil
+	}
+	return err
 }
 
 func parseLimits(texts []string) (all []quota.Limit, err error) {
@@ -153,6 +190,19 @@ func parseLimits(texts []string) (all []quota.Limit, err error) {
 func removePolicies(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"policies remove [-redis ADDR] NAME...", 1, -1, "the name of a policy at least", func(ctx context.Context) error {
+		if err := o.with(func(s *redispolicies.Store) error {
+			var errs []error
+			for _, name := range c.args {
+				p, err := s.FindPolicy(ctx, name)
+				if p == nil && err == nil {
+					err = fmt.Errorf("there is no policy %q; policies lists those that there are", name)
+				}
+				errs = append(errs, unlessInvalid(err))
+			}
+			return errors.Join(errs...)
+		}); err != nil {
+			return err
+		}
 		return o.write(ctx, c, redispolicies.Change{Remove: c.args})
 	}}
 }
@@ -262,8 +312,36 @@ func setOverride(c *command) subcommand {
 		if err := v.Validate(); err != nil {
 			return errUsage{err}
 		}
+		if err := o.with(func(s *redispolicies.Store) error {
+			was, err := s.Find(ctx, v.Policy, v.Key)
+			if was != nil {
+				c.keepOverride(v, was)
+			}
+			return unlessInvalid(err)
+		}); err != nil {
+			return err
+		}
 		return o.write(ctx, c, redispolicies.Change{Override: []policies.Override{*v}})
 	}}
+}
+
+// keepOverride gives v the parent key that it had or, if -parent-key is all that is said, the
+// rest.
+func (c *command) keepOverride(v, was *policies.Override) {
+	if !c.isSet("parent-key") {
+		v.ParentKey = was.ParentKey
+	}
+	if v.Blocked || v.Unlimited || len(v.Limits) > 0 || !was.Until.IsZero() && was.Until.Before(time.Now()) {
+		return
+	}
+	v.Blocked, v.Unlimited, v.Limits = was.Blocked, was.Unlimited, was.Limits
+	if v.Until.IsZero() {
+		v.Until = was.Until
+	}
+	if !c.isSet("owner") {
+		v.Owner = was.Owner
+	}
+	v.Reason = cmp.Or(v.Reason, was.Reason)
 }
 
 func removeOverride(c *command) subcommand {
@@ -271,10 +349,10 @@ func removeOverride(c *command) subcommand {
 	return subcommand{"overrides remove [-redis ADDR] POLICY KEY", 2, 2, "a policy and a key, such as core ip:203.0.113.7", func(ctx context.Context) error {
 		if err := o.with(func(s *redispolicies.Store) error {
 			v, err := s.Find(ctx, c.args[0], c.args[1])
-			if err == nil && v == nil { // an error may be about what is to be removed
+			if err == nil && v == nil {
 				return fmt.Errorf("policy %q has no override for %s; overrides lists those that there are", c.args[0], printable(c.args[1]))
 			}
-			return nil
+			return unlessInvalid(err)
 		}); err != nil {
 			return err
 		}

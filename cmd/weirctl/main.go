@@ -27,7 +27,7 @@ usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
   reset KEY                         forget what it has used
   top URL...                        the keys that are refused most, in all processes together
   policies                          list the policies that are kept in Redis
-  policies set NAME LIMIT...        add one, or replace it
+  policies set NAME LIMIT...        add one, or replace its limits
   policies remove NAME...
   overrides                         list what holds for single keys
   overrides set POLICY KEY [LIMIT...]

@@ -294,9 +294,71 @@ func policiesAndOverrides(t *testing.T, addrs []string) {
 	if _, wrong, status := weirctl(t, "overrides", "remove", "core", "mallory"); status != 1 || !strings.Contains(wrong, `policy "core" has no override for mallory`) {
 		t.Errorf("an override that is not there is removed: exit status %d: %s", status, wrong)
 	}
+	if _, wrong, status := weirctl(t, "policies", "remove", "core", "cor"); status != 1 || !strings.Contains(wrong, `there is no policy "cor"`) {
+		t.Errorf("a policy that is not there is removed: exit status %d: %s", status, wrong)
+	}
 	must(t, "policies", "remove", "core", "org")
 	if lines := append(must(t, "overrides"), must(t, "policies")...); len(lines) != 4 {
 		t.Errorf("after all but bob's override is removed: %q", lines)
+	}
+}
+
+// What is set again keeps what no option says, as far as the page says so.
+func TestSetAgain(t *testing.T) {
+	server := testserver.Redis(t)
+	t.Setenv("WEIR_REDIS", server.Addr)
+	t.Setenv("USER", "ops")
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	store := redispolicies.NewStore(client, "")
+	must(t, "policies", "set", "org", "1000 per 1h", "-unit", "tokens")
+	must(t, "policies", "set", "team", "1000 per 1h", "-unit", "tokens")
+	for _, c := range []struct{ args, want string }{
+		{"-unit tokens -parent org -parent-key acme -until 2090-01-02T03:04:05Z", "tokens org of acme until 2090"},
+		{"", "tokens org of acme until 1"},
+		{"-parent-key globex", "tokens org of globex until 1"},
+		{"-parent team", "tokens team of  until 1"},
+		{"-parent=", "tokens  of  until 1"},
+		{"-unit requests", "requests  of  until 1"},
+	} {
+		must(t, append([]string{"policies", "set", "core", "60 per 1h"}, strings.Fields(c.args)...)...)
+		p, err := store.FindPolicy(t.Context(), "core")
+		if err != nil || p == nil {
+			t.Fatal(p, err)
+		}
+		if got := fmt.Sprintf("%v %s of %s until %d", p.Unit, p.Parent, p.ParentKey, p.Until.Year()); got != c.want {
+			t.Errorf("policies set core with %q: %s; want %s", c.args, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"9 per 1h", "-parent-key=acme", "-owner=sales", "-reason=paid", "-until=2090-01-02T03:04:05Z"}, "9 per 1h; parent acme until 2090, sales: paid"},
+		{[]string{"-parent-key=globex"}, "9 per 1h; parent globex until 2090, sales: paid"},
+		{[]string{"-parent-key=acme", "-owner=ops", "-reason=moved", "-until=2091-01-02T03:04:05Z"}, "9 per 1h; parent acme until 2091, ops: moved"},
+		{[]string{"-blocked"}, "blocked; parent acme until 1, ops: "},
+		{[]string{"-unlimited", "-parent-key="}, "unlimited until 1, ops: "},
+	} {
+		must(t, append([]string{"overrides", "set", "core", "bob"}, c.args...)...)
+		v, err := store.Find(t.Context(), "core", "bob")
+		if err != nil || v == nil {
+			t.Fatal(v, err)
+		}
+		if got := fmt.Sprintf("%s until %d, %s: %s", holds(v), v.Until.Year(), v.Owner, v.Reason); got != c.want {
+			t.Errorf("overrides set core bob with %q: %s; want %s", c.args, got, c.want)
+		}
+	}
+	// What is stored and not valid is mended, or removed.
+	for field, value := range map[string]string{"core": "{", "team": `{"limits": []}`} {
+		if err := client.HSet(t.Context(), "{"+redispolicies.DefaultPrefix+"}:policies", field, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, "policies", "set", "core", "60 per 1h")
+	must(t, "policies", "remove", "team")
+	if lines := must(t, "policies"); len(lines) != 4 {
+		t.Errorf("policies: %q", lines)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
 )
 
 // server is one server of a Store.
@@ -74,6 +75,19 @@ func (s *server) write(ctx context.Context, keys []string, base version, drawn s
 func (s *server) find(ctx context.Context, policy, key string) (*policies.Override, error) {
 	text, err := s.client.HGet(ctx, s.key("overrides"), fieldOf(policy, key)).Result()
 	return found(policy, key, text, err)
+}
+
+// findPolicy returns the policy of that name, or nil if there is none.
+func (s *server) findPolicy(ctx context.Context, name string) (*quota.Policy, error) {
+	pipe := s.client.Pipeline()
+	text, parent := pipe.HGet(ctx, s.key("policies"), name), pipe.HGet(ctx, s.key("parents"), name)
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("redispolicies: %w", err)
+	}
+	if text.Err() != nil {
+		return nil, nil
+	}
+	return parsePolicy(name, text.Val(), parent.Val())
 }
 
 // findAt is find for decisions under a version that this server may have lost: it is an error

@@ -201,6 +201,15 @@ func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Overr
 	})
 }
 
+// FindPolicy returns the policy of that name, or nil if there is none. What is there and not
+// valid, written by other means, comes with an error that wraps quota.ErrInvalid.
+func (s *Store) FindPolicy(ctx context.Context, name string) (p *quota.Policy, err error) {
+	return p, s.reading(ctx, func(at *server, _ version) (err error) {
+		p, err = at.findPolicy(ctx, name)
+		return err
+	})
+}
+
 // Read returns the policies, and the number of their version. Changes that are made
 // meanwhile may be among them.
 func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {

@@ -238,6 +238,16 @@ func testReadAndFind(t *testing.T, at place) {
 	if got, err := store.Find(t.Context(), "core", o.Key); err != nil || !same(got) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if got, err := store.FindPolicy(t.Context(), "core"); err != nil || got == nil || got.Name != "core" || !slices.Equal(got.Limits, p.Limits) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{under("child", "core", "acme\n")}})
+	if got, err := store.FindPolicy(t.Context(), "child"); err != nil || got == nil || got.Parent != "core" || got.ParentKey != "acme\n" {
+		t.Errorf("%+v, %v; want the parent, too", got, err)
+	}
+	if got, err := store.FindPolicy(t.Context(), "none"); got != nil || err != nil {
+		t.Errorf("%+v, %v; want none", got, err)
+	}
 	n := 0
 	if err := store.Overrides(t.Context(), func(got policies.Override) bool { n++; return same(&got) }); err != nil || n != 1 {
 		t.Errorf("%d overrides, %v", n, err)
