@@ -4,7 +4,6 @@ package files
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -20,6 +19,9 @@ const Every = 250 * time.Millisecond
 // maxBytes bounds a file.
 const maxBytes = 8 << 20
 
+// maxReads is how often a directory that is changing is read in one look.
+const maxReads = 10
+
 // Watcher reads all files of a directory and its subdirectories, again whenever one has
 // changed. It follows symbolic links, also of the directory, so a swap of one is a change: a
 // ConfigMap of Kubernetes is one. What begins with ".." is left out, because a ConfigMap has
@@ -33,8 +35,17 @@ type Watcher struct {
 	Changed func(files map[string][]byte, err error)
 
 	looked bool
-	text   map[string][]byte // as of the last look, with
-	wrong  string            // the error of it
+	last   read // as of the last look
+}
+
+// read is what was read of a directory, or what was wrong with it.
+type read struct {
+	text map[string][]byte
+	err  error
+}
+
+func (r *read) same(o *read) bool {
+	return fmt.Sprint(r.err) == fmt.Sprint(o.err) && maps.EqualFunc(r.text, o.text, bytes.Equal)
 }
 
 // Watch looks at the directory until ctx is done. Changed has been called when it begins to
@@ -55,29 +66,31 @@ func (w *Watcher) Watch(ctx context.Context) {
 
 // Look looks at the directory once. It reads all, which takes some milliseconds for five megabytes:
 // by their times, files that are written twice within a tick of a file system's clock are the same.
+// What has changed is read again until it is the same twice, because of files that are swapped
+// meanwhile some are missing, or of another version.
 func (w *Watcher) Look() {
-	text, err := w.read()
-	wrong := ""
-	if err != nil {
-		text, wrong = nil, err.Error()
+	is := w.read()
+	settled := w.looked && is.same(&w.last)
+	for i := 0; i < maxReads && !settled; i++ {
+		was := is
+		is = w.read()
+		settled = is.same(&was)
 	}
-	if w.looked && wrong == w.wrong && maps.EqualFunc(text, w.text, bytes.Equal) {
+	if w.looked && (!settled || is.same(&w.last)) {
 		return
 	}
-	w.looked, w.text, w.wrong = true, text, wrong
-	w.Changed(text, err)
+	w.looked, w.last = true, is
+	w.Changed(is.text, is.err)
 }
 
-func (w *Watcher) read() (map[string][]byte, error) {
+func (w *Watcher) read() read {
 	root, err := filepath.EvalSymlinks(w.Dir)
 	if err != nil {
-		return nil, err
+		return read{err: err}
 	}
 	all := make(map[string][]byte)
-	return all, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
-		case err != nil && path != root && errors.Is(err, fs.ErrNotExist):
-			return nil // it was there a moment ago
 		case err != nil || path == root:
 			return err
 		case strings.HasPrefix(d.Name(), "..") || w.IgnoreDotFiles && strings.HasPrefix(d.Name(), "."):
@@ -88,7 +101,7 @@ func (w *Watcher) read() (map[string][]byte, error) {
 		}
 		info, err := os.Stat(path)
 		if err != nil || !info.Mode().IsRegular() {
-			return nil // a link to nothing, or a directory, which is walked by itself
+			return err // or nil for a directory, which is walked by itself
 		}
 		if info.Size() > maxBytes {
 			return fmt.Errorf("%s has more than %d bytes", path, maxBytes)
@@ -98,5 +111,8 @@ func (w *Watcher) read() (map[string][]byte, error) {
 			all[name], err = os.ReadFile(path)
 		}
 		return err
-	})
+	}); err != nil {
+		return read{err: err}
+	}
+	return read{text: all}
 }

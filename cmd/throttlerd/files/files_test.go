@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,6 +81,54 @@ func TestConfigMap(t *testing.T) {
 	link("..2", filepath.Join(dir, "..data"))
 	is(t, look, "map[a.yaml:2]")
 	is(t, look, "no change")
+}
+
+// What a swap takes away while it is looked at is not gone: without files there is no limit.
+func TestSwapsWhileLooking(t *testing.T) {
+	dir := t.TempDir()
+	const versions = 100
+	of := func(version int) string { return filepath.Join(dir, fmt.Sprint("..", version)) }
+	for i := range versions + 1 {
+		write(t, filepath.Join(of(i), "a.yaml"), fmt.Sprint(i))
+		write(t, filepath.Join(of(i), "b.yaml"), fmt.Sprint(i))
+	}
+	swap := func(version int) error {
+		at := filepath.Join(dir, "..data")
+		return errors.Join(os.Symlink(of(version), at+".new"), os.Rename(at+".new", at))
+	}
+	if err := errors.Join(swap(0), os.Symlink("..data/a.yaml", filepath.Join(dir, "a.yaml")), os.Symlink("..data/b.yaml", filepath.Join(dir, "b.yaml"))); err != nil {
+		t.Fatal(err)
+	}
+	var last string
+	w := &Watcher{Dir: dir, Changed: func(files map[string][]byte, err error) {
+		if last = string(files["a.yaml"]); err != nil || last == "" || last != string(files["b.yaml"]) {
+			t.Errorf("%s, %v", files, err)
+		}
+	}}
+	w.Look()
+	swapped := make(chan struct{})
+	go func() {
+		defer close(swapped)
+		for i := range versions {
+			if err := errors.Join(swap(i+1), os.RemoveAll(of(i))); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for done := false; !done; w.Look() {
+		select {
+		case <-swapped:
+			done = true
+		default:
+		}
+	}
+	if last != fmt.Sprint(versions) {
+		t.Errorf("the last version is %s; want %d", last, versions)
+	}
+	if err := os.RemoveAll(of(versions)); err != nil {
+		t.Fatal(err)
+	}
+	is(t, watched(dir, false), "error") // links to nothing
 }
 
 // The whole directory is a link to a version, as envoyproxy/ratelimit's documentation has it.
