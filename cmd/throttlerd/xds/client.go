@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
@@ -109,24 +112,27 @@ func (c *Client) stream(ctx context.Context) error {
 	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: c.node(), TypeUrl: TypeURL}); err != nil {
 		return err
 	}
-	var inForce, refused string // versions on this stream
-	var wrong error             // with the one that was refused last
+	var inForce string                         // version on this stream
+	var refused *discoveryv3.DiscoveryResponse // the last one, if it was refused, with
+	var wrong error                            // what is wrong with it
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		version := resp.GetVersionInfo()
-		if wrong != nil && version == refused {
+		again := wrong != nil && resp.GetVersionInfo() == refused.GetVersionInfo()
+		if again {
 			// A server that answers a NACK with the same version would be asked at once again,
 			// and again.
 			if err := pause(ctx, againAfter); err != nil {
 				return err
 			}
-		} else if wrong = c.apply(parse(resp)); wrong != nil {
-			refused = version
-		} else {
-			inForce = version
+		}
+		if !again || !sameResources(resp, refused) {
+			wrong = c.apply(parse(resp))
+		}
+		if refused = resp; wrong == nil {
+			inForce = resp.GetVersionInfo()
 		}
 		answer := &discoveryv3.DiscoveryRequest{Node: c.node(), TypeUrl: TypeURL, ResponseNonce: resp.GetNonce(), VersionInfo: inForce}
 		if wrong != nil {
@@ -136,6 +142,10 @@ func (c *Client) stream(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+func sameResources(a, b *discoveryv3.DiscoveryResponse) bool {
+	return a.GetTypeUrl() == b.GetTypeUrl() && slices.EqualFunc(a.GetResources(), b.GetResources(), func(a, b *anypb.Any) bool { return proto.Equal(a, b) })
 }
 
 // againAfter is how long a version that is refused again waits for its answer.

@@ -89,6 +89,10 @@ func TestGarbage(t *testing.T) {
 		{response(t, "8", xds.TypeURL, good, of("e", limit("", rlsconfv3.RateLimitUnit_DAY), limit("a", 255), limit("a", -5))), "e: descriptors[0].key is wrong"},
 		{response(t, "9", xds.TypeURL, of("e", limit("a", 255))), "e: descriptors[0].rate_limit.unit is wrong"},
 		{response(t, "10", xds.TypeURL, of("e", nil, &rlsconfv3.RateLimitDescriptor{})), "e: descriptors[0].key is wrong"},
+		{response(t, "10", xds.TypeURL, of("e", limit("", rlsconfv3.RateLimitUnit_DAY))), "e: descriptors[0].key is wrong"},
+		{response(t, "10", xds.TypeURL, good), ""}, // what was wrong may be right under the same version
+		{response(t, "11", xds.TypeURL, ""), "domain is wrong"},
+		{response(t, "11", xds.TypeURL, ""), "domain is wrong"}, // and what is the same is not looked at again
 		{response(t, "", xds.TypeURL, good), ""},
 	}
 	server := &scripted{responses: make(chan *discoveryv3.DiscoveryResponse), answers: make(chan *discoveryv3.DiscoveryRequest)}
@@ -103,7 +107,9 @@ func TestGarbage(t *testing.T) {
 	defer g.Stop()
 
 	var current atomic.Pointer[descriptors.Set]
+	var applied atomic.Int64
 	c, err := xds.NewClient(settings.XDS{ServerURL: l.Addr().String(), BackoffInitial: time.Second, BackoffMax: time.Second}, slog.New(slog.DiscardHandler), func(all []*envoyfile.File, err error) error {
+		applied.Add(1)
 		var next *descriptors.Set
 		if err == nil {
 			next, err = descriptors.New(all, false, current.Load())
@@ -134,5 +140,8 @@ func TestGarbage(t *testing.T) {
 		if set := current.Load(); len(set.Rules()) != 1 || set.Rules()[0].Path != "d.a" {
 			t.Errorf("version %s: the rules are %v", s.resp.GetVersionInfo(), set.Rules())
 		}
+	}
+	if n := int(applied.Load()); n != len(steps)-1 {
+		t.Errorf("%d responses were looked at; want all of %d but one", n, len(steps))
 	}
 }
