@@ -112,7 +112,8 @@ type Modes struct {
 	Agree time.Duration
 
 	// Leased configures the leases of the store. Its Leases must be nil: the policies
-	// whose mode is Leased have them. If Leased is nil, no policy can be leased.
+	// whose mode is Leased have them. If Leased is nil, no policy can be leased. With it,
+	// Options.Refusals should be set: a key without units to lease asks the store each time.
 	Leased *leased.Options
 
 	// Synced has what syncs need. If nil, no policy can be synced.

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/wrap/refusals"
 )
 
 // Two processes share a quota of 100, and ask the store 20 times for 300 decisions.
@@ -24,7 +25,12 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		t := throttler.New(backend, &throttler.Options{Clock: now})
+		front, err := refusals.New(backend, nil) // the last 200 are refused
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		t := throttler.New(front, &throttler.Options{Clock: now})
 		for range 150 {
 			d, err := t.Take(context.Background(), core.Charge("alice"))
 			if err != nil {

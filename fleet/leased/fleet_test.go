@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/wrap/refusals"
 )
 
 // t0 is where clocks start.
@@ -42,7 +43,11 @@ func newFleet(t *testing.T, n int, o leased.Options) *fleet {
 
 func (f *fleet) start() *process {
 	b := open(f, f.store, &f.options)
-	return &process{b, throttler.New(b, &throttler.Options{Clock: f.clock})}
+	front, err := refusals.New(b, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return &process{b, throttler.New(front, &throttler.Options{Clock: f.clock})}
 }
 
 // loads are ways to spread requests over processes.

@@ -31,3 +31,10 @@ func TestSequentialLongKeysAreNotKept(t *testing.T) {
 	}
 	runtime.KeepAlive(b)
 }
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

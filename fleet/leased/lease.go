@@ -25,13 +25,8 @@ type lease struct {
 	lastAsk      int64    // ms
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
+	refused      bool     // the other backend's last answer was
 	tally        tally
-
-	// refused answers takes of refusedCost, from refusedAt on and before refusedUntil.
-	refused                 []driver.Result
-	refusedCost             int64
-	refusedAt, refusedUntil int64 // ms
-	again                   int64 // ms, of the last refusal
 
 	d driver.Decision
 }
@@ -87,14 +82,8 @@ func (r *renewal) failed() bool {
 }
 
 // canSpend reports whether to answer r from the lease. The last unit is not spent
-// before the next lease has been asked for, unless there is none: the client would
-// read that nothing remains.
-func (l *lease) canSpend(now, cost int64) bool {
-	if l.held < cost || now < l.since {
-		return false
-	}
-	return l.held > cost || now < l.refusedUntil
-}
+// before the next lease has been asked for: the client would read that nothing remains.
+func (l *lease) canSpend(now, cost int64) bool { return l.held > cost && now >= l.since }
 
 // canAnswer reports whether l holds enough for a take that has asked for more in vain.
 func (l *lease) canAnswer(now, cost int64) bool { return l.held >= cost && now < l.until }
@@ -144,41 +133,6 @@ func (l *lease) grant(d *driver.Decision) {
 		l.until = min(l.until, result.ResetAt)
 	}
 	l.since = d.Request.Now
-	l.refusedUntil = 0
-}
-
-// refuse notes d, a take of cost that was refused. It is repeated for at least again ms.
-func (l *lease) refuse(d *driver.Decision, cost, again int64) {
-	now := d.Request.Now
-	if l.refusedUntil > 0 && now < l.refusedAt+4*l.again {
-		again = min(2*l.again, 10*again)
-	}
-	until := now + again
-	for _, result := range d.Results() {
-		if result.ResetAt > now { // else nothing counts, and it is the instant of the answer
-			until = min(until, result.ResetAt)
-		}
-	}
-	l.refused, l.refusedCost, l.refusedAt, l.refusedUntil, l.again = slices.Clone(d.Results()), cost, now, until, again
-	l.free = free(d)
-}
-
-// refuses reports whether r, of that cost, is refused from memory.
-func (l *lease) refuses(r *driver.Request, cost int64) bool {
-	return cost == l.refusedCost && r.Now >= l.refusedAt && r.Now < l.refusedUntil && l.held < cost
-}
-
-// refuseAgain returns the last refusal as the decision about r.
-func (l *lease) refuseAgain(r *driver.Request) driver.Decision {
-	d := driver.NewDecision(*r)
-	results := d.Results()
-	copy(results, l.refused)
-	for i := range results {
-		if results[i].ResetAt <= l.refusedAt {
-			results[i].ResetAt = r.Now
-		}
-	}
-	return d
 }
 
 // drop forgets what l holds, and returns the settlement that gives it back.

@@ -215,7 +215,7 @@ func TestProcessesShareAQuota(t *testing.T) {
 	quota := &throttler.Policy{Name: "quota", Limits: []throttler.Limit{{Quota: 3000, Window: time.Hour}}}
 	var all sync.WaitGroup
 	for range 4 {
-		b := open(t, store, &leased.Options{Ahead: 20 * time.Millisecond, Again: time.Millisecond})
+		b := open(t, store, &leased.Options{Ahead: 20 * time.Millisecond})
 		th := throttler.New(b, nil)
 		for g := range 8 {
 			all.Go(func() {
@@ -264,7 +264,7 @@ func TestKeysAreBounded(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	for _, o := range []leased.Options{
-		{Ahead: time.Millisecond}, {Ahead: time.Hour}, {Ahead: -1}, {Again: -1}, {Again: time.Hour}, {Busy: -1}, {MaxKeys: -1}, {MaxKeys: 63},
+		{Ahead: time.Millisecond}, {Ahead: time.Hour}, {Ahead: -1}, {Busy: -1}, {MaxKeys: -1}, {MaxKeys: 63},
 	} {
 		if b, err := leased.New(memorybackend.NewDefault(), &o); !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("New(%+v): %v, %v; want an error that wraps ErrInvalid", o, b, err)

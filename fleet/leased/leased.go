@@ -39,9 +39,11 @@
 // takes the next one first. The reset time is the window's, and exact. The limit that
 // binds is the one that has least left by the other backend's last answer.
 //
-// A refusal is repeated from memory for [Options.Again], and longer if the same follows,
-// up to ten times as long or the end of a window. By then, other processes may have given
-// units back. It reports limits that did not refuse as they were.
+// # Refusals
+//
+// A key that has used up its quota has no units to lease, and each take of it asks the other
+// backend. Put wrap/refusals in front, which repeats a refusal from memory: by default for a
+// second, or until the window ends.
 package leased
 
 import (
@@ -65,7 +67,6 @@ import (
 // Defaults of Options.
 const (
 	DefaultAhead   = time.Second
-	DefaultAgain   = 100 * time.Millisecond
 	DefaultBusy    = 10
 	DefaultMaxKeys = 1 << 16
 )
@@ -76,11 +77,6 @@ type Options struct {
 	// for a quarter of it gives its lease back. Whole milliseconds, from 10 ms to a
 	// minute. If zero, DefaultAhead.
 	Ahead time.Duration
-
-	// Again is how long a refusal is repeated from memory before the other backend
-	// is asked again. It doubles with each refusal, up to ten times. Whole
-	// milliseconds. If zero, DefaultAgain.
-	Again time.Duration
 
 	// Busy is how many units a key must ask for within a second before it is
 	// leased any. If zero, DefaultBusy.
@@ -106,7 +102,6 @@ type Options struct {
 type Backend struct {
 	wrapped driver.Backend
 	ahead   int64 // ms
-	again   int64 // ms
 	busy    int64
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
@@ -139,7 +134,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	}
 	b := &Backend{
 		wrapped: backend, clock: o.Clock, names: keyed.NewHasher(),
-		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
+		ahead: o.Ahead.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.stripes {
 		b.stripes[i].Most, b.stripes[i].holding = o.MaxKeys/keyed.Stripes, make(map[*lease]struct{})
@@ -153,14 +148,11 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 
 // complete fills in the defaults, and returns what is wrong with o.
 func (o *Options) complete() error {
-	o.Ahead, o.Again = cmp.Or(o.Ahead, DefaultAhead), cmp.Or(o.Again, DefaultAgain)
-	o.Busy, o.MaxKeys = cmp.Or(o.Busy, DefaultBusy), cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.Ahead, o.Busy, o.MaxKeys = cmp.Or(o.Ahead, DefaultAhead), cmp.Or(o.Busy, DefaultBusy), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	switch {
 	case o.Ahead < 10*time.Millisecond || o.Ahead > time.Minute || o.Ahead%time.Millisecond != 0:
 		return invalid.Errorf("leased: Ahead is %v; it must be whole milliseconds from 10ms to 1m, or 0 for %v", o.Ahead, DefaultAhead)
-	case o.Again < time.Millisecond || o.Again > time.Minute || o.Again%time.Millisecond != 0:
-		return invalid.Errorf("leased: Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
 	case o.Busy < 1:
 		return invalid.Errorf("leased: Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
 	case o.MaxKeys < keyed.Stripes:
@@ -227,18 +219,16 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.refuses(&r, cost):
-			d := l.refuseAgain(&r)
-			s.local++
+		case l.held < cost && l.refused && (l.renewal != nil || l.tally.lost == 0):
 			s.mu.Unlock()
-			return d, nil
+			return b.askAside(ctx, s, l, r)
 		case l.renewal != nil:
 			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
 		case l.held < cost && l.demand.perSecond(r.Now) < b.busy && l.tally.lost == 0:
 			s.mu.Unlock()
-			return b.ask(ctx, r)
+			return b.askAside(ctx, s, l, r)
 		default:
 			return b.renew(ctx, s, l, r, cost)
 		}
@@ -290,6 +280,17 @@ func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, e
 	return d, err
 }
 
+// askAside asks the other backend about r alone, and notes what is free for a lease of l.
+func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Request) (driver.Decision, error) {
+	d, err := b.ask(ctx, r)
+	if err == nil && !d.Degraded {
+		s.mu.Lock()
+		l.free, l.refused = free(&d), !d.Allowed
+		s.mu.Unlock()
+	}
+	return d, err
+}
+
 // renew takes a lease for l, and answers r from it. It is called with the stripe's lock
 // held, and releases it. Other takes of the key wait meanwhile.
 func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
@@ -315,7 +316,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	case l.limits != b.limitsOf(r.Charges()): // they have changed meanwhile
 		return b.answerAside(s, &r, d, cost), nil
 	default:
-		b.learn(s, l, &d, total, units, cost)
+		b.learn(s, l, &d, total, units)
 		if d.Allowed {
 			return l.answer(&r, &d, cost), nil
 		}
@@ -341,7 +342,7 @@ func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.
 }
 
 // learn takes in d, a take of units for l, after which the tally has that total.
-func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, cost int64) {
+func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units int64) {
 	if !d.Allowed {
 		units = 0
 	}
@@ -354,8 +355,9 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, c
 		}
 		l.grant(d)
 	} else {
-		l.refuse(d, cost, b.again)
+		l.free = free(d)
 	}
+	l.refused = !d.Allowed
 	l.held += found
 	s.holding[l] = struct{}{}
 }

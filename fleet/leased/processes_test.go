@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/wrap/refusals"
 )
 
 var (
@@ -73,7 +74,11 @@ func work(text string, stdout io.Writer) {
 	}
 	write := func(n int64) { _ = binary.Write(stdout, binary.LittleEndian, n) }
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
-	th := throttler.New(b, nil)
+	front, err := refusals.New(b, nil)
+	if err != nil {
+		panic(err)
+	}
+	th := throttler.New(front, nil)
 	next, random := j.Begin, rand.New(rand.NewPCG(testseed.Value(), j.Process))
 	if now := time.Now(); now.After(next) { // one that takes the place of a killed one
 		next = now

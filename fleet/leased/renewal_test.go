@@ -3,8 +3,6 @@ package leased_test
 import (
 	"context"
 	"errors"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -281,29 +279,44 @@ func TestWaitersOfARenewalWithoutTime(t *testing.T) {
 	}
 }
 
-// What is kept of a refusal is not the caller's memory.
-func TestRefusalsKeepNoKeys(t *testing.T) {
-	one := &throttler.Policy{Name: "one", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
-	b := open(t, memorybackend.NewDefault(), &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
-	before := heap()
-	for i := range 64 {
-		body := strings.Repeat(string(rune('0'+i)), 1<<20)
-		r := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: one, Key: body[:8], Partition: body[:8], Cost: 1})
-		for range 2 {
-			if _, err := b.Take(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+// A key that has used up its quota has nothing to lease: its takes ask as they come, and none
+// waits for another. With the next window it is leased again.
+func TestRefusedTakesDoNotWaitForEachOther(t *testing.T) {
+	few := &throttler.Policy{Name: "few", Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}}
+	store := &gated{Backend: memorybackend.NewDefault()}
+	b := open(t, store, &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
+	for i := range 21 {
+		if d, err := b.Take(t.Context(), request(few, t0)); err != nil || d.Allowed != (i < 20) {
+			t.Fatalf("take %d: %v, %v", i, d, err)
 		}
 	}
-	if grown := heap() - before; grown > 16<<20 {
-		t.Errorf("%d MB are kept of 64 refused keys of 8 bytes", grown>>20)
+	held, first, second := store.hold(), make(chan bool, 1), make(chan bool, 1)
+	take := func(allowed chan<- bool) {
+		d, err := b.Take(context.Background(), request(few, t0))
+		allowed <- d.Allowed || err != nil
 	}
-	runtime.KeepAlive(b)
-}
-
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+	go take(first)
+	<-held
+	go take(second)
+	select {
+	case wrong := <-second:
+		if wrong {
+			t.Error("the second take is not refused")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the second take waits for the first")
+	}
+	close(store.gate)
+	if <-first {
+		t.Error("the first take is not refused")
+	}
+	before := b.Stats()
+	for range 10 {
+		if d, err := b.Take(t.Context(), request(few, t0.Add(time.Minute))); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if after := b.Stats(); after.Local == before.Local {
+		t.Errorf("in the next window, %+v after %+v; want decisions from a lease", after, before)
+	}
 }
