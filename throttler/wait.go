@@ -10,7 +10,6 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
@@ -82,27 +81,17 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// lookAgain is how often a call that waits looks whether other limits are in force.
-const lookAgain = time.Second
+// askAgain is how long a call waits at most before it asks again: other limits may be in
+// force, a block may be over, and a refund may have made room.
+const askAgain = time.Second
 
-// untilNext returns when c is to ask: when the last answer said or, if other limits are in
-// force by then, at once.
+// untilNext returns when c is to ask: when the last answer said, and after askAgain at the latest.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
-	for {
-		at, under, woken := t.lines.next(c)
-		again := t.clock.Now().Add(lookAgain)
-		if t.policies == nil || !at.After(again) {
-			return woken, sleep(ctx, t.clock, at, woken)
-		}
-		if err := sleep(ctx, t.clock, again, woken); err != nil {
-			return nil, err
-		}
-		var r driver.Request
-		made, _, err := t.resolve(ctx, &r, c.charges)
-		if err != nil || !under.are(termsOf(&r, made)) {
-			return t.lines.wake(c.line), nil
-		}
+	at, woken := t.lines.next(c)
+	if again := t.clock.Now().Add(askAgain); again.Before(at) {
+		at = again
 	}
+	return woken, sleep(ctx, t.clock, at, woken)
 }
 
 // tooEarly returns an error if ctx's deadline is before at, or at is never.

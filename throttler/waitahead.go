@@ -27,26 +27,6 @@ type answer struct {
 	next   time.Time     // when to ask again
 	behind time.Time     // when charges behind these can start, at the earliest
 	step   time.Duration // by how much those behind start later, each
-	under  terms         // by which it was made
-}
-
-// terms are what is in force for charges.
-type terms struct {
-	charges []Charge
-	blocked time.Time // until when they are, or zero
-}
-
-func termsOf(r *driver.Request, made *decision.Decision) terms {
-	if made != nil {
-		return terms{made.Charges(), made.RetryAt()}
-	}
-	return terms{charges: r.Charges()}
-}
-
-func (t terms) are(o terms) bool {
-	return t.blocked.Equal(o.blocked) && slices.EqualFunc(t.charges, o.charges, func(a, b Charge) bool {
-		return a.Key == b.Key && a.Partition == b.Partition && a.Cost == b.Cost && a.Policy.Name == b.Policy.Name && alike(a.Policy, b.Policy)
-	})
 }
 
 // takeAhead takes charges that may start until ctx ends, for so many calls if they count in
@@ -57,7 +37,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	if err != nil {
 		return a, err
 	}
-	a.calls, a.under = 1, termsOf(&r, made)
+	a.calls = 1
 	if made != nil {
 		a.Decision = Decision{*made, tookNothing}
 		a.start = later(a.RetryAt(), a.At())

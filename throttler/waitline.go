@@ -25,13 +25,12 @@ type line struct {
 	queue []*call // for their turns
 
 	next  time.Time     // when to ask: no earlier answer would be yes
-	under terms         // as long as these are in force
 	start time.Time     // before which the first of the queue does not start
 	step  time.Duration // by which each of it starts later than the one in front, at least
 
 	paused time.Time // before which none starts, also of those that have a start
 
-	woken chan struct{} // closed by a reset, which ends a pause and makes room, and by other limits
+	woken chan struct{} // closed by a reset, which ends a pause and makes room
 }
 
 // call is a call of Wait.
@@ -151,7 +150,7 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	if l.woken != woken {
 		return
 	}
-	l.next, l.under, l.start, l.step = a.next, a.under, a.behind, a.step
+	l.next, l.start, l.step = a.next, a.behind, a.step
 	inTime := l.queue[:0]
 	for _, c := range l.queue {
 		if c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime))); c.err != nil {
@@ -173,27 +172,15 @@ func (all *lines) pause(charges []Charge, until time.Time) {
 	}
 }
 
-// reset notes that the counts of charges have nothing.
+// reset notes that the counts of charges have nothing: calls ask at once.
 func (all *lines) reset(charges []Charge) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if l := all.named[nameOf(charges)]; l != nil {
-		l.wake()
-		l.paused = time.Time{}
+		close(l.woken)
+		l.woken = make(chan struct{})
+		l.next, l.start, l.paused = time.Time{}, time.Time{}, time.Time{}
 	}
-}
-
-// wake has the calls of l ask at once. It returns what next does then.
-func (all *lines) wake(l *line) (woken <-chan struct{}) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	l.wake()
-	return l.woken
-}
-
-func (l *line) wake() {
-	close(l.woken)
-	l.woken, l.next, l.start = make(chan struct{}), time.Time{}, time.Time{}
 }
 
 // pausedUntil returns until when c's line is paused, zero if it is not, and a channel that is
@@ -210,12 +197,11 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 // startOf returns when call i of the queue starts, at the earliest.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
-// next returns when c is to ask in its turn, while what holds is the same, and a channel that
-// is closed if it can ask now.
-func (all *lines) next(c *call) (at time.Time, under terms, woken <-chan struct{}) {
+// next returns when c is to ask in its turn, and a channel that is closed if it can ask before.
+func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	return c.next, c.under, c.woken
+	return c.next, c.woken
 }
 
 // nameOf names the counts of charges.
