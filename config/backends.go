@@ -55,11 +55,11 @@ func (*memcachedServer) long(node *yaml.Node) *yaml.Node {
 
 type memcachedServers []memcachedServer
 
-func (all memcachedServers) check(r *reader, path string) {
+func (all memcachedServers) check(r *reader, p *place) {
 	for i := range all {
 		all[i].Name = cmp.Or(all[i].Name, string(all[i].Address))
 	}
-	r.distinct(path, "", len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their server by it")
+	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their server by it")
 }
 
 // refusalCache is true, false, or the policies that opt out.
@@ -86,11 +86,11 @@ func (c *Config) refusals(r *reader) {
 	unsure := len(r.problems) > 0 // a policy that seems to be missing may be the one that is wrong
 	for i, name := range cache.Except {
 		if c.Policies[name] == nil && !unsure {
-			r.mustBe(item("refusal_cache.except", i), "the name of a policy, such as core")
+			r.mustBe(r.at("refusal_cache", "except").item(i), "the name of a policy, such as core")
 		}
 	}
-	if !saves && !cache.off && !r.wrong["refusal_cache"] {
-		r.problem("refusal_cache", "refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend")
+	if !saves && !cache.off && !r.at("refusal_cache").wrong {
+		r.problem(r.at("refusal_cache"), "refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend")
 	}
 }
 
@@ -130,25 +130,25 @@ func (c *Config) remote() bool { return c.Backend != memoryName || c.keys.Flags.
 // choose from, and nothing else.
 func (c *Config) backends(r *reader) {
 	if c.keys.Shadow == sharesName {
-		r.mustBe("shadow", "memory, redis, redis-resharded or memcached")
+		r.mustBe(r.at("shadow"), "memory, redis, redis-resharded or memcached")
 	}
-	for _, at := range []string{"backend", "shadow", "flags", "redis", "memcached", "shares"} {
-		if r.wrong[at] {
+	for _, key := range []string{"backend", "shadow", "flags", "redis", "memcached", "shares"} {
+		if r.at(key).wrong {
 			return // what seems to be missing may be what is wrong
 		}
 	}
 	names := c.names()
 	switch {
-	case !c.isThere(r, c.Backend, "backend"), c.keys.Shadow != "" && !c.isThere(r, string(c.keys.Shadow), "shadow"):
+	case !c.isThere(r, c.Backend, r.at("backend")), c.keys.Shadow != "" && !c.isThere(r, string(c.keys.Shadow), r.at("shadow")):
 	case c.keys.Flags.name != "" && slices.Contains(names, sharesName):
-		r.problem("flags", "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
+		r.problem(r.at("flags"), "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.keys.Flags.name != "" && len(names) == 1:
-		r.problem("flags", "flags is set, but there is no backend other than %s to move clients to; set redis or memcached", c.Backend)
+		r.problem(r.at("flags"), "flags is set, but there is no backend other than %s to move clients to; set redis or memcached", c.Backend)
 	case c.keys.Flags.name == "":
 		for _, name := range names[1:] {
 			if name != string(c.keys.Shadow) {
 				section, _, _ := strings.Cut(name, "-")
-				r.problem(section, "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
+				r.problem(r.at(section), "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func (c *Config) backends(r *reader) {
 
 // isThere reports whether the backend of that name has a server. If not, it adds a
 // problem, to the list that should have one, or where the name is.
-func (c *Config) isThere(r *reader, name, named string) bool {
+func (c *Config) isThere(r *reader, name string, named *place) bool {
 	if c.size(name) > 0 {
 		return true
 	}
@@ -166,8 +166,8 @@ func (c *Config) isThere(r *reader, name, named string) bool {
 		memcachedName: {"memcached.servers", "one server, such as 127.0.0.1:11211"},
 		sharesName:    {"shares", "self, members and key_file"},
 	}[name]
-	if r.has(need.list) {
-		named = need.list
+	if list := r.find(need.list); list.has() {
+		named = list
 	}
 	r.problem(named, "%s is empty; the %s backend needs at least %s", need.list, name, need.least)
 	return false

@@ -154,7 +154,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 	if c.options.Program != nil {
 		all = fieldsOf(reflect.ValueOf(c.options.Program).Elem())
 	}
-	r.top(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top)
+	r.read(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top)
 	c.complete(r)
 	r.checkProgram(c.options.Program)
 	if err := r.err(); err != nil {
@@ -174,7 +174,7 @@ func (c *Config) complete(r *reader) {
 	c.divisible(r)
 	c.modes(r)
 	c.policiesAt(r)
-	r.within("deadline", c.Deadline, time.Millisecond, 30*time.Second)
+	r.within(r.at("deadline"), c.Deadline, time.Millisecond, 30*time.Second)
 }
 
 // DryRun returns what a charge under the policy of that name is tried under in a dry run

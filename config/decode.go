@@ -24,20 +24,20 @@ type shortened interface {
 
 // checked is a value that has more to check, or to make of it, when it has been decoded.
 type checked interface {
-	check(r *reader, path string)
+	check(r *reader, p *place)
 }
 
-// decode sets v to what the file has at path. A text is for a type that has UnmarshalText,
+// decode sets v to what the file has at p. A text is for a type that has UnmarshalText,
 // a mapping for a struct, whose keys are its fields', or for a map, and a list for
 // a slice. A pointer is set to a new value. If the file has something else, decode adds a
 // problem; right says what it must be, and may be empty. Null is the same as leaving a
 // value out. What a configuration has no use for, and YAML has, is refused: an alias can
 // make a small file a huge one, a tag changes what a value is.
-func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
-	r.nodes[path] = node
+func (r *reader) decode(v reflect.Value, node *yaml.Node, p *place, right string) {
+	p.node = node
 	r.depth++
 	defer func() { r.depth-- }()
-	if !r.plain(node, path) || isNull(node) {
+	if !r.plain(node, p) || isNull(node) {
 		return
 	}
 	if v.Kind() == reflect.Pointer {
@@ -53,76 +53,76 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 		*t = *node
 		return
 	case *file:
-		t.read(r, node, path, right)
+		t.read(r, node, p, right)
 		return
 	case encoding.TextUnmarshaler:
 		if node.Kind == yaml.ScalarNode || v.Kind() == reflect.String || v.Kind() == reflect.Uint8 {
-			r.text(t, node, path, right)
+			r.text(t, node, p, right)
 			return
 		}
 	}
-	if c, ok := to.(checked); r.value(v, node, path, right) && ok {
-		c.check(r, path)
+	if c, ok := to.(checked); r.value(v, node, p, right) && ok {
+		c.check(r, p)
 	}
 }
 
 // value sets v to what a node of YAML has. It reports whether that is of the right form.
-func (r *reader) value(v reflect.Value, node *yaml.Node, path, right string) bool {
+func (r *reader) value(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	kind := v.Kind()
 	if kind == reflect.Struct {
-		return r.mapping(fieldsOf(v), node, path, right)
+		return r.mapping(fieldsOf(v), node, p, right)
 	}
 	if kind == reflect.Map {
-		return r.dictionary(v, node, path, right)
+		return r.dictionary(v, node, p, right)
 	}
 	if kind == reflect.Slice {
-		return r.list(v, node, path, right)
+		return r.list(v, node, p, right)
 	}
 	if must := setScalar(v, node.Value, right); must != "" { // Value is "" if it is no scalar
-		r.mustBe(path, must)
+		r.mustBe(p, must)
 		return false
 	}
 	return true
 }
 
 // dictionary sets the map v to the entries of a mapping. It reports whether node is one.
-func (r *reader) dictionary(v reflect.Value, node *yaml.Node, path, right string) bool {
+func (r *reader) dictionary(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	if node.Kind != yaml.MappingNode {
-		r.mustBe(path, cmp.Or(right, "a mapping"))
+		r.mustBe(p, cmp.Or(right, "a mapping"))
 		return false
 	}
 	v.Set(reflect.MakeMap(v.Type()))
-	r.entries(node, path, func(key string, at, value *yaml.Node) {
+	r.entries(node, p, func(key string, at, value *yaml.Node) {
 		k, e := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		r.decode(k, at, path+": a key", "")
-		r.decode(e, value, child(path, key), "")
+		r.decode(k, at, p.aKey(at), "")
+		r.decode(e, value, p.at(key), "")
 		v.SetMapIndex(k, e)
 	})
 	return true
 }
 
 // list sets the slice v to the items of a list. It reports whether node is one.
-func (r *reader) list(v reflect.Value, node *yaml.Node, path, right string) bool {
+func (r *reader) list(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	if node.Kind != yaml.SequenceNode {
-		r.mustBe(path, cmp.Or(right, "a list"))
+		r.mustBe(p, cmp.Or(right, "a list"))
 		return false
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(node.Content), len(node.Content)))
 	for i, n := range node.Content {
-		r.decode(v.Index(i), n, item(path, i), "")
+		r.decode(v.Index(i), n, p.item(i), "")
 	}
 	return true
 }
 
 // plain reports whether a node is neither an alias nor tagged, nor too deep.
-func (r *reader) plain(node *yaml.Node, path string) bool {
+func (r *reader) plain(node *yaml.Node, p *place) bool {
 	switch {
 	case node.Kind == yaml.AliasNode:
-		r.problem(path, "%s is the alias *%s; write the value itself", title(path), node.Value)
+		r.problem(p, "%v is the alias *%s; write the value itself", p, node.Value)
 	case node.Style&yaml.TaggedStyle != 0:
-		r.problem(path, "%s has the tag %s; leave the tag out", title(path), node.Tag)
+		r.problem(p, "%v has the tag %s; leave the tag out", p, node.Tag)
 	case r.depth > maxDepth:
-		r.problem(path, "%s is more than %d levels below the top of the file; leave it out", path, maxDepth)
+		r.problem(p, "%v is more than %d levels below the top of the file; leave it out", p, maxDepth)
 	default:
 		return true
 	}
@@ -131,23 +131,23 @@ func (r *reader) plain(node *yaml.Node, path string) bool {
 
 // text gives t the text of node. What t says that it must be is shown with its path and
 // value, and any other error after its path.
-func (r *reader) text(t encoding.TextUnmarshaler, node *yaml.Node, path, right string) {
+func (r *reader) text(t encoding.TextUnmarshaler, node *yaml.Node, p *place, right string) {
 	err := t.UnmarshalText([]byte(node.Value)) // "" if it is no scalar
 	if err == nil && node.Kind == yaml.ScalarNode {
 		return
 	}
 	if err == nil { // which takes "" as a text
-		r.mustBe(path, cmp.Or(right, "text"))
+		r.mustBe(p, cmp.Or(right, "text"))
 		return
 	}
 	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
 		right = cmp.Or(right, is)
 	}
 	if right != "" {
-		r.mustBe(path, right)
+		r.mustBe(p, right)
 		return
 	}
-	r.problem(path, "%s: %s", title(path), withoutPackage(err))
+	r.problem(p, "%v: %s", p, withoutPackage(err))
 }
 
 // withoutPackage returns the text of an error of weir without the name of its package.
@@ -192,39 +192,39 @@ func snakeCase(name string) string {
 	return s.String()
 }
 
-// top sets the fields to the values at the top of a file.
-func (r *reader) top(fields []field, node *yaml.Node) {
-	r.nodes[""] = node
-	if r.plain(node, "") {
-		r.mapping(fields, node, "", "")
+// read sets the fields to the values at the top of a file.
+func (r *reader) read(fields []field, node *yaml.Node) {
+	r.top.node = node
+	if r.plain(node, &r.top) {
+		r.mapping(fields, node, &r.top, "")
 	}
 }
 
 // mapping sets the fields to the values of a mapping, which has no other keys. It reports
 // whether node is one.
-func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bool {
+func (r *reader) mapping(fields []field, node *yaml.Node, p *place, right string) bool {
 	var keys []string
 	for _, f := range fields {
 		keys = append(keys, f.key)
 	}
 	if node.Kind != yaml.MappingNode {
-		r.mustBe(path, cmp.Or(right, "a mapping with "+strings.Join(keys, ", ")))
+		r.mustBe(p, cmp.Or(right, "a mapping with "+strings.Join(keys, ", ")))
 		return false
 	}
-	r.entries(node, path, func(key string, at, value *yaml.Node) {
+	r.entries(node, p, func(key string, at, value *yaml.Node) {
 		if i := slices.Index(keys, key); i >= 0 {
-			r.decode(fields[i].value, value, child(path, key), fields[i].right)
+			r.decode(fields[i].value, value, p.at(key), fields[i].right)
 			return
 		}
-		r.problemIn(at.Line, child(path, key), "unknown key %s; %s", spelled(key), didYouMean(key, keys, "the keys here are "+strings.Join(keys, ", ")))
+		r.problemIn(at.Line, p.at(key), "unknown key %s; %s", spelled(key), didYouMean(key, keys, "the keys here are "+strings.Join(keys, ", ")))
 	})
 	for _, f := range fields {
-		at := child(path, f.key)
+		at := p.at(f.key)
 		switch {
 		case !f.required:
-		case !r.has(at): // no value is the same as an empty one
+		case !at.has(): // no value is the same as an empty one
 			r.decode(f.value, &yaml.Node{Kind: yaml.ScalarNode, Line: node.Line}, at, f.right)
-		case f.value.Kind() == reflect.Slice && f.value.Len() == 0 && !r.wrong[at]:
+		case f.value.Kind() == reflect.Slice && f.value.Len() == 0 && !at.wrong:
 			r.mustBe(at, f.right)
 		}
 	}
@@ -232,11 +232,11 @@ func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bo
 }
 
 // entries calls do with the entries of a mapping, in their order.
-func (r *reader) entries(node *yaml.Node, path string, do func(key string, at, value *yaml.Node)) {
+func (r *reader) entries(node *yaml.Node, p *place, do func(key string, at, value *yaml.Node)) {
 	lines := make(map[string]int)
 	for i := 0; i+1 < len(node.Content); i += 2 {
-		at, aKey := node.Content[i], title(path)+": a key"
-		r.nodes[aKey] = at
+		at := node.Content[i]
+		aKey := p.aKey(at)
 		if !r.plain(at, aKey) {
 			continue
 		}
@@ -245,7 +245,7 @@ func (r *reader) entries(node *yaml.Node, path string, do func(key string, at, v
 			continue
 		}
 		if first, again := lines[at.Value]; again {
-			r.problemIn(at.Line, child(path, at.Value), "%s is set twice, first in line %d", child(path, at.Value), first)
+			r.problemIn(at.Line, p.at(at.Value), "%v is set twice, first in line %d", p.at(at.Value), first)
 			continue
 		}
 		lines[at.Value] = at.Line

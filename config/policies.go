@@ -110,7 +110,7 @@ func (c *Config) policies(r *reader) {
 		}
 	}
 	for _, name := range sorted(c.keys.Policies) {
-		at := child("policies", name)
+		at := r.at("policies", name)
 		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
 		p := c.keys.Policies[name]
 		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
@@ -124,7 +124,7 @@ func (c *Config) policies(r *reader) {
 		}
 	}
 	for _, name := range sorted(c.keys.DryRuns) {
-		at := child("dry_runs", name)
+		at := r.at("dry_runs", name)
 		if p := r.policy(name+dryRunSuffix, at, c.keys.DryRuns[name].Limits); c.Policies[name] != nil {
 			c.DryRuns[name] = p
 			continue
@@ -143,14 +143,14 @@ func (c *Config) whichPolicy(name string) string {
 func (c *Config) parents(r *reader) {
 	all, found := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}, false
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], child("policies", name)
-		for _, key := range []string{".parent", ".parent_key"} {
-			if r.has(at+key) && c.options.Table == nil {
-				r.problem(at+key, "%s is set, but the program has no table of policies, which parents need; remove it", at+key)
+		p, at := c.keys.Policies[name], r.at("policies", name)
+		for _, key := range []string{"parent", "parent_key"} {
+			if at.at(key).has() && c.options.Table == nil {
+				r.problem(at.at(key), "%s is set, but the program has no table of policies, which parents need; remove it", at.at(key))
 			}
 		}
 		if p.Parent != "" && c.Policies[p.Parent] == nil {
-			r.problem(at+".parent", "%s is %q, which is no policy; %s", at+".parent", p.Parent, c.whichPolicy(p.Parent))
+			r.problem(at.at("parent"), "%s is %q, which is no policy; %s", at.at("parent"), p.Parent, c.whichPolicy(p.Parent))
 		}
 		found = found || p.Parent+p.ParentKey != ""
 	}
@@ -159,14 +159,14 @@ func (c *Config) parents(r *reader) {
 	}
 	var scratch policies.Table // which knows what a tree must be
 	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(all) }); err != nil {
-		r.problem("policies", "%s", withoutPackage(err))
+		r.problem(r.at("policies"), "%s", withoutPackage(err))
 	}
 }
 
 // preset returns a policy of the program that the file leaves out.
 func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 	if len(p.Limits) == 0 {
-		at := child("policies", p.Name)
+		at := r.at("policies", p.Name)
 		r.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
 		return p
 	}
@@ -179,21 +179,20 @@ func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 	return p
 }
 
-// policy returns the policy at path, and adds a problem if it is not valid.
-func (r *reader) policy(name, path string, limits limits) *quota.Policy {
+// policy returns the policy at a place, and adds a problem if it is not valid.
+func (r *reader) policy(name string, at *place, limits limits) *quota.Policy {
 	p := &quota.Policy{Name: name}
 	for _, l := range limits {
 		p.Limits = append(p.Limits, quota.Limit(l))
 	}
-	if r.wrong[path] {
+	if at.wrong {
 		return p
 	}
 	if err := p.Validate(); err != nil {
-		at := path
 		for i := range p.Limits { // which one is it?
 			alone := quota.Policy{Name: name, Limits: p.Limits[i : i+1]}
 			if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
-				at = item(path+".limits", i)
+				at = at.at("limits").item(i)
 				break
 			}
 		}
@@ -209,9 +208,9 @@ func (c *Config) divisible(r *reader) {
 	if c.Backend != sharesName || len(r.problems) > 0 {
 		return
 	}
-	check := func(p *quota.Policy, at string) {
-		if !r.has(at) {
-			at = "shares" // it is the program's
+	check := func(p *quota.Policy, at *place) {
+		if !at.has() {
+			at = r.at("shares") // it is the program's
 		}
 		for i, l := range p.Limits {
 			if why := shares.Unsupported(&l, len(c.keys.Shares.Members)); why != "" {
@@ -220,10 +219,10 @@ func (c *Config) divisible(r *reader) {
 		}
 	}
 	for _, name := range sorted(c.Policies) {
-		check(c.Policies[name], child("policies", name))
+		check(c.Policies[name], r.at("policies", name))
 	}
 	for _, name := range sorted(c.DryRuns) {
-		check(c.DryRuns[name], child("dry_runs", name))
+		check(c.DryRuns[name], r.at("dry_runs", name))
 	}
 }
 
@@ -232,47 +231,47 @@ func (c *Config) failures(r *reader) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
 		c.keys.Processes = int64(c.size(sharesName))
 	}
-	local := func(at string, choice *fallback.Choice) {
-		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !r.has("processes") {
+	local := func(at *place, choice *fallback.Choice) {
+		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !r.at("processes").has() {
 			r.problem(at, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", at)
 		}
 	}
-	local("on_failure", c.keys.OnFailure)
+	local(r.at("on_failure"), c.keys.OnFailure)
 	for _, name := range sorted(c.keys.Policies) {
-		local(child("policies", name)+".on_failure", c.keys.Policies[name].OnFailure)
+		local(r.at("policies", name, "on_failure"), c.keys.Policies[name].OnFailure)
 	}
 	if c.keys.Processes > fallback.MaxProcesses {
-		r.mustBe("processes", fmt.Sprintf("at most %d", fallback.MaxProcesses))
+		r.mustBe(r.at("processes"), fmt.Sprintf("at most %d", fallback.MaxProcesses))
 	}
 }
 
 // modes checks how policies decide, and sets the modes of c.
 func (c *Config) modes(r *reader) {
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], child("policies", name)
-		for _, key := range []string{".was", ".sync", ".low"} {
-			if r.has(at+key) && p.Mode == nil {
-				r.problem(at+key, "%s is set, but there is no mode; it is exact, leased or synced", at+key)
+		p, at := c.keys.Policies[name], r.at("policies", name)
+		for _, key := range []string{"was", "sync", "low"} {
+			if at.at(key).has() && p.Mode == nil {
+				r.problem(at.at(key), "%s is set, but there is no mode; it is exact, leased or synced", at.at(key))
 			}
 		}
 		if p.Mode == nil {
 			continue
 		}
 		c.Modes[name] = *p.Mode
-		r.within(at+".sync", p.Sync, 10*time.Millisecond, time.Minute)
+		r.within(at.at("sync"), p.Sync, 10*time.Millisecond, time.Minute)
 		if c.sync != 0 && p.Sync != 0 && c.sync != p.Sync {
-			r.problem(at+".sync", "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at+".sync", p.Sync, c.sync)
+			r.problem(at.at("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at.at("sync"), p.Sync, c.sync)
 		}
 		c.sync = cmp.Or(c.sync, p.Sync)
 	}
 	if len(r.problems) > 0 {
 		return // what a mode needs may be what is wrong
 	}
-	if r.has("roots") && len(c.Modes) == 0 && !c.options.Modes && !c.keys.PoliciesAt.Roots {
-		r.problem("roots", "roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots")
+	if r.at("roots").has() && len(c.Modes) == 0 && !c.options.Modes && !c.keys.PoliciesAt.Roots {
+		r.problem(r.at("roots"), "roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots")
 	}
 	for _, name := range sorted(c.Modes) {
-		c.mode(r, name, child("policies", name)+".mode")
+		c.mode(r, name, r.at("policies", name, "mode"))
 	}
 }
 
@@ -285,7 +284,7 @@ func (c *Config) was(name string) modes.Mode {
 }
 
 // mode checks that the policy of that name can be in its modes.
-func (c *Config) mode(r *reader, name, at string) {
+func (c *Config) mode(r *reader, name string, at *place) {
 	uses := func(m modes.Mode) bool { return c.Modes[name] == m || c.was(name) == m }
 	for _, m := range []modes.Mode{modes.Leased, modes.Synced} {
 		if why := c.lacks(m); uses(m) && why != "" {
@@ -299,6 +298,6 @@ func (c *Config) mode(r *reader, name, at string) {
 		r.problem(at, "%s", withoutPackage(err))
 	}
 	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
-		r.problem(child("dry_runs", name), "%s", withoutPackage(err))
+		r.problem(r.at("dry_runs", name), "%s", withoutPackage(err))
 	}
 }

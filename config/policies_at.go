@@ -30,22 +30,22 @@ func (*policiesAt) long(node *yaml.Node) *yaml.Node {
 func (c *Config) policiesAt(r *reader) {
 	at := &c.keys.PoliciesAt
 	switch {
-	case !r.has("policies_at"):
+	case !r.at("policies_at").has():
 		return
 	case c.options.Table == nil:
-		r.problem("policies_at", "policies_at is set, but the program has no table of policies; remove it")
+		r.problem(r.at("policies_at"), "policies_at is set, but the program has no table of policies; remove it")
 	case at.Roots && len(c.keys.Roots) == 0:
-		r.problem("policies_at", "policies_at is roots, but roots is not set; set it, such as roots: [127.0.0.1:6379]")
+		r.problem(r.at("policies_at"), "policies_at is roots, but roots is not set; set it, such as roots: [127.0.0.1:6379]")
 	case at.Roots:
 		for _, one := range c.keys.Roots {
 			if one.Group != c.keys.Roots[0].Group {
-				r.problem("policies_at", "policies_at is roots, which are several groups; write a list of the servers that are to have policies, such as those of one group")
+				r.problem(r.at("policies_at"), "policies_at is roots, which are several groups; write a list of the servers that are to have policies, such as those of one group")
 				return
 			}
 		}
 		at.Servers = c.keys.Roots
 	case len(at.Servers) == 0:
-		r.mustBe("policies_at", "roots, or a list of Redis servers, such as [127.0.0.1:6379]")
+		r.mustBe(r.at("policies_at"), "roots, or a list of Redis servers, such as [127.0.0.1:6379]")
 	}
 }
 

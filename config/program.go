@@ -23,7 +23,7 @@ func Decode(file string, text []byte, program any) error {
 		r.problems = append(r.problems, *wrong)
 		return r.err()
 	}
-	r.top(fieldsOf(reflect.ValueOf(program).Elem()), top)
+	r.read(fieldsOf(reflect.ValueOf(program).Elem()), top)
 	r.checkProgram(program)
 	return r.err()
 }
@@ -38,15 +38,27 @@ func (r *reader) checkProgram(program any) {
 		return
 	}
 	p.Check(func(path, right string) {
-		form, within := yaml.MappingNode, r.nodes[parent(path)]
+		at, form := r.find(path), yaml.MappingNode
 		if strings.HasSuffix(path, "]") {
 			form = yaml.SequenceNode
 		}
-		if r.said[path] || within != nil && !isNull(within) && within.Kind != form {
-			return
+		if !at.said && (!at.up.has() || at.up.node.Kind == form) {
+			r.mustBe(at, right)
 		}
-		r.mustBe(path, right)
 	})
+}
+
+// find returns the place of a path, whose keys are plain words.
+func (r *reader) find(path string) *place {
+	p := &r.top
+	for word := range strings.SplitSeq(strings.ReplaceAll(path, "[", ".["), ".") {
+		name := word
+		if !strings.HasPrefix(word, "[") {
+			name = "." + word
+		}
+		p = p.to(word, name)
+	}
+	return p
 }
 
 // maxNodes bounds what a text becomes when its aliases are resolved: a small one can name

@@ -24,17 +24,13 @@ import (
 // maxBytes bounds a file, at more than 100,000 policies.
 const maxBytes = 8 << 20
 
-// maxDepth bounds how many levels of a file are below one another. A path has the names of all
-// that are above it, so without a bound a small file would need gigabytes.
+// maxDepth bounds how many levels of a file are below one another: a problem names them all.
 const maxDepth = 256
 
-// reader reads a file and collects all that is wrong with it. A value is known by its
-// path, such as policies.core.limits[0].quota.
+// reader reads a file and collects all that is wrong with it.
 type reader struct {
 	name     string
-	nodes    map[string]*yaml.Node // of the values that the file has
-	wrong    map[string]bool       // the values that have a problem, or are above one
-	said     map[string]bool       // the values that have a problem themselves
+	top      place
 	problems []problem
 	depth    int // of the value that is being decoded
 	getenv   func(string) string
@@ -45,36 +41,37 @@ type problem struct {
 	text string
 }
 
-func newReader(name string) *reader {
-	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool), said: make(map[string]bool), getenv: os.Getenv}
+func newReader(name string) *reader { return &reader{name: name, getenv: os.Getenv} }
+
+// at returns the place below the top that keys lead to.
+func (r *reader) at(keys ...string) *place { return r.top.at(keys...) }
+
+// problem adds what is wrong with the value at p, in its line, or if the file does not have
+// it, in the line of what it is missing from.
+func (r *reader) problem(p *place, format string, args ...any) {
+	line, at := 1, p
+	for ; at.up != nil && at.node == nil; at = at.up {
+	}
+	if at.node != nil {
+		line = at.node.Line
+	}
+	r.problemIn(line, p, format, args...)
 }
 
-// problem adds what is wrong with the value at path, in its line, or if the file does
-// not have it, in the line of what it is missing from.
-func (r *reader) problem(path, format string, args ...any) {
-	line, at := 1, path
-	for ; at != "" && r.nodes[at] == nil; at = parent(at) {
-	}
-	if node := r.nodes[at]; node != nil {
-		line = node.Line
-	}
-	r.problemIn(line, path, format, args...)
-}
-
-func (r *reader) problemIn(line int, path, format string, args ...any) {
-	r.said[path] = true
-	for ; path != "" && !r.wrong[path]; path = parent(path) {
-		r.wrong[path] = true
+func (r *reader) problemIn(line int, p *place, format string, args ...any) {
+	p.said = true
+	for ; p != nil && !p.wrong; p = p.up {
+		p.wrong = true
 	}
 	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
 }
 
-// mustBe adds that the value at path is not what it must be.
-func (r *reader) mustBe(path, right string) {
-	node := r.nodes[path]
+// mustBe adds that the value at p is not what it must be.
+func (r *reader) mustBe(p *place, right string) {
+	node := p.node
 	is := "a mapping"
 	switch {
-	case !r.has(path), node.Kind == yaml.ScalarNode && node.Value == "":
+	case !p.has(), node.Kind == yaml.ScalarNode && node.Value == "":
 		is = "missing"
 	case node.Kind == yaml.ScalarNode:
 		is = quoted(node.Value)
@@ -83,34 +80,28 @@ func (r *reader) mustBe(path, right string) {
 	case node.Kind == yaml.SequenceNode:
 		is = "a list"
 	}
-	r.problem(path, "%s is %s; it must be %s", title(path), is, right)
+	r.problem(p, "%v is %s; it must be %s", p, is, right)
 }
 
-// within adds a problem if the file has a time at path that is out of bounds.
-func (r *reader) within(path string, d, least, most time.Duration) {
-	if r.has(path) && !r.wrong[path] && (d < least || d > most) {
-		r.mustBe(path, fmt.Sprintf("from %v to %v", least, most))
+// within adds a problem if the file has a time at p that is out of bounds.
+func (r *reader) within(p *place, d, least, most time.Duration) {
+	if p.has() && !p.wrong && (d < least || d > most) {
+		r.mustBe(p, fmt.Sprintf("from %v to %v", least, most))
 	}
 }
 
-// distinct adds a problem to each of the n values at path, or at a key of them, that
+// distinct adds a problem to each of the n values in the list at p, or at keys of them, that
 // another one before it has, too.
-func (r *reader) distinct(path, key string, n int, value func(i int) string, because string) {
-	first := make(map[string]string)
+func (r *reader) distinct(p *place, n int, value func(i int) string, because string, keys ...string) {
+	first := make(map[string]*place)
 	for i := range n {
-		v, at := value(i), item(path, i)+key
+		v, at := value(i), p.item(i).at(keys...)
 		if before, again := first[v]; again && v != "" {
-			r.problem(at, "%s is %s, as %s is; %s", at, quoted(v), before, because)
+			r.problem(at, "%v is %s, as %v is; %s", at, quoted(v), before, because)
 		} else {
 			first[v] = at
 		}
 	}
-}
-
-// has reports whether the file has a value at path. Null is none.
-func (r *reader) has(path string) bool {
-	node := r.nodes[path]
-	return node != nil && !isNull(node)
 }
 
 func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.Tag == "!!null" }
@@ -128,22 +119,6 @@ func (r *reader) err() error {
 	}
 	return errors.Join(all...)
 }
-
-// child returns the path of the value at a key of the mapping at path.
-func child(path, key string) string {
-	if path == "" {
-		return spelled(key)
-	}
-	return path + "." + spelled(key)
-}
-
-func item(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
-
-// parent returns a path above the one given, or "". It may be one that no value has, if a
-// key has a dot.
-func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
-
-func title(path string) string { return cmp.Or(path, "the file") }
 
 var plainKey = regexp.MustCompile(`^[\w-]+$`)
 
@@ -193,9 +168,9 @@ type file struct {
 	content []byte // nil if it cannot be read
 }
 
-func (f *file) read(r *reader, node *yaml.Node, path, right string) {
+func (f *file) read(r *reader, node *yaml.Node, p *place, right string) {
 	if node.Kind != yaml.ScalarNode || node.Value == "" {
-		r.mustBe(path, right)
+		r.mustBe(p, right)
 		return
 	}
 	if f.name = node.Value; !filepath.IsAbs(f.name) {
@@ -203,7 +178,7 @@ func (f *file) read(r *reader, node *yaml.Node, path, right string) {
 	}
 	var err error
 	if f.content, err = readFile(f.name); err != nil {
-		r.problem(path, "%s is %s: %v; it must be %s", path, quoted(node.Value), err, right)
+		r.problem(p, "%v is %s: %v; it must be %s", p, quoted(node.Value), err, right)
 	}
 }
 
@@ -212,22 +187,22 @@ func (f *file) read(r *reader, node *yaml.Node, path, right string) {
 func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	lines := bytes.Split(text, []byte("\n"))
 	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {
-		r.problemIn(i+1, "", "the text is not UTF-8; save it as UTF-8")
+		r.problemIn(i+1, &r.top, "the text is not UTF-8; save it as UTF-8")
 		return nil
 	}
 	if i := slices.IndexFunc(lines, hasControl); i >= 0 {
-		r.problemIn(i+1, "", "the line has a control character; write it as an escape such as \\0 in double quotes, or leave it out")
+		r.problemIn(i+1, &r.top, "the line has a control character; write it as an escape such as \\0 in double quotes, or leave it out")
 		return nil
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(text))
 	if err != nil {
-		r.problemIn(0, "", "%v", err)
+		r.problemIn(0, &r.top, "%v", err)
 		return nil
 	}
 	var document, second yaml.Node
 	switch err := loader.Load(&document); {
 	case errors.Is(err, io.EOF):
-		r.problemIn(0, "", "%s", empty)
+		r.problemIn(0, &r.top, "%s", empty)
 		return nil
 	case err != nil:
 		r.syntax(lines, err)
@@ -235,7 +210,7 @@ func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
-		r.problemIn(second.Line, "", "a second document begins here; one file is one configuration")
+		r.problemIn(second.Line, &r.top, "a second document begins here; one file is one configuration")
 	case !errors.Is(err, io.EOF):
 		r.syntax(lines, err)
 	}
@@ -244,7 +219,7 @@ func (r *reader) parse(text []byte, empty string) *yaml.Node {
 		return top
 	}
 	if len(r.problems) == 0 {
-		r.problemIn(0, "", "%s", empty)
+		r.problemIn(0, &r.top, "%s", empty)
 	}
 	return nil
 }
@@ -258,7 +233,7 @@ func hasControl(line []byte) bool {
 func (r *reader) syntax(lines [][]byte, err error) {
 	var at *yaml.LoadError
 	if !errors.As(err, &at) {
-		r.problemIn(0, "", "%v", err)
+		r.problemIn(0, &r.top, "%v", err)
 		return
 	}
 	what := at.Message
@@ -272,7 +247,7 @@ func (r *reader) syntax(lines [][]byte, err error) {
 	case at.ContextMsg != "" && at.ContextMark.Line > 0:
 		what += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
 	}
-	r.problemIn(at.Mark.Line, "", "%s", what)
+	r.problemIn(at.Mark.Line, &r.top, "%s", what)
 }
 
 var indentedByTab = regexp.MustCompile(`^ *\t`)

@@ -22,18 +22,18 @@ type shard struct {
 	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // in all else as the primary
 }
 
-func (s *shard) check(r *reader, path string) {
-	s.complete(r, path, s.Cluster)
+func (s *shard) check(r *reader, p *place) {
+	s.complete(r, p, s.Cluster)
 	if len(s.Replicas) > 0 && s.options.IsClusterMode {
-		r.problem(path+".replicas", "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", path)
+		r.problem(p.at("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
 	}
 }
 
 // shards are a list of shards.
 type shards []shard
 
-func (all shards) check(r *reader, path string) {
-	r.distinct(path, ".name", len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their shard by it")
+func (all shards) check(r *reader, p *place) {
+	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their shard by it", "name")
 }
 
 // root is a server at which processes agree. The short form is its address or URL.
@@ -50,19 +50,19 @@ func (*root) long(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-func (s *root) check(r *reader, path string) {
-	s.complete(r, path, nil)
+func (s *root) check(r *reader, p *place) {
+	s.complete(r, p, nil)
 	s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
 }
 
 type roots []root
 
-func (all roots) check(r *reader, path string) {
-	r.distinct(path, "", len(all), func(i int) string { return all[i].Name }, "each root is there once")
+func (all roots) check(r *reader, p *place) {
+	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "each root is there once")
 	groups := make(map[string]int)
 	for _, one := range all {
 		if groups[one.Group]++; groups[one.Group] == synced.MaxRoots+1 {
-			r.mustBe(path, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
+			r.mustBe(p, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
 		}
 	}
 }
@@ -96,18 +96,18 @@ func (a *account) password() string {
 	return cmp.Or(strings.TrimRight(string(a.PasswordFile.content), "\r\n"), a.fromEnv)
 }
 
-func (a *account) check(r *reader, path string) {
-	if p := a.password(); a.PasswordFile.content != nil && (p == "" || strings.ContainsAny(p, "\r\n")) {
-		r.mustBe(path+".password_file", "a file with a password, on one line")
+func (a *account) check(r *reader, p *place) {
+	if word := a.password(); a.PasswordFile.content != nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
+		r.mustBe(p.at("password_file"), "a file with a password, on one line")
 	}
 	if a.PasswordEnv == "" {
 		return
 	}
 	if a.fromEnv = r.getenv(a.PasswordEnv); a.fromEnv == "" {
-		r.problem(path+".password_env", "%s.password_env is %s, and no such environment variable is set", path, quoted(a.PasswordEnv))
+		r.problem(p.at("password_env"), "%s is %s, and no such environment variable is set", p.at("password_env"), quoted(a.PasswordEnv))
 	}
 	if a.PasswordFile.content != nil {
-		r.problem(path+".password_env", "%s has password_file and password_env; keep one of them", path)
+		r.problem(p.at("password_env"), "%s has password_file and password_env; keep one of them", p)
 	}
 }
 
@@ -142,15 +142,15 @@ func (l location) options() (redis.UniversalOptions, error) {
 }
 
 // complete makes the options of s, whose primary is named by one of three keys.
-func (s *server) complete(r *reader, path string, cluster []Address) {
-	s.check(r, path) // of the account
-	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !r.has(child(path, key)) })
+func (s *server) complete(r *reader, p *place, cluster []Address) {
+	s.check(r, p) // of the account
+	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !p.at(key).has() })
 	o := &s.options
 	switch {
 	case len(set) > 1:
-		r.problem(path, "%s has %s; it must have one of primary, sentinel and cluster", path, strings.Join(set, " and "))
+		r.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
 	case len(set) == 0:
-		r.mustBe(path+".primary", locationMustBe+"; or there must be sentinel or cluster in its place")
+		r.mustBe(p.at("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
 	case set[0] == "primary":
 		*o, _ = s.Primary.options() // a problem says what is wrong
 		s.exposed = o.Password != ""
@@ -159,18 +159,18 @@ func (s *server) complete(r *reader, path string, cluster []Address) {
 		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
 	default:
 		o.IsClusterMode, o.Addrs = true, texts(cluster)
-		if at := path + ".cluster"; len(cluster) == 0 && !r.wrong[at] {
+		if at := p.at("cluster"); len(cluster) == 0 && !at.wrong {
 			r.mustBe(at, "a list of nodes' addresses, such as [127.0.0.1:7000]")
 		}
 	}
 	if o.Username != "" && s.Username != "" {
-		r.problem(path+".username", "%s.username is set, and the URL has a user too; keep one of them", path)
+		r.problem(p.at("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
 	}
 	if o.Password != "" && s.password() != "" {
-		r.problem(path+".password_file", "%s.password_file is set, and the URL has a password too; keep this one", path)
+		r.problem(p.at("password_file"), "%s.password_file is set, and the URL has a password too; keep this one", p)
 	}
 	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
-		r.problem(path+".tls", "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", path)
+		r.problem(p.at("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
 	}
 	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
 	if s.TLS.config != nil {

@@ -25,14 +25,14 @@ func (s *sharesKeys) list() shares.List {
 	return shares.List{Epoch: max(1, s.Epoch), Members: texts(s.Members)}
 }
 
-func (s *sharesKeys) check(r *reader, path string) {
+func (s *sharesKeys) check(r *reader, p *place) {
 	s.Listen = cmp.Or(s.Listen, ListenAddress(s.Self))
-	r.distinct(path+".members", "", len(s.Members), func(i int) string { return string(s.Members[i]) }, "members must differ")
+	r.distinct(p.at("members"), len(s.Members), func(i int) string { return string(s.Members[i]) }, "members must differ")
 	if len(s.Members) > shares.MaxMembers {
-		r.problem(path+".members", "%s.members has %d addresses; it may have %d", path, len(s.Members), shares.MaxMembers)
+		r.problem(p.at("members"), "%s has %d addresses; it may have %d", p.at("members"), len(s.Members), shares.MaxMembers)
 	}
-	r.within(path+".refresh", s.Refresh, 10*time.Millisecond, time.Hour)
-	at := path + ".key_file"
+	r.within(p.at("refresh"), s.Refresh, 10*time.Millisecond, time.Hour)
+	at := p.at("key_file")
 	s.key = shares.TrimKey(s.KeyFile.content)
 	if s.KeyFile.content != nil && len(s.key) < shares.MinKeyBytes {
 		r.problem(at, "%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", at, len(s.key), shares.MinKeyBytes)

@@ -27,17 +27,17 @@ func (t *tlsKeys) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (t *tlsKeys) check(r *reader, path string) {
+func (t *tlsKeys) check(r *reader, p *place) {
 	t.config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CAFile.content != nil {
 		t.config.RootCAs = x509.NewCertPool()
 		if !t.config.RootCAs.AppendCertsFromPEM(t.CAFile.content) {
-			r.mustBe(path+".ca_file", "a file with certificates in PEM")
+			r.mustBe(p.at("ca_file"), "a file with certificates in PEM")
 		}
 	}
-	cert, key := path+".cert_file", path+".key_file"
-	for _, at := range []string{cert, key} {
-		if !r.has(at) && r.has(cert) != r.has(key) {
+	cert, key := p.at("cert_file"), p.at("key_file")
+	for _, at := range []*place{cert, key} {
+		if !at.has() && cert.has() != key.has() {
 			r.mustBe(at, "a file in PEM; a client's certificate is one, and its key another")
 		}
 	}

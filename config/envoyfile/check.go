@@ -30,16 +30,16 @@ func checkAll(all []Descriptor, path string, depth int, supports Supports, mustB
 		mustBe(path, fmt.Sprintf("left out: at most %d descriptors may be below one another", maxDepth))
 		return
 	}
-	first := make(map[pair]string)
+	first := make(map[pair]int)
 	for i := range all {
 		d, at := &all[i], fmt.Sprintf("%s[%d]", path, i)
 		p := pair{string(d.Key), string(d.Value)}
 		if before, again := first[p]; d.Key == "" {
 			mustBe(at+".key", "a key, such as remote_address")
 		} else if again {
-			mustBe(at+".key", "another, or have another value: "+before+" has both")
+			mustBe(at+".key", fmt.Sprintf("another, or have another value: %s[%d] has both", path, before))
 		} else {
-			first[p] = at
+			first[p] = i
 		}
 		d.check(at, supports, mustBe)
 		checkAll(d.Descriptors, at+".descriptors", depth+1, supports, mustBe)
