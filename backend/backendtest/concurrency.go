@@ -16,8 +16,8 @@ import (
 
 const (
 	goroutines = 64
-	takesEach  = 10 // 640 in all, for a quota of 500
-	rushQuota  = 500
+	takesEach  = 4 // 256 in all, for a quota of 200
+	rushQuota  = 200
 )
 
 func concurrencyCases() []testCase {
@@ -93,7 +93,7 @@ func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error 
 		if s.Used != int64(i+1) {
 			return fmt.Errorf("an answer says used %d where the %dth is due: two charges saw one count", s.Used, i+1)
 		}
-		// A unit leaves the queue every 120 ms.
+		// A unit leaves the queue every 300 ms.
 		start := t0.Add(time.Duration(i) * time.Minute / rushQuota)
 		if l.Algorithm.Queues() && !s.StartAt.Equal(start) {
 			return fmt.Errorf("the charge that made it %d starts at %s, want %s", s.Used, after(s.StartAt), after(start))
@@ -112,7 +112,7 @@ func contend(ctx context.Context, backend driver.Backend) error {
 			{Quota: quota, Window: time.Minute, Algorithm: throttler.TokenBucket},
 		}}
 	}
-	org, left, right := policy("org", 300), policy("left", 100), policy("right", 250)
+	org, left, right := policy("org", 120), policy("left", 40), policy("right", 100)
 	charge := func(p *throttler.Policy, cost int64) throttler.Charge {
 		return throttler.Charge{Policy: p, Key: "k", Cost: cost, Partition: "acme"}
 	}

@@ -125,8 +125,9 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 	l.Quota, l.Window = quota.MaxQuota, time.Hour
 	core := on(l)
 	var least, most atomic.Int64 // what is used in the end
-	err := together(func(int) error {
+	err := together(func(g int) error {
 		for i := range takesEach {
+			i += g * takesEach
 			ending, end, why := endsSoon(ctx, i)
 			d, err := t.Take(ending, core(1)...)
 			end()

@@ -50,7 +50,7 @@ type next struct {
 
 func (n *next) run(ctx context.Context) error {
 	var taken driver.Decision
-	for step := range 120 {
+	for step := range 60 {
 		if n.rng.IntN(3) > 0 {
 			n.now += n.rng.Int64N(1500)
 		}

@@ -27,8 +27,8 @@ func open(t testing.TB, wrapped driver.Backend, o *leased.Options) *leased.Backe
 func TestBackend(t *testing.T) {
 	const reason = "answers from leases report the units that others may hold as used"
 	backendtest.RunExcept(t, func(t *testing.T) driver.Backend { return open(t, memorybackend.NewDefault(), nil) }, map[string]string{
-		"concurrency/64 goroutines share a quota of 500, fixed-window":         reason,
-		"concurrency/64 goroutines share a quota of 500, aligned fixed-window": reason,
+		"concurrency/64 goroutines share a quota of 200, fixed-window":         reason,
+		"concurrency/64 goroutines share a quota of 200, aligned fixed-window": reason,
 		"pauses/a pause, fixed-window":                                         "processes spend what they hold",
 		"pauses/a pause, aligned fixed-window":                                 "processes spend what they hold",
 	})
