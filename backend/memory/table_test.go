@@ -65,15 +65,16 @@ func TestACountIsFoundByItsWholeName(t *testing.T) {
 	}
 }
 
-// A table keeps what a map does, through random additions and removals, also
-// where many names have one hash.
+// A table keeps what a map does, through random additions and removals, while it grows and
+// while it shrinks, also where many names have one hash.
 func TestTable(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	var table table
 	want := make(map[name]int64)
-	for range 60_000 {
-		number := rng.IntN(2000)
-		name, hash := name{byte(number), byte(number >> 8)}, uint32(number%500)
+	for step := range 10_000 {
+		number := rng.IntN(400)
+		grows := step/1000%2 == 0
+		name, hash := name{byte(number), byte(number >> 8)}, uint32(number%100)*0x9e3779b1 // all over the index
 		place := table.find(&name, hash)
 		marked, ok := want[name]
 		if ok != (place != nowhere) {
@@ -83,10 +84,10 @@ func TestTable(t *testing.T) {
 			t.Fatalf("%v has the entry %d, want %d", name, table.at(place).endsAt, marked)
 		}
 		switch {
-		case ok && rng.IntN(3) > 0:
+		case ok && (rng.IntN(10) == 0) == grows:
 			table.remove(place)
 			delete(want, name)
-		case !ok && len(want) < 1500:
+		case !ok && (rng.IntN(10) > 0) == grows:
 			place = table.add(&name, hash)
 			want[name] = rng.Int64()
 			table.at(place).endsAt = want[name]
