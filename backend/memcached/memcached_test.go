@@ -28,7 +28,6 @@ func TestSequentialBackendThreeServers(t *testing.T) { backendtest.Run(t, opener
 func TestSequentialBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
 func TestSequentialHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
 
-func TestSequentialHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
 func TestSequentialHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
 
 func BenchmarkBackend(b *testing.B) {

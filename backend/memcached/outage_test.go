@@ -238,7 +238,7 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 				case err == nil:
 					charged.Add(1)
 				case errors.Is(err, breaker.ErrOpen):
-					time.Sleep(time.Millisecond)
+					time.Sleep(10 * time.Millisecond)
 				default:
 					failed.Add(1)
 				}
