@@ -155,13 +155,13 @@ func TestSharedRoundTripsAreExact(t *testing.T) {
 					t.Fatal(err)
 				}
 				y := newTally()
-				y.load(t, b.Throttler, p, 64, 50, bounded)
+				y.load(t, b.Throttler, p, 64, 10, bounded)
 				y.check(t, b.Throttler, p)
-				if answered, unknown := y.sum(); answered != 64*50 || unknown > 0 {
-					t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*50)
+				if answered, unknown := y.sum(); answered != 64*10 || unknown > 0 {
+					t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*10)
 				}
-				if calls := commandStats(t, b.client)["evalsha"].calls; calls > 64*50/2 {
-					t.Errorf("%d EVALSHA for %d decisions of 64 goroutines", calls, 64*50)
+				if calls := commandStats(t, b.client)["evalsha"].calls; calls > 64*10/2 {
+					t.Errorf("%d EVALSHA for %d decisions of 64 goroutines", calls, 64*10)
 				}
 				eventually(t, "all batches to end", b.idle)
 			})

@@ -160,7 +160,7 @@ func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
 // TestBytesPerClient reads from the server what a client costs, with a key of
 // 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
 // have grown before the measurement begins.
-func TestBytesPerClient(t *testing.T) {
+func TestSequentialBytesPerClient(t *testing.T) {
 	t.Parallel()                    // it waits most of the time
 	const grown, clients = 530, 450 // tables of 1024 slots hold both
 	tests := []struct {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
@@ -149,10 +151,9 @@ func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 			}
 			c := policy("core", limit).Charge(value)
 			c.Partition, c.Cost = c.Key, cost
-			check := func(how string, r driver.Request, got driver.Decision, err error) {
+			check := func(how string, r driver.Request, got driver.Decision, err error, now string) {
 				t.Helper()
 				state, parseErr := algorithm.Parse([]byte(value))
-				now := b.client.Get(t.Context(), b.backend.Locate(r.Charges()[0]).Key).Val()
 				stored, _ := algorithm.Parse([]byte(now))
 				switch {
 				case parseErr == nil && err == nil:
@@ -174,20 +175,30 @@ func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 					t.Errorf("%q, cost %d, %s: %+v, %v; it is no state, and is now %q", value, cost, how, got, err, now)
 				}
 			}
-			one, other := driver.NewRequest(now, c), c
-			other.Key, other.Partition = "other "+value, "other "+value
-			two := driver.NewRequest(now, other)
-			set := func(r driver.Request) {
-				b.client.Set(t.Context(), b.backend.Locate(r.Charges()[0]).Key, value, time.Hour)
+			var requests [3]driver.Request // one alone, and two together
+			var keys []string
+			_, err := b.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				for i := range requests {
+					c.Key = fmt.Sprint(i, value)
+					c.Partition = c.Key
+					requests[i] = driver.NewRequest(now, c)
+					keys = append(keys, b.backend.Locate(c).Key)
+					p.Set(t.Context(), keys[i], value, time.Hour)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			set(one)
-			got, err := b.backend.Take(t.Context(), one)
-			check("alone", one, got, err)
-			set(one)
-			set(two)
-			all, errs := b.backend.TakeTogether(t.Context(), one, two)
-			check("first", one, all[0], errs[0])
-			check("second", two, all[1], errs[1])
+			one, err := b.backend.Take(t.Context(), requests[0])
+			two, errs := b.backend.TakeTogether(t.Context(), requests[1:]...)
+			stored, failed := b.client.MGet(t.Context(), keys...).Result()
+			if failed != nil {
+				t.Fatal(failed)
+			}
+			check("alone", requests[0], one, err, stored[0].(string))
+			check("first", requests[1], two[0], errs[0], stored[1].(string))
+			check("second", requests[2], two[1], errs[1], stored[2].(string))
 		}
 	}
 }

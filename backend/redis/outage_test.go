@@ -127,6 +127,7 @@ func TestSilentServer(t *testing.T) {
 					return err
 				}
 				var all sync.WaitGroup
+				start := time.Now()
 				for g := range callers {
 					all.Go(func() {
 						for !b.backend.Open() {
@@ -138,8 +139,9 @@ func TestSilentServer(t *testing.T) {
 				}
 				all.Wait()
 				before, began := accepted.Load(), time.Now()
-				if before > 40 {
-					t.Errorf("%d connections until the breaker opened", before)
+				// It opens in 150 ms, and later where the machine is busy.
+				if took := began.Sub(start); before > 40*(1+int64(took/(300*time.Millisecond))) {
+					t.Errorf("%d connections until the breaker opened, after %v", before, took)
 				}
 				spent := processorTime(t)
 				for range 2000 {

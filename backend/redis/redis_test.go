@@ -47,10 +47,6 @@ func TestSequentialContractThreeShards(t *testing.T) {
 	backendtest.Run(t, opener(t, 3))
 }
 
-func TestSequentialHistoriesOneShard(t *testing.T) {
-	backendtest.Histories(t, opener(t, 1))
-}
-
 func TestSequentialHistoriesThreeShards(t *testing.T) {
 	backendtest.Histories(t, opener(t, 3))
 }

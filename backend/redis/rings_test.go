@@ -30,20 +30,14 @@ func TestSequentialHistoriesWithRings(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	opened := 0
-	open := func(t *testing.T) *Backend {
+	backendtest.Histories(t, func(t *testing.T) driver.Backend {
 		opened++
 		b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Prefix: fmt.Sprintf("t%d:", opened), Deadline: long, Margin: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(b.Close)
-		return b.WithoutChecks()
-	}
-	t.Run("stay", func(t *testing.T) {
-		backendtest.Histories(t, func(t *testing.T) driver.Backend { return open(t) })
-	})
-	t.Run("move", func(t *testing.T) {
-		backendtest.Histories(t, func(t *testing.T) driver.Backend { return &moving{Backend: open(t)} })
+		return &moving{Backend: b.WithoutChecks()}
 	})
 }
 

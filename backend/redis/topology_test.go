@@ -13,14 +13,6 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-func TestSequentialContractSentinel(t *testing.T) {
-	t.Parallel() // it waits most of the time
-	primary := testserver.Redis(t)
-	testserver.RedisReplica(t, primary)
-	sentinels := testserver.Sentinel(t, "a", primary, 1, testserver.Never)
-	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, sentinelOptions(sentinels))}))
-}
-
 func TestSequentialContractCluster(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	c := testserver.Cluster(t, 3, 1)

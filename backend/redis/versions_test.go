@@ -31,12 +31,12 @@ func TestSequentialTwoProcessesWithTwoVersions(t *testing.T) {
 		takes    int
 		most     int
 	}{
-		{"token bucket", [2]throttler.Limit{limit(throttler.TokenBucket, 100, time.Minute, 0), limit(throttler.TokenBucket, 90, time.Minute, 0)}, 2, 5 * time.Millisecond, 1000, 108},
-		{"lower rate", [2]throttler.Limit{limit(throttler.TokenBucket, 100, time.Minute, 100), limit(throttler.TokenBucket, 10, time.Minute, 100)}, 2, 20 * time.Millisecond, 1000, 133},
-		{"leaky bucket", [2]throttler.Limit{limit(throttler.LeakyBucket, 100, time.Minute, 0), limit(throttler.LeakyBucket, 90, time.Minute, 0)}, 2, 5 * time.Millisecond, 1000, 108},
-		{"fixed window", [2]throttler.Limit{limit(throttler.FixedWindow, 100, time.Minute, 0), limit(throttler.FixedWindow, 10, 6*time.Second, 0)}, 10, 100 * time.Millisecond, 3000, 500},
-		{"sliding log", [2]throttler.Limit{limit(throttler.SlidingLog, 100, time.Minute, 0), limit(throttler.SlidingLog, 10, 6*time.Second, 0)}, 10, 100 * time.Millisecond, 3000, 500},
-		{"sliding window", [2]throttler.Limit{limit(throttler.SlidingWindow, 100, time.Minute, 0), limit(throttler.SlidingWindow, 10, 6*time.Second, 0)}, 10, 100 * time.Millisecond, 3000, 550},
+		{"token bucket", [2]throttler.Limit{limit(throttler.TokenBucket, 100, time.Minute, 0), limit(throttler.TokenBucket, 90, time.Minute, 0)}, 2, 20 * time.Millisecond, 250, 108},
+		{"lower rate", [2]throttler.Limit{limit(throttler.TokenBucket, 100, time.Minute, 100), limit(throttler.TokenBucket, 10, time.Minute, 100)}, 2, 80 * time.Millisecond, 250, 133},
+		{"leaky bucket", [2]throttler.Limit{limit(throttler.LeakyBucket, 100, time.Minute, 0), limit(throttler.LeakyBucket, 90, time.Minute, 0)}, 2, 20 * time.Millisecond, 250, 108},
+		{"fixed window", [2]throttler.Limit{limit(throttler.FixedWindow, 100, time.Minute, 0), limit(throttler.FixedWindow, 10, 6*time.Second, 0)}, 10, 400 * time.Millisecond, 750, 500},
+		{"sliding log", [2]throttler.Limit{limit(throttler.SlidingLog, 100, time.Minute, 0), limit(throttler.SlidingLog, 10, 6*time.Second, 0)}, 10, 400 * time.Millisecond, 750, 500},
+		{"sliding window", [2]throttler.Limit{limit(throttler.SlidingWindow, 100, time.Minute, 0), limit(throttler.SlidingWindow, 10, 6*time.Second, 0)}, 10, 400 * time.Millisecond, 750, 550},
 	} {
 		var charges [2]throttler.Charge
 		for i, l := range test.versions {
