@@ -87,11 +87,20 @@ const askAgain = time.Second
 
 // untilNext returns when c is to ask: when the last answer said, and after askAgain at the latest.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
-	at, woken := t.lines.next(c)
-	if again := t.clock.Now().Add(askAgain); again.Before(at) {
-		at = again
+	for {
+		at, woken := t.lines.next(c)
+		if again := t.clock.Now().Add(askAgain); again.Before(at) {
+			at = again
+		}
+		if err := sleep(ctx, t.clock, at, woken); err != nil {
+			return nil, err
+		}
+		select {
+		case <-woken: // what an answer says now is noted
+		default:
+			return woken, nil
+		}
 	}
-	return woken, sleep(ctx, t.clock, at, woken)
 }
 
 // tooEarly returns an error if ctx's deadline is before at, or at is never.

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // waitJob is what a process of TestProcessesWait does: five workers wait for so many starts.
@@ -57,6 +58,9 @@ func (j *waitJob) run(addr string) {
 				}
 				mu.Unlock()
 				d, err := th.Wait(ctx, policy.Charge("key"))
+				for errors.Is(err, driver.ErrOverloaded) { // of a process that had no processor for a second
+					d, err = th.Wait(ctx, policy.Charge("key"))
+				}
 				var s started
 				switch {
 				case errors.Is(err, context.Canceled):

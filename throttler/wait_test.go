@@ -387,6 +387,63 @@ func TestResetWakesWaiters(t *testing.T) {
 	})
 }
 
+// What is given back makes room for calls that wait for it, and has none ask for a start that is
+// far ahead.
+func TestRefundWakesWaiters(t *testing.T) {
+	hour := func(quota int64, a quota.Algorithm) throttler.Limit {
+		return throttler.Limit{Quota: quota, Window: time.Hour, Algorithm: a}
+	}
+	for name, test := range map[string]struct {
+		limits []throttler.Limit
+		costs  []int64 // to settle to
+		starts int     // at once, of two that wait
+		calls  int64   // to the backend
+	}{
+		"a window":           {[]throttler.Limit{hour(2, throttler.FixedWindow)}, []int64{0}, 2, 1},
+		"a lower cost":       {[]throttler.Limit{hour(2, throttler.SlidingLog)}, []int64{1}, 1, 1},
+		"in flight":          {[]throttler.Limit{hour(1, throttler.InFlight), hour(100, throttler.FixedWindow)}, nil, 1, 1},
+		"in flight, a start": {[]throttler.Limit{hour(1, throttler.InFlight), hour(100, throttler.LeakyBucket)}, nil, 0, 1},
+		"a leaky bucket":     {[]throttler.Limit{hour(2, throttler.LeakyBucket)}, []int64{0}, 0, 0},
+		"a token bucket":     {[]throttler.Limit{hour(2, throttler.TokenBucket)}, []int64{0}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &calling{Backend: memorybackend.NewDefault()}
+				th := throttler.New(b, nil)
+				p := policy("p", test.limits...)
+				d := take(t, th, throttler.Charge{Policy: p, Key: "key", Cost: 2})
+				started := make(chan throttler.Decision, 2)
+				for range 2 {
+					go func() {
+						d, err := th.Wait(t.Context(), p.Charge("key"))
+						if err != nil {
+							t.Error(err)
+						}
+						started <- d
+					}()
+					synctest.Wait()
+				}
+				asked := b.takes.Load()
+				if _, err := th.Settle(t.Context(), d, test.costs...); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if len(started) != test.starts {
+					t.Errorf("%d have started; want %d", len(started), test.starts)
+				}
+				if n := b.takes.Load() - asked; n != test.calls {
+					t.Errorf("%d more calls to the backend; want %d", n, test.calls)
+				}
+				for range 2 {
+					if _, err := th.Settle(t.Context(), <-started); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // Calls that wait start a second after limits come into force under which they fit, or units are
 // given back, and those that come then go by these. The call asks the backend once a second meanwhile.
 func TestWaitersGoByWhatIsInForce(t *testing.T) {

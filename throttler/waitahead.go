@@ -25,6 +25,7 @@ type answer struct {
 	room   int           // if it refuses so many calls, how many fit
 	start  time.Time     // when the charges start or, if they are refused, can at the earliest
 	next   time.Time     // when to ask again
+	ahead  bool          // then is before a start, and not when there is room
 	behind time.Time     // when charges behind these can start, at the earliest
 	step   time.Duration // by how much those behind start later, each
 }
@@ -67,7 +68,8 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	}
 	switch {
 	case d.Allowed:
-		a.next = later(a.behind, a.start.Add(-askAhead))
+		ahead := a.start.Add(-askAhead)
+		a.next, a.ahead = later(a.behind, ahead), a.ahead || ahead.After(a.behind)
 		a.behind = later(a.behind, a.start.Add(a.step))
 	case a.calls > 1:
 		a.next = a.start
@@ -102,6 +104,7 @@ func callsThatFit(r driver.Request) int {
 func (a *answer) look(d *driver.Decision) {
 	now, charges := d.Request.Now, d.Charges()
 	start, room, step, fit := now, now, int64(0), int64(a.calls)
+	a.ahead = true
 	for i := range charges {
 		c, results := &charges[i], d.ResultsOf(i)
 		for k := range c.Policy.Limits {
@@ -116,6 +119,7 @@ func (a *answer) look(d *driver.Decision) {
 			case l.Algorithm.Drains():
 				start = max(start, drained(l, result, more))
 			default:
+				a.ahead = false
 				next, at := result.Next(l), result.RetryAt
 				if a.calls > 1 && result.Remaining(l) >= c.Cost { // one of the calls fits
 					at = next

@@ -1,10 +1,12 @@
 package throttler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -13,6 +15,7 @@ import (
 // lines has the calls of Wait that have not returned.
 type lines struct {
 	clock clock.Clock
+	calls atomic.Int64
 	mu    sync.Mutex
 	named map[string]*line
 }
@@ -25,12 +28,13 @@ type line struct {
 	queue []*call // for their turns
 
 	next  time.Time     // when to ask: no earlier answer would be yes
+	ahead bool          // but for calls that were to start later
 	start time.Time     // before which the first of the queue does not start
 	step  time.Duration // by which each of it starts later than the one in front, at least
 
 	paused time.Time // before which none starts, also of those that have a start
 
-	woken chan struct{} // closed by a reset, which ends a pause and makes room
+	woken chan struct{} // closed by a reset, which ends a pause and makes room, and by a refund
 }
 
 // call is a call of Wait.
@@ -64,6 +68,7 @@ func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
 	c := &call{line: l, ctx: ctx, charges: charges, called: make(chan struct{})}
 	all.named[name], l.queue = l, append(l.queue, c)
 	l.calls++
+	all.calls.Add(1)
 	l.call()
 	return c, nil
 }
@@ -76,6 +81,7 @@ func (all *lines) leave(c *call) {
 	if c.behind != nil {
 		close(c.behind.called)
 	}
+	all.calls.Add(-1)
 	if c.calls--; c.calls == 0 {
 		delete(all.named, c.name)
 	}
@@ -143,14 +149,14 @@ func (all *lines) expect(c *call, a *answer, woken <-chan struct{}) {
 	all.note(c, a, woken)
 }
 
-// note notes what a says of the calls behind c, unless there was a reset since next returned
-// woken: a may be from before it. Calls that cannot start in time fail.
+// note notes what a says of the calls behind c, unless woken, which next returned, is closed: a may
+// be from before that. Calls that cannot start in time fail.
 func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	l := c.line
 	if l.woken != woken {
 		return
 	}
-	l.next, l.start, l.step = a.next, a.behind, a.step
+	l.next, l.ahead, l.start, l.step = a.next, a.ahead, a.behind, a.step
 	inTime := l.queue[:0]
 	for _, c := range l.queue {
 		if c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime))); c.err != nil {
@@ -177,10 +183,26 @@ func (all *lines) reset(charges []Charge) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if l := all.named[nameOf(charges)]; l != nil {
-		close(l.woken)
-		l.woken = make(chan struct{})
-		l.next, l.start, l.paused = time.Time{}, time.Time{}, time.Time{}
+		l.wake()
+		l.paused = time.Time{}
 	}
+}
+
+// refunded notes that charges have given back what they took: calls that wait for room ask at once.
+func (all *lines) refunded(charges []Charge) {
+	if all.calls.Load() == 0 {
+		return
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if l := all.named[nameOf(charges)]; l != nil && !l.ahead {
+		l.wake()
+	}
+}
+
+func (l *line) wake() {
+	close(l.woken)
+	l.woken, l.next, l.start = make(chan struct{}), time.Time{}, time.Time{}
 }
 
 // pausedUntil returns until when c's line is paused, zero if it is not, and a channel that is
@@ -212,7 +234,7 @@ func nameOf(charges []Charge) string {
 		if c.Policy != nil {
 			name = c.Policy.Name
 		}
-		b = fmt.Appendf(b, "%q %q %q\n", name, c.Key, c.Partition)
+		b = fmt.Appendf(b, "%q %q %q\n", name, c.Key, cmp.Or(c.Partition, c.Key))
 	}
 	return string(b)
 }
