@@ -150,11 +150,6 @@ func (e *Edit) Learn(policy, key string, o *Override) {
 	e.found = append(e.found, func(f *found) { f.learn(pairOf(policy, key), o) })
 }
 
-// FindAgain forgets what the source has found for a policy and key, so that it is found again.
-func (e *Edit) FindAgain(policy, key string) {
-	e.found = append(e.found, func(f *found) { f.forgetOne(pairOf(policy, key)) })
-}
-
 // FindAllAgain forgets all that the source has found.
 func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 

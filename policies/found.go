@@ -17,10 +17,11 @@ type SourceOptions struct {
 	// Find returns the override for a policy and key that the source does not hold, or
 	// nil if there is none. Decisions call it under policies that [Edit.Find] has
 	// marked, once for each pair of policy and key: the answer is remembered, also if it
-	// is nil. Find must return when ctx is done. After an error the decision goes by what
+	// is nil, unless keep is false: then it is for those decisions alone that wait for it.
+	// Find must return when ctx is done. After an error the decision goes by what
 	// else is known, and the next one calls Find again. If nil, the source holds all its
 	// overrides.
-	Find func(ctx context.Context, policy, key string) (*Override, error)
+	Find func(ctx context.Context, policy, key string) (o *Override, keep bool, err error)
 
 	// MaxFound is the most pairs of policy and key that are remembered, some 250 bytes
 	// each, and their keys, of which long ones are hashed. Those that were not asked for
@@ -30,7 +31,7 @@ type SourceOptions struct {
 
 // found remembers what Find has returned.
 type found struct {
-	find    func(ctx context.Context, policy, key string) (*Override, error)
+	find    func(ctx context.Context, policy, key string) (o *Override, keep bool, err error)
 	half    int // of the pairs of a stripe
 	stripes [64]foundStripe
 }
@@ -116,20 +117,20 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 
 // ask calls Find for a, of p, and remembers what it returns.
 func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
-	s := f.stripe(p)
+	s, keep := f.stripe(p), false
 	a.err = errNotFound // if Find panics
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !a.late {
 			delete(s.asking, p)
-			if a.err == nil {
+			if a.err == nil && keep {
 				s.keep(p, a.override, f.half)
 			}
 		}
 		close(a.done)
 	}()
-	o, err := f.find(ctx, p.policy, key)
+	o, keep, err := f.find(ctx, p.policy, key)
 	if err == nil && o != nil {
 		o, err = o.prepare()
 	}
@@ -148,16 +149,6 @@ func (f *found) learn(p pair, o *Override) {
 	if _, ok := s.known(p, f.half); ok {
 		s.young[p] = o
 	}
-}
-
-// forgetOne forgets a pair.
-func (f *found) forgetOne(p pair) {
-	s := f.stripe(p)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tooLate(p)
-	delete(s.young, p)
-	delete(s.old, p)
 }
 
 // forget forgets all pairs.

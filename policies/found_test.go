@@ -22,20 +22,21 @@ type elsewhere struct {
 	mu    sync.Mutex
 	all   map[string]policies.Override // by key
 	err   error
+	once  bool // what it returns is not to be remembered
 	asked atomic.Int64
 }
 
-func (s *elsewhere) find(_ context.Context, policy, key string) (*policies.Override, error) {
+func (s *elsewhere) find(_ context.Context, policy, key string) (o *policies.Override, keep bool, err error) {
 	s.asked.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		return nil, s.err
+		return nil, true, s.err
 	}
 	if o, ok := s.all[key]; ok && policy == "core" {
-		return &o, nil
+		return &o, !s.once, nil
 	}
-	return nil, nil
+	return nil, !s.once, nil
 }
 
 func limited(key string, n int64) policies.Override {
@@ -65,10 +66,11 @@ func TestOverridesAreFoundOnce(t *testing.T) {
 	check("bob", 20, 2)
 	check("alice", 1, 2)
 	check("carol", 1, 3) // it was not remembered, so nothing is held
-	edit(t, s, func(e *policies.Edit) { e.FindAgain("core", "alice") })
-	check("alice", 10, 4)
-	check("bob", 20, 4)
 	edit(t, s, func(e *policies.Edit) { e.FindAllAgain() })
+	at.once = true
+	check("alice", 10, 4) // for one decision, which it holds for all the same
+	at.once = false
+	check("alice", 10, 5)
 	check("alice", 10, 5)
 
 	at.err = errors.New("away")
@@ -115,15 +117,15 @@ func TestOneCallAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table policies.Table
 		calls := 0
-		s := table.SourceWith("remote", &policies.SourceOptions{Find: func(ctx context.Context, _, key string) (*policies.Override, error) {
+		s := table.SourceWith("remote", &policies.SourceOptions{Find: func(ctx context.Context, _, key string) (*policies.Override, bool, error) {
 			calls++
 			select {
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return nil, false, ctx.Err()
 			case <-time.After(time.Minute):
 			}
 			o := limited(key, 10)
-			return &o, nil
+			return &o, true, nil
 		}})
 		edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
 		var all sync.WaitGroup
@@ -154,22 +156,21 @@ func TestOneCallAtATime(t *testing.T) {
 func TestAChangeDuringACall(t *testing.T) {
 	for name, change := range map[string]func(e *policies.Edit){
 		"learn":     func(e *policies.Edit) { e.Learn("core", "alice", nil) },
-		"again":     func(e *policies.Edit) { e.FindAgain("core", "alice") },
 		"all again": func(e *policies.Edit) { e.FindAllAgain() },
 	} {
 		var table policies.Table
 		var s *policies.Source
 		calls := 0
-		s = table.SourceWith("remote", &policies.SourceOptions{Find: func(_ context.Context, _, key string) (*policies.Override, error) {
+		s = table.SourceWith("remote", &policies.SourceOptions{Find: func(_ context.Context, _, key string) (*policies.Override, bool, error) {
 			if calls++; calls > 1 {
-				return nil, nil
+				return nil, true, nil
 			}
 			edit(t, s, change)
 			if n, _ := quotaOf(&table, key, t0); n != 1 || calls != 2 {
 				t.Errorf("%s: quota %d after %d calls; want 1 after a second one", name, n, calls)
 			}
 			o := limited(key, 10) // as it was before
-			return &o, nil
+			return &o, true, nil
 		}})
 		edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
 		quotaOf(&table, "alice", t0)

@@ -446,6 +446,30 @@ func TestAnOverrideThatAServerLost(t *testing.T) {
 	}
 }
 
+// An override of a version that is wrong, and so does not come into force, does not stay when a
+// server has lost that version.
+func TestAnOverrideOfAWrongVersion(t *testing.T) {
+	store, clients, _ := places(t, 1).open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
+	f := follow(t, store)
+	lost := backup(t, clients[0])
+	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	if _, err := store.WriteText(t.Context(), "core", "{"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Refresh(t.Context()); !errors.Is(err, quota.ErrInvalid) {
+		t.Errorf("a version that is wrong: %v", err)
+	}
+	if n := f.quota("core", "mallory"); n != 0 {
+		t.Fatalf("quota %d; want what the server has", n)
+	}
+	lost()
+	refresh(t, f)
+	if m, b := f.quota("core", "mallory"), f.quota("core", "bob"); m != 10 || b != 70 {
+		t.Errorf("quotas %d and %d; want the policy's and the override's", m, b)
+	}
+}
+
 // failing has the first commands of a name fail, by an error that is not nil.
 type failing struct {
 	name string

@@ -15,7 +15,8 @@
 // key is charged, under policies that have any, and remembers the answer: up to
 // policies.SourceOptions.MaxFound of them. So an override is in force for a key that was
 // not charged lately from its first decision on, which waits for one HGET, and for others
-// when the version is.
+// when the version is. What the server has of a version that is not in force yet holds for one
+// decision, and is asked for again by the next: the server may lose it.
 //
 // # Roots
 //

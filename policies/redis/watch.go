@@ -56,8 +56,6 @@ type Watch struct {
 	wrong  error
 	warned string
 
-	ahead ahead // what decisions have read of versions that are not in force
-
 	mending  atomic.Bool
 	unmended []atomic.Int32 // for each server, copies to it that have failed since it was seen not to be behind
 
@@ -68,8 +66,9 @@ type Watch struct {
 
 // asks is where decisions ask for overrides.
 type asks struct {
-	first *server
-	known version // which first has
+	first   *server
+	known   version // which first has
+	inForce bool    // known is, so that what is of it is to be remembered
 }
 
 // NewWatch reads the store into the source of that name of table, and again what changes,
@@ -96,65 +95,14 @@ func (w *Watch) Close() {
 	w.asks.Store(nil)
 }
 
-// ahead has the pairs of policy and key with overrides that were read under a version not in
-// force. That version may be lost, with a root or a writer: so unless it is in force at the
-// next look, they are read again.
-type ahead struct {
-	mu    sync.Mutex
-	pairs map[[2]string]version
-	many  bool // too many to note
-}
-
-const maxAhead = 4096
-
-func (a *ahead) note(policy, key string, is version) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.pairs) >= maxAhead {
-		a.many = true
-		return
-	}
-	if a.pairs == nil {
-		a.pairs = make(map[[2]string]version)
-	}
-	a.pairs[[2]string{policy, key}] = is
-}
-
-// forget has e find again what was read under another version than is, which comes into force.
-func (a *ahead) forget(e *policies.Edit, is version) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.many {
-		e.FindAllAgain()
-	}
-	for pair, read := range a.pairs {
-		if read != is {
-			e.FindAgain(pair[0], pair[1])
-		}
-	}
-	a.pairs, a.many = nil, false
-}
-
-// keep has the next forget be of all, because the last one did not come into force.
-func (a *ahead) keep() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.many = true
-}
-
-func (a *ahead) any() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.many || len(a.pairs) > 0
-}
-
 var errAway = errors.New("redispolicies: the server does not answer")
 
-// find returns the override of a key, for decisions.
-func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Override, err error) {
+// find returns the override of a key, for decisions. What is of a version that is not in force
+// is not to be remembered: the version may be lost, with a root or a writer.
+func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Override, keep bool, err error) {
 	asks := w.asks.Load()
 	if asks == nil {
-		return nil, errAway
+		return nil, false, errAway
 	}
 	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
@@ -162,17 +110,17 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	for i := range servers {
 		var is version
 		at := servers[(asks.first.index+i)%len(servers)]
-		if o, is, err = at.findAt(bound, asks.known, policy, key); err == nil && is != asks.known {
-			w.ahead.note(policy, key, is)
+		if o, is, err = at.findAt(bound, asks.known, policy, key); err == nil {
+			return o, asks.inForce && is == asks.known, nil
 		}
-		if err == nil || bound.Err() != nil {
+		if bound.Err() != nil {
 			break
 		}
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, quota.ErrInvalid) {
 		w.asks.CompareAndSwap(asks, nil) // so that no other decision waits, until Refresh has an answer
 	}
-	return o, err
+	return nil, false, err
 }
 
 // Refresh asks for a newer version now. The error says why the store's is not in force.
@@ -201,7 +149,7 @@ func (w *Watch) refresh(ctx context.Context) (err error) {
 	for range 2 { // a root may be killed while it is read; others have what it had
 		at, is, asked := w.look(ctx)
 		if at != nil {
-			w.asks.Store(&asks{at, w.known})
+			w.asks.Store(&asks{at, w.known, true})
 		} else {
 			w.asks.Store(nil)
 		}
@@ -209,7 +157,8 @@ func (w *Watch) refresh(ctx context.Context) (err error) {
 		case asked != nil:
 			return asked
 		case is == w.known:
-			return w.stay()
+			w.again = false
+			return nil
 		case is == w.bad:
 			return w.wrong
 		}
@@ -217,15 +166,6 @@ func (w *Watch) refresh(ctx context.Context) (err error) {
 			break
 		}
 	}
-	return err
-}
-
-// stay leaves what is known in force.
-func (w *Watch) stay() (err error) {
-	if w.ahead.any() { // of a change that is lost, was not ended, or is being made
-		err = w.put(&reading{version: w.known})
-	}
-	w.again = false
 	return err
 }
 
@@ -238,7 +178,7 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 		read, err = at.readAll(ctx)
 	}
 	if err == nil {
-		w.asks.Store(&asks{at, read.version}) // what is read from now on is of that, or later
+		w.asks.Store(&asks{at, read.version, false}) // what is read from now on is of that, or later
 		err = w.put(read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
@@ -246,6 +186,7 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 	}
 	if err == nil {
 		w.known, w.again, w.bad = read.version, false, ""
+		w.asks.Store(&asks{at, w.known, true})
 	}
 	return err
 }
@@ -335,12 +276,11 @@ var errLost = errors.New("redispolicies: the server has lost its policies; write
 
 // put puts what was read in force.
 func (w *Watch) put(read *reading) error {
-	err := w.source.Edit(func(e *policies.Edit) {
+	return w.source.Edit(func(e *policies.Edit) {
 		if read.all {
 			e.Clear()
 			e.FindAllAgain()
 		}
-		w.ahead.forget(e, read.version)
 		for field, text := range read.overrides {
 			policy, key, _ := strings.Cut(field, "\n")
 			if text == "" {
@@ -365,10 +305,6 @@ func (w *Watch) put(read *reading) error {
 		}
 		e.SetVersion(read.version.number())
 	})
-	if err != nil {
-		w.ahead.keep()
-	}
-	return err
 }
 
 // reading is what was read of a store. Of what has changed, what was removed has the text "". All
