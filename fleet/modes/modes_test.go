@@ -320,16 +320,13 @@ func TestSet(t *testing.T) {
 		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
 	}
 	for _, m := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
-		if parsed, err := modes.ParseMode(m.String()); err != nil || parsed != m {
-			t.Errorf("ParseMode(%q) is %v, %v", m, parsed, err)
-		}
 		var back modes.Mode
 		if text, err := m.MarshalText(); err != nil || back.UnmarshalText(text) != nil || back != m {
 			t.Errorf("%v is the text %q, error %v, and back %v", m, text, err, back)
 		}
 	}
-	if _, err := modes.ParseMode("hard"); !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("ParseMode: %v, want ErrInvalid", err)
+	if err := new(modes.Mode).UnmarshalText([]byte("hard")); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("UnmarshalText of no mode: %v, want ErrInvalid", err)
 	}
 	if _, err := modes.Mode(9).MarshalText(); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("MarshalText of no mode: %v, want ErrInvalid", err)

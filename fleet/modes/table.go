@@ -36,30 +36,19 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
 
-// ParseMode returns the mode whose String is text. The error wraps
-// quota.ErrInvalid.
-func ParseMode(text string) (Mode, error) {
-	for i, name := range modeNames {
-		if text == name {
-			return Mode(i), nil
-		}
-	}
-	return 0, invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
-}
-
 // MarshalText returns m's String. An error wraps quota.ErrInvalid: m is no mode.
 func (m Mode) MarshalText() ([]byte, error) {
-	_, err := ParseMode(m.String())
-	return []byte(m.String()), err
+	return []byte(m.String()), new(Mode).UnmarshalText([]byte(m.String()))
 }
 
-// UnmarshalText sets m to the mode that text says, as [ParseMode] does.
+// UnmarshalText sets m to the mode whose String is text. An error wraps quota.ErrInvalid.
 func (m *Mode) UnmarshalText(text []byte) error {
-	parsed, err := ParseMode(string(text))
-	if err == nil {
-		*m = parsed
+	i := slices.Index(modeNames, string(text))
+	if i < 0 {
+		return invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
 	}
-	return err
+	*m = Mode(i)
+	return nil
 }
 
 // DefaultAgree is the Agree of Options that set none.

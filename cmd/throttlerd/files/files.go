@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/internal/every"
 )
 
 // Every is how often a directory is looked at.
@@ -52,16 +54,7 @@ func (r *read) same(o *read) bool {
 // wait.
 func (w *Watcher) Watch(ctx context.Context) {
 	w.Look()
-	ticker := time.NewTicker(Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			w.Look()
-		case <-ctx.Done():
-			return
-		}
-	}
+	every.Do(ctx, Every, w.Look)
 }
 
 // Look looks at the directory once. It reads all, which takes some milliseconds for five megabytes:
