@@ -41,7 +41,7 @@ const (
 	accounts   = 16
 	deadline   = 50 * time.Millisecond
 	lateness   = 50 * time.Millisecond // allowed beyond the deadline
-	pause      = 12 * time.Millisecond // at most, between two calls of a goroutine
+	pause      = 24 * time.Millisecond // at most, between two calls of a goroutine
 	million    = 1_000_000
 )
 

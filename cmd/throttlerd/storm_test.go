@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	calls   = flag.Int("calls", 2_000, "how many calls TestReloadsUnderLoad and TestProcessesEndUnderLoad make")
+	calls   = flag.Int("calls", 500, "how many calls TestReloadsUnderLoad and TestProcessesEndUnderLoad make")
 	program = flag.String("program", "", "runs the program with this environment, in JSON")
 )
 
@@ -101,7 +101,7 @@ func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, don
 	t.Helper()
 	workers, pause := 8, time.Duration(0)
 	if *calls < 100_000 { // the machine has other tests to run
-		pause = time.Millisecond
+		workers, pause = 16, 2*time.Millisecond
 	}
 	var made atomic.Int64
 	var mu sync.Mutex
