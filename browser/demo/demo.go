@@ -15,7 +15,7 @@ import (
 
 // Build builds the demo, and the program that starts servers for it, into dir.
 func Build(dir, repository string) error {
-	cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), ".", "./stack")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), ".", "./stack")
 	cmd.Dir = filepath.Join(repository, "cmd", "demo-api")
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {

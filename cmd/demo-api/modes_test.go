@@ -134,7 +134,7 @@ func TestModesChangeLive(t *testing.T) {
 				for i, d := range demos {
 					d.rewrite(modesOn(server, mode) + patient)
 					hangUp(t) // of all, but the other's file may be the same as before
-					for deadline := time.Now().Add(time.Minute); d.stats().Modes["core"].Mode != mode; time.Sleep(time.Millisecond) {
+					for deadline := time.Now().Add(time.Minute); d.stats().Modes["core"].Mode != mode; time.Sleep(5 * time.Millisecond) {
 						if time.Now().After(deadline) {
 							t.Fatalf("the mode of demo %d is not %s; it logs %s", i, mode, d.stderr)
 						}
@@ -159,7 +159,7 @@ func awaitTotals(t *testing.T, demos []*demo) {
 		}
 		for _, d := range demos {
 			before := d.stats().Synced.Syncs
-			for deadline := time.Now().Add(time.Minute); d.stats().Synced.Syncs < before+2; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); d.stats().Synced.Syncs < before+2; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("no sync in a minute")
 				}

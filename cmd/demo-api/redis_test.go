@@ -65,7 +65,7 @@ func sharing(t *testing.T, demos int, coreQuota int) []*demo {
 }
 
 func TestProcessesShareCounts(t *testing.T) {
-	const quota, clients, each = 500, 64, 12
+	const quota, clients, each = 200, 64, 5
 	demos := sharing(t, 3, quota)
 	var served, refused atomic.Int64
 	var wg sync.WaitGroup

@@ -199,7 +199,7 @@ dry_runs:
 	// remembered, of the third dry run, is one.
 	const takes = 5*2 + 3*2*2 - 1
 	var b stats
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		b = d.stats() // what was refused again from memory is not shown to the shadow
 		if b.Shadow.Compared+b.Refusals.Answered == takes {
 			break

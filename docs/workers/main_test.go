@@ -47,7 +47,7 @@ func TestProgram(t *testing.T) {
 	}))
 	defer api.Close()
 	binary := filepath.Join(t.TempDir(), "workers")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	redis := testserver.Redis(t).Addr

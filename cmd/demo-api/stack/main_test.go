@@ -19,7 +19,7 @@ import (
 // with each of the signals that people use.
 func TestStackStartsAndLeavesNothing(t *testing.T) {
 	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", bin+"/", "..", ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "..", ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
