@@ -21,14 +21,15 @@ import (
 func main() {
 	addr := flag.String("redis", "127.0.0.1:6379", "the Redis that the processes share")
 	flag.Parse()
-	shard := redisbackend.Shard{Name: "a", Primary: redis.NewClient(&redis.Options{Addr: *addr})}
-	backend, err := redisbackend.New([]redisbackend.Shard{shard}, nil)
+	server, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{*addr}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{
-		{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
-	}}
+	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: server}}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket}}}
 	inTurn, err := transport.New(throttler.New(backend, nil), transport.ByHost(api), &transport.Options{Retries: 3})
 	if err != nil {
 		log.Fatal(err)

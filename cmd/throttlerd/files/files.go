@@ -21,8 +21,11 @@ const Every = 250 * time.Millisecond
 // maxBytes bounds a file.
 const maxBytes = 8 << 20
 
-// maxReads is how often a directory that is changing is read in one look.
-const maxReads = 10
+// A directory that is changing is read again after a pause, maxReads times in one look.
+const (
+	maxReads = 10
+	pause    = 10 * time.Millisecond
+)
 
 // Watcher reads all files of a directory and its subdirectories, again whenever one has
 // changed. It follows symbolic links, also of the directory, so a swap of one is a change: a
@@ -38,6 +41,7 @@ type Watcher struct {
 
 	looked bool
 	last   read // as of the last look
+	sleep  func(time.Duration)
 }
 
 // read is what was read of a directory, or what was wrong with it.
@@ -59,13 +63,17 @@ func (w *Watcher) Watch(ctx context.Context) {
 
 // Look looks at the directory once. It reads all, which takes some milliseconds for five megabytes:
 // by their times, files that are written twice within a tick of a file system's clock are the same.
-// What has changed is read again until it is the same twice, because of files that are swapped
-// meanwhile some are missing, or of another version.
+// What has changed is read again until it is the same twice: a file that is being written is not
+// whole, and of files that are swapped some are missing, or of another version.
 func (w *Watcher) Look() {
+	if w.sleep == nil {
+		w.sleep = time.Sleep
+	}
 	is := w.read()
 	settled := w.looked && is.same(&w.last)
 	for i := 0; i < maxReads && !settled; i++ {
 		was := is
+		w.sleep(pause)
 		is = w.read()
 		settled = is.same(&was)
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 )
 
 func write(t *testing.T, path, text string) {
@@ -81,6 +83,27 @@ func TestConfigMap(t *testing.T) {
 	link("..2", filepath.Join(dir, "..data"))
 	is(t, look, "map[a.yaml:2]")
 	is(t, look, "no change")
+}
+
+// A file that is written piece by piece is not in force before it is whole.
+func TestWritesWhileLooking(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	var got []string
+	w := &Watcher{Dir: filepath.Dir(file), Changed: func(files map[string][]byte, err error) { got = append(got, fmt.Sprint(string(files["a.yaml"]), err)) }}
+	write(t, file, "1")
+	w.Look()
+	pieces := []string{"", "2", "23", "234"}
+	w.sleep = func(time.Duration) {
+		if len(pieces) > 1 {
+			pieces = pieces[1:]
+			write(t, file, pieces[0])
+		}
+	}
+	write(t, file, pieces[0])
+	w.Look()
+	if want := []string{"1<nil>", "234<nil>"}; !slices.Equal(got, want) {
+		t.Errorf("%q; want %q", got, want)
+	}
 }
 
 // What a swap takes away while it is looked at is not gone: without files there is no limit.
