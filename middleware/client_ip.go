@@ -229,26 +229,15 @@ func (s addressSource) trusts(addr netip.Addr) bool {
 }
 
 // parseAddr reads an address with or without a port: "ip", "ip:port", "[ip]" or
-// "[ip]:port". The zone of an IPv6 address is dropped. Which form it is shows at a
-// glance: to try one in vain takes longer than to parse the other.
+// "[ip]:port". The zone of an IPv6 address is dropped.
 func parseAddr(text string) (netip.Addr, bool) {
-	var addr netip.Addr
-	var err error
-	switch inside, bracketed := strings.CutPrefix(text, "["); {
-	case bracketed && strings.HasSuffix(inside, "]"):
-		addr, err = netip.ParseAddr(strings.TrimSuffix(inside, "]"))
-		if addr.Is4() {
-			return netip.Addr{}, false
-		}
-	case bracketed || strings.Count(text, ":") == 1: // an IPv6 address has two and more
-		var withPort netip.AddrPort
-		withPort, err = netip.ParseAddrPort(text)
-		addr = withPort.Addr()
-	default:
+	if strings.HasSuffix(text, "]") {
+		text += ":0"
+	}
+	withPort, err := netip.ParseAddrPort(text)
+	addr := withPort.Addr()
+	if err != nil {
 		addr, err = netip.ParseAddr(text)
 	}
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	return addr.Unmap().WithZone(""), true
+	return addr.Unmap().WithZone(""), err == nil
 }
