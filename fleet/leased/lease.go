@@ -25,7 +25,7 @@ type lease struct {
 	lastAsk      int64    // ms
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
-	refused      bool     // the other backend's last answer was
+	tooMuch      int64    // units that the other backend's last answer refused; 0 if it allowed some
 	tally        tally
 
 	d driver.Decision
@@ -123,11 +123,17 @@ func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver
 	return a
 }
 
+// note notes what d, a take, says of what others may still take.
+func (l *lease) note(d *driver.Decision) {
+	if l.free, l.tooMuch = free(d), 0; !d.Allowed {
+		l.tooMuch = d.Charges()[0].Cost
+	}
+}
+
 // grant adds the units of d, an allowed take.
 func (l *lease) grant(d *driver.Decision) {
 	l.held += d.Charges()[0].Cost
 	l.d = d.About(driver.NewRequest(d.Request.Now, keyed.Own(d.Charges())...))
-	l.free = free(d)
 	l.until = d.Results()[0].ResetAt
 	for _, result := range d.Results() {
 		l.until = min(l.until, result.ResetAt)

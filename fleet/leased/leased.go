@@ -219,7 +219,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.held < cost && l.refused && (l.renewal != nil || l.tally.lost == 0):
+		case l.held < cost && l.tooMuch > 0 && cost >= l.tooMuch && (l.renewal != nil || l.tally.lost == 0):
 			s.mu.Unlock()
 			return b.askAside(ctx, s, l, r)
 		case l.renewal != nil:
@@ -285,7 +285,7 @@ func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Re
 	d, err := b.ask(ctx, r)
 	if err == nil && !d.Degraded {
 		s.mu.Lock()
-		l.free, l.refused = free(&d), !d.Allowed
+		l.note(&d)
 		s.mu.Unlock()
 	}
 	return d, err
@@ -354,10 +354,8 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units in
 			s.expire(l)
 		}
 		l.grant(d)
-	} else {
-		l.free = free(d)
 	}
-	l.refused = !d.Allowed
+	l.note(d)
 	l.held += found
 	s.holding[l] = struct{}{}
 }

@@ -320,3 +320,20 @@ func TestRefusedTakesDoNotWaitForEachOther(t *testing.T) {
 		t.Errorf("in the next window, %+v after %+v; want decisions from a lease", after, before)
 	}
 }
+
+// A request for more than there is left keeps no smaller one from being leased.
+func TestARefusalOfManyUnits(t *testing.T) {
+	b := open(t, memorybackend.NewDefault(), &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
+	many := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: hour, Key: "k", Partition: "k", Cost: 1000})
+	for range 200 {
+		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		if d, err := b.Take(t.Context(), many); err != nil || d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if s := b.Stats(); s.Local < 150 {
+		t.Errorf("%+v; want most of 200 takes of a unit from leases", s)
+	}
+}
