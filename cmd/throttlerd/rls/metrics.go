@@ -77,10 +77,26 @@ func (m *Metrics) answered(start time.Time) {
 
 // of returns the counters of a descriptor of the configuration.
 func (m *Metrics) of(l descriptors.Labels) *counters {
-	get := func(v *prometheus.CounterVec) prometheus.Counter {
-		return v.WithLabelValues(label(l.Domain), label(l.Key1), label(l.Key2))
-	}
+	l = short(l)
+	get := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(l.Domain, l.Key1, l.Key2) }
 	return &counters{get(m.total), get(m.over), get(m.near), get(m.within), get(m.shadow)}
+}
+
+// forget removes the counters of a descriptor that the configuration has no more: gateways name
+// theirs by routes, which come and go.
+func (m *Metrics) forget(l descriptors.Labels) {
+	l = short(l)
+	if _, dynamic := m.byLabels.Load(l); dynamic {
+		return // which are kept for requests
+	}
+	for _, v := range []*prometheus.CounterVec{m.total, m.over, m.near, m.within, m.shadow} {
+		v.DeleteLabelValues(l.Domain, l.Key1, l.Key2)
+	}
+}
+
+// short returns l with values that labels may have.
+func short(l descriptors.Labels) descriptors.Labels {
+	return descriptors.Labels{Domain: label(l.Domain), Key1: label(l.Key1), Key2: label(l.Key2)}
 }
 
 // maxLabel bounds the bytes of a label's value.
@@ -111,7 +127,7 @@ func (m *Metrics) domainNotFound(domain string) {
 // dynamic returns the counters of labels that a request has made. When there are too many,
 // the rest go to instead or, if that is nil, to one that has the domain alone.
 func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
-	l = descriptors.Labels{Domain: label(l.Domain), Key1: label(l.Key1), Key2: label(l.Key2)}
+	l = short(l)
 	if c, known := m.byLabels.Load(l); known {
 		return c.(*counters)
 	}

@@ -66,11 +66,18 @@ func (s *Server) Set() *descriptors.Set {
 
 // Load puts set in force: calls that have begun end with the one before. Counts stay.
 func (s *Server) Load(set *descriptors.Set) {
-	l := &loaded{set: set}
+	l, named := &loaded{set: set}, make(map[descriptors.Labels]bool)
 	for _, r := range set.Rules() {
 		l.counters = append(l.counters, s.metrics.of(r.Labels))
+		named[short(r.Labels)] = true
 	}
-	s.loaded.Store(l)
+	if before := s.loaded.Swap(l); before != nil {
+		for _, r := range before.set.Rules() {
+			if !named[short(r.Labels)] {
+				s.metrics.forget(r.Labels)
+			}
+		}
+	}
 	s.metrics.loads.Inc()
 }
 

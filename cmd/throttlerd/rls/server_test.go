@@ -36,17 +36,23 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	t.Helper()
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
-	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()))
+	s := &tested{New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry())), t, c}
+	s.load(text)
+	return s
+}
+
+// load puts a configuration in force.
+func (s *tested) load(text string) {
+	s.t.Helper()
 	f, err := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text), nil)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	set, err := descriptors.New([]*envoyfile.File{f}, false, nil)
+	set, err := descriptors.New([]*envoyfile.File{f}, false, s.Set())
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	s.Load(set)
-	return &tested{s, t, c}
 }
 
 // request returns the request that a text has: descriptors between bars, entries between
@@ -372,5 +378,50 @@ func TestDynamicMetadata(t *testing.T) {
 		if got := fmt.Sprint(resp.DynamicMetadata.AsMap()); got != "map["+want+"]" {
 			t.Errorf("%s\nwant %s", got, want)
 		}
+	}
+}
+
+// Descriptors that come and go leave no series behind, and what stays counts on.
+func TestSeriesOfDescriptorsThatGo(t *testing.T) {
+	r := prometheus.NewRegistry()
+	s := newTested(t, settings.Answers{}, limits)
+	s.metrics = NewMetrics(r)
+	hits := func() (text string) {
+		all, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			if f.GetName() != "ratelimit_service_rate_limit_total_hits" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				text += fmt.Sprintf("%s%s %v, ", m.GetLabel()[1].GetValue(), m.GetLabel()[2].GetValue(), m.GetCounter().GetValue())
+			}
+		}
+		return text
+	}
+	const some = `
+- {key: a, rate_limit: {unit: minute, requests_per_unit: 9}}
+- {key: b, rate_limit: {unit: minute, requests_per_unit: 9}}
+- {key: c, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 9}}
+`
+	s.load(some)
+	s.is("a=1", "OK 8/9 50s", "b=1", "OK 8/9 50s", "c=1", "OK 8/9 50s")
+	if got, want := hits(), "a 1, b 1, c 0, c_1 1, "; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	s.load(`
+- {key: b, rate_limit: {unit: minute, requests_per_unit: 8}}
+- {key: c, value: "1", rate_limit: {unit: minute, requests_per_unit: 9}}
+`)
+	s.is("b=1", "OK 6/8 50s", "c=1", "OK 8/9 50s")
+	if got, want := hits(), "b 2, c_1 2, "; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	s.load(some)
+	s.is("b=1", "OK 6/9 50s", "c=1", "OK 7/9 50s")
+	if got, want := hits(), "a 0, b 3, c 0, c_1 3, "; got != want {
+		t.Errorf("%s; want %s", got, want)
 	}
 }
