@@ -52,7 +52,7 @@ func heap() int64 {
 // It gives neither a victim nor a newcomer more than its quota, and counts no victim as
 // lost.
 func TestFloodOfKeysWhileCountsMove(t *testing.T) {
-	const maxKeys, victims, flood = 1024, 50, 5000
+	const maxKeys, victims, flood = 512, 50, 2500
 	backends := make(map[string]handoff.Store)
 	for _, name := range []string{"old", "new"} {
 		b, err := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})
@@ -61,7 +61,7 @@ func TestFloodOfKeysWhileCountsMove(t *testing.T) {
 		}
 		backends[name] = b
 	}
-	f := newFlagged(t, "old", backends, rollout.Options{Events: true, MaxKeys: 256})
+	f := newFlagged(t, "old", backends, rollout.Options{Events: true, MaxKeys: 128})
 	n := 0
 	attack := func() {
 		for range flood {

@@ -392,7 +392,7 @@ func TestDeadCandidate(t *testing.T) {
 			new.die(true)
 			a := newFlagged(t, "old", both, rollout.Options{Events: true})
 			slow := 0
-			for i := range 200 {
+			for i := range 60 {
 				began := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				if _, err := a.Take(ctx, hourly.Charge(fmt.Sprint("newcomer", i))); err != nil {
@@ -405,7 +405,7 @@ func TestDeadCandidate(t *testing.T) {
 				time.Sleep(17 * time.Second)
 			}
 			if slow > 6 {
-				t.Errorf("hangs %t: %d of 200 waited, want three for each shard", hangs, slow)
+				t.Errorf("hangs %t: %d of 60 waited, want three for each shard", hangs, slow)
 			}
 			if s := a.rollout.Stats(); s.Lost != 0 {
 				t.Errorf("lost %d, want none: it never had a count", s.Lost)
