@@ -55,6 +55,7 @@ func aclRules(t *testing.T) (uses []string, rules map[string][]string, together 
 // TestACL runs each use as a user that may do what docs/operations.md lists for
 // it and nothing else, and then without one of these rules after the other.
 func TestACL(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	uses, rules, together := aclRules(t)
 	exercises := map[string]struct {
 		with []string // other uses, whose rules it needs too

@@ -66,7 +66,7 @@ func TestRepliesAreBounded(t *testing.T) {
 			for name, cut := range map[string]func(io.Reader) io.Reader{
 				"whole": func(r io.Reader) io.Reader { return r }, "in halves": iotest.HalfReader, "byte by byte": iotest.OneByteReader,
 			} {
-				if name == "byte by byte" && len(test.bytes) > 1<<16 {
+				if name != "whole" && len(test.bytes) > 1<<16 {
 					continue
 				}
 				got, err := io.ReadAll(boundReplies(sent{failedConn{}, cut(strings.NewReader(test.bytes))}, time.Second))

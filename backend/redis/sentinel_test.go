@@ -17,6 +17,7 @@ import (
 // A shard may be the name of a master that Sentinel watches: decisions go to
 // its primary, peeks to its replicas.
 func TestSentinelShard(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	primary := testserver.Redis(t)
 	replica := testserver.RedisReplica(t, primary)
 	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, testserver.Never)
