@@ -24,11 +24,11 @@
 -- knows of it: its units may have come when it was empty. A counter that the server has
 -- evicted begins with what it last said of it to the process: said, which is the instant
 -- of a bucket, or the units of a window. A counter of a new length continues from
--- another: said is below 0, and minus the units of a window at least. A FIRST is the ADD that begins a process: the
--- server cannot know it. A STATE, of a process that it does not know, raises counters to
--- what the process knows: to the instant x, or the units of the window x.
+-- another: said is below 0, and minus the units of a window at least. Number 1 begins a
+-- process, and follows no call. A STATE, of a process that the server does not know, raises
+-- counters to what the process knows: to the instant x, or the units of the window x.
 
-local ADD, STATE = 1, 2 -- and FIRST, 3
+local ADD, STATE = 1, 2
 local WINDOW = 2 -- and a bucket, 1
 local MARGIN = 10000 -- ms that a counter outlives its last unit
 local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync, or an ADD that is
@@ -45,7 +45,7 @@ while at <= #header do
 end
 
 local last = tonumber(call('GET', KEYS[1]))
-if mode == ADD and (not last or last < number - 1) then
+if mode == ADD and (last or 0) < number - 1 then
     return 'u'
 end
 local new = mode == STATE or not last or number > last

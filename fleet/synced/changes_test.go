@@ -360,7 +360,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 	if in > 200 || out > 200 {
 		t.Errorf("a sync at rest has %.0f bytes to a root and %.0f back", in, out)
 	}
-	next := b.additions(b.aggregators[0], add, 0).calls[0]
+	next := b.additions(b.aggregators[0], 0).calls[0]
 	if n := len(next.header) + len(next.entries); n != 17 {
 		t.Errorf("of a call at rest, %d bytes are this package's; want 17", n)
 	}

@@ -85,8 +85,10 @@ func (m *modelRoot) run(process string, c *call) []byte {
 		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
 	}
 	last, known := m.processes[process]
-	known = known && now < m.heardOf[process]+remembered
-	if how == add && (!known || last < number-1) {
+	if known = known && now < m.heardOf[process]+remembered; !known {
+		last = 0
+	}
+	if how == add && last < number-1 {
 		return []byte{'u'}
 	}
 	reply := []byte{'o'}

@@ -45,11 +45,8 @@ func TestScriptIsTheModel(t *testing.T) {
 		} else {
 			numbers[process]++
 			how := add
-			switch {
-			case r.IntN(10) == 0:
+			if r.IntN(10) == 0 {
 				how = state
-			case numbers[process] == 1 || r.IntN(10) == 0:
-				how = first
 			}
 			c.header = appendDouble(appendDouble([]byte{byte(how)}, numbers[process]), now)
 			for _, s := range spans {

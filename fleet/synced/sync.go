@@ -109,10 +109,8 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	}
 	if a.batch == nil {
 		switch {
-		case a.known:
-			a.batch = b.additions(a, add, now)
-		case a.number == 0: // what it knows is what it added
-			a.batch = b.additions(a, first, now)
+		case a.known, a.number == 0: // at first, all that this process knows is what it added
+			a.batch = b.additions(a, now)
 		case !a.up.Load(): // it is asked first whether it answers
 			if _, err := b.call(ctx, a, newBatchWriter(b, a, add, now).finish().calls); err != nil {
 				b.stats.failed.Add(1)
@@ -150,8 +148,8 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 
 // additions returns the batch that adds what root a lacks of the counters that are
 // watched.
-func (b *Backend) additions(a *aggregator, m mode, now int64) *batch {
-	w := newBatchWriter(b, a, m, now)
+func (b *Backend) additions(a *aggregator, now int64) *batch {
+	w := newBatchWriter(b, a, add, now)
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		all := s.takeDirty(a.list, a.spare)
@@ -201,7 +199,6 @@ type mode byte
 const (
 	add   mode = 1
 	state mode = 2
-	first mode = 3
 )
 
 // batchWriter makes a batch.
@@ -258,12 +255,8 @@ func (w *batchWriter) span(s span) uint16 {
 // begin begins a call.
 func (w *batchWriter) begin() {
 	w.a.number++
-	how := w.mode
-	if how == first && w.a.number > 1 {
-		how = add // the first call of the batch begins the process, and the others follow it
-	}
 	clear(w.spans)
-	header := appendDouble(append([]byte(nil), byte(how)), w.a.number)
+	header := appendDouble(append([]byte(nil), byte(w.mode)), w.a.number)
 	w.batch.calls = append(w.batch.calls, call{header: appendDouble(header, float64(w.now))})
 	w.call = &w.batch.calls[len(w.batch.calls)-1]
 }
