@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
@@ -57,7 +59,7 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 // ask asks the backend, in c's turn, until it allows c's charges.
 func (t *Throttler) ask(ctx context.Context, c *call) error {
 	for {
-		woken, err := t.untilNext(ctx, c)
+		woken, early, err := t.untilNext(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -65,7 +67,10 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		if err == nil && a.room > 0 { // for some of the calls alone
 			a, err = t.takeAhead(ctx, c.charges, a.room)
 		}
-		if err != nil {
+		switch {
+		case err != nil && early && errors.Is(err, driver.ErrNotSent):
+			continue // the backend has time until the last answer said
+		case err != nil:
 			return err
 		}
 		if a.Allowed {
@@ -85,20 +90,21 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 // force, a block may be over, and a refund may have made room.
 const askAgain = time.Second
 
-// untilNext returns when c is to ask: when the last answer said, and after askAgain at the latest.
-func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
+// untilNext returns when c is to ask: when the last answer said, or early, after askAgain.
+func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, early bool, err error) {
 	for {
 		at, woken := t.lines.next(c)
-		if again := t.clock.Now().Add(askAgain); again.Before(at) {
+		again := t.clock.Now().Add(askAgain)
+		if early = again.Before(at); early {
 			at = again
 		}
 		if err := sleep(ctx, t.clock, at, woken); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		select {
 		case <-woken: // what an answer says now is noted
 		default:
-			return woken, nil
+			return woken, early, nil
 		}
 	}
 }

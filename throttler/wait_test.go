@@ -647,3 +647,47 @@ func TestPauseAfterReset(t *testing.T) {
 		}
 	})
 }
+
+// away is a backend that fails takes from a time on, for a while.
+type away struct {
+	driver.Backend
+	from, until time.Time
+	err         error
+}
+
+func (b *away) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if now := time.Now(); !now.Before(b.from) && now.Before(b.until) {
+		return driver.Decision{}, &driver.UnavailableError{Backend: "test", Shard: "a", Err: b.err}
+	}
+	return b.Backend.Take(ctx, r)
+}
+
+// A backend that is away before a call's time, and was sent nothing, does not fail it. One that
+// may have charged it does.
+func TestWaitersOutlastAnOutage(t *testing.T) {
+	unknown := errors.New("no answer")
+	for name, test := range map[string]struct {
+		until time.Duration
+		err   error
+		want  error
+		after time.Duration
+	}{
+		"that is over before":      {30 * time.Second, driver.ErrNotSent, nil, time.Minute},
+		"that goes on":             {2 * time.Minute, driver.ErrNotSent, driver.ErrNotSent, time.Minute},
+		"that may have charged it": {30 * time.Second, unknown, unknown, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				b := &away{memorybackend.NewDefault(), began.Add(10 * time.Second), began.Add(test.until), test.err}
+				th := throttler.New(b, nil)
+				p := policy("p", throttler.Limit{Quota: 1, Window: time.Minute})
+				take(t, th, p.Charge("key"))
+				_, err := th.Wait(t.Context(), p.Charge("key"))
+				if after := time.Since(began); !errors.Is(err, test.want) || after != test.after {
+					t.Errorf("%v after %v; want %v after %v", err, after, test.want, test.after)
+				}
+			})
+		})
+	}
+}
