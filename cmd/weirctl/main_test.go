@@ -398,3 +398,26 @@ func TestMergeBounds(t *testing.T) {
 		t.Errorf("got %+v; want x from 7 to 10+5, y from 9 to 9+7", got)
 	}
 }
+
+// An instant is as far as people count.
+func TestWhen(t *testing.T) {
+	now := time.Date(2026, 11, 24, 2, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		in   time.Duration
+		want string
+	}{
+		{90 * time.Minute, "2026-11-24 03:30:00Z (in 1h30m0s)"},
+		{-time.Second, "2026-11-24 01:59:59Z (1s ago)"},
+		{47 * time.Hour, "2026-11-26 01:00:00Z (in 47h0m0s)"},
+		{50 * time.Hour, "2026-11-26 04:00:00Z (in 2 days)"},
+		{-1000 * time.Hour, "2026-10-13 10:00:00Z (41 days ago)"},
+		{27264 * time.Hour, "2030-01-03 02:00:00Z (in 1136 days)"},
+	} {
+		if got := when(now.Add(c.in), now); got != c.want {
+			t.Errorf("%v: %s; want %s", c.in, got, c.want)
+		}
+	}
+	if got := when(time.Time{}, now); got != "-" {
+		t.Errorf("never: %s", got)
+	}
+}

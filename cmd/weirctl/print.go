@@ -58,12 +58,15 @@ func when(at, now time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	d := at.Sub(now).Round(time.Second)
-	text := at.UTC().Format("2006-01-02 15:04:05Z")
-	if at.Before(now) {
-		return fmt.Sprintf("%s (%v ago)", text, -d)
+	d := at.Sub(now).Round(time.Second).Abs()
+	text, far := at.UTC().Format("2006-01-02 15:04:05Z"), d.String()
+	if days := d / (24 * time.Hour); days > 1 {
+		far = fmt.Sprintf("%d days", days)
 	}
-	return fmt.Sprintf("%s (in %v)", text, d)
+	if at.Before(now) {
+		return fmt.Sprintf("%s (%s ago)", text, far)
+	}
+	return fmt.Sprintf("%s (in %s)", text, far)
 }
 
 // limitTexts returns limits in words.
