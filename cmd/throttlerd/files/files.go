@@ -4,6 +4,7 @@ package files
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -101,6 +102,9 @@ func (w *Watcher) read() read {
 			return nil
 		}
 		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) { // which would say that there is no directory
+			return fmt.Errorf("%s is a link to nothing", path)
+		}
 		if err != nil || !info.Mode().IsRegular() {
 			return err // or nil for a directory, which is walked by itself
 		}
