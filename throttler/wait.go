@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,6 +26,9 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 		}
 	}
 	c, err := t.lines.enter(ctx, charges)
+	if err != nil && t.outdated(ctx, charges) {
+		c, err = t.lines.enter(ctx, charges)
+	}
 	if err != nil {
 		return Decision{}, err
 	}
@@ -59,7 +61,7 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 // ask asks the backend, in c's turn, until it allows c's charges.
 func (t *Throttler) ask(ctx context.Context, c *call) error {
 	for {
-		woken, early, err := t.untilNext(ctx, c)
+		woken, err := t.untilNext(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -67,10 +69,7 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		if err == nil && a.room > 0 { // for some of the calls alone
 			a, err = t.takeAhead(ctx, c.charges, a.room)
 		}
-		switch {
-		case err != nil && early && errors.Is(err, driver.ErrNotSent):
-			continue // the backend has time until the last answer said
-		case err != nil:
+		if err != nil {
 			return err
 		}
 		if a.Allowed {
@@ -86,27 +85,42 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// askAgain is how long a call waits at most before it asks again: other limits may be in
-// force, a block may be over, and a refund may have made room.
-const askAgain = time.Second
+// lookAgain is how often a call that waits looks whether other limits are in force.
+const lookAgain = time.Second
 
-// untilNext returns when c is to ask: when the last answer said, or early, after askAgain.
-func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, early bool, err error) {
+// untilNext returns when c is to ask: when the last answer said or, if other limits are in
+// force by then, at once.
+func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
 	for {
 		at, woken := t.lines.next(c)
-		again := t.clock.Now().Add(askAgain)
-		if early = again.Before(at); early {
-			at = again
+		until := at
+		if again := t.clock.Now().Add(lookAgain); t.policies != nil && at.After(again) {
+			until = again
 		}
-		if err := sleep(ctx, t.clock, at, woken); err != nil {
-			return nil, false, err
+		if err := sleep(ctx, t.clock, until, woken); err != nil {
+			return nil, err
 		}
 		select {
-		case <-woken: // what an answer says now is noted
+		case <-woken:
+			continue // at once
 		default:
-			return woken, early, nil
 		}
+		if until.Equal(at) {
+			return woken, nil
+		}
+		t.outdated(ctx, c.charges)
 	}
+}
+
+// outdated reports whether what the last answer about charges said was under other limits. If
+// so, calls that wait ask again at once.
+func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
+	if t.policies == nil {
+		return false
+	}
+	var r driver.Request
+	made, _, err := t.resolve(ctx, &r, charges)
+	return t.lines.outdated(charges, termsOf(&r, made), err)
 }
 
 // tooEarly returns an error if ctx's deadline is before at, or at is never.

@@ -25,9 +25,29 @@ type answer struct {
 	room   int           // if it refuses so many calls, how many fit
 	start  time.Time     // when the charges start or, if they are refused, can at the earliest
 	next   time.Time     // when to ask again
-	ahead  bool          // then is before a start, and not when there is room
+	ahead  bool          // then is askAhead before a start, and not when there is room
 	behind time.Time     // when charges behind these can start, at the earliest
 	step   time.Duration // by how much those behind start later, each
+	under  terms         // by which it was made
+}
+
+// terms are what is in force for charges.
+type terms struct {
+	charges []Charge
+	blocked time.Time // until when they are, or zero
+}
+
+func termsOf(r *driver.Request, made *decision.Decision) terms {
+	if made != nil {
+		return terms{made.Charges(), made.RetryAt()}
+	}
+	return terms{charges: r.Charges()}
+}
+
+func (t terms) are(o terms) bool {
+	return t.blocked.Equal(o.blocked) && slices.EqualFunc(t.charges, o.charges, func(a, b Charge) bool {
+		return a.Key == b.Key && a.Partition == b.Partition && a.Cost == b.Cost && a.Policy.Name == b.Policy.Name && alike(a.Policy, b.Policy)
+	})
 }
 
 // takeAhead takes charges that may start until ctx ends, for so many calls if they count in
@@ -38,7 +58,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	if err != nil {
 		return a, err
 	}
-	a.calls = 1
+	a.calls, a.under = 1, termsOf(&r, made)
 	if made != nil {
 		a.Decision = Decision{*made, tookNothing}
 		a.start = later(a.RetryAt(), a.At())
@@ -69,7 +89,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	switch {
 	case d.Allowed:
 		ahead := a.start.Add(-askAhead)
-		a.next, a.ahead = later(a.behind, ahead), a.ahead || ahead.After(a.behind)
+		a.next, a.ahead = later(a.behind, ahead), ahead.After(a.behind)
 		a.behind = later(a.behind, a.start.Add(a.step))
 	case a.calls > 1:
 		a.next = a.start
@@ -104,7 +124,6 @@ func callsThatFit(r driver.Request) int {
 func (a *answer) look(d *driver.Decision) {
 	now, charges := d.Request.Now, d.Charges()
 	start, room, step, fit := now, now, int64(0), int64(a.calls)
-	a.ahead = true
 	for i := range charges {
 		c, results := &charges[i], d.ResultsOf(i)
 		for k := range c.Policy.Limits {
@@ -119,7 +138,6 @@ func (a *answer) look(d *driver.Decision) {
 			case l.Algorithm.Drains():
 				start = max(start, drained(l, result, more))
 			default:
-				a.ahead = false
 				next, at := result.Next(l), result.RetryAt
 				if a.calls > 1 && result.Remaining(l) >= c.Cost { // one of the calls fits
 					at = next

@@ -29,12 +29,13 @@ type line struct {
 
 	next  time.Time     // when to ask: no earlier answer would be yes
 	ahead bool          // but for calls that were to start later
+	under terms         // as long as these are in force
 	start time.Time     // before which the first of the queue does not start
 	step  time.Duration // by which each of it starts later than the one in front, at least
 
 	paused time.Time // before which none starts, also of those that have a start
 
-	woken chan struct{} // closed by a reset, which ends a pause and makes room, and by a refund
+	woken chan struct{} // closed by a reset, which ends a pause and makes room, by a refund, and by other limits
 }
 
 // call is a call of Wait.
@@ -156,7 +157,7 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	if l.woken != woken {
 		return
 	}
-	l.next, l.ahead, l.start, l.step = a.next, a.ahead, a.behind, a.step
+	l.next, l.ahead, l.under, l.start, l.step = a.next, a.ahead, a.under, a.behind, a.step
 	inTime := l.queue[:0]
 	for _, c := range l.queue {
 		if c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime))); c.err != nil {
@@ -178,7 +179,7 @@ func (all *lines) pause(charges []Charge, until time.Time) {
 	}
 }
 
-// reset notes that the counts of charges have nothing: calls ask at once.
+// reset notes that the counts of charges have nothing.
 func (all *lines) reset(charges []Charge) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -188,7 +189,8 @@ func (all *lines) reset(charges []Charge) {
 	}
 }
 
-// refunded notes that charges have given back what they took: calls that wait for room ask at once.
+// refunded notes that charges have given back what they took: there may be room for calls that
+// wait for it.
 func (all *lines) refunded(charges []Charge) {
 	if all.calls.Load() == 0 {
 		return
@@ -200,6 +202,20 @@ func (all *lines) refunded(charges []Charge) {
 	}
 }
 
+// outdated reports whether the last answer about charges was under other terms, or is if err
+// is not nil. If so, calls that wait ask at once.
+func (all *lines) outdated(charges []Charge, is terms, err error) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	l := all.named[nameOf(charges)]
+	if l == nil || err == nil && l.under.are(is) {
+		return false
+	}
+	l.wake()
+	return true
+}
+
+// wake has the calls of l ask at once.
 func (l *line) wake() {
 	close(l.woken)
 	l.woken, l.next, l.start = make(chan struct{}), time.Time{}, time.Time{}
@@ -219,7 +235,7 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 // startOf returns when call i of the queue starts, at the earliest.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
-// next returns when c is to ask in its turn, and a channel that is closed if it can ask before.
+// next returns when c is to ask in its turn, and a channel that is closed if it can ask now.
 func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
