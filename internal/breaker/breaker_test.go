@@ -89,7 +89,7 @@ func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 				b.Record(time.Now(), nil)
 				time.Sleep(time.Millisecond)
 			}
-			for range 600 * 1000 / burst {
+			for range 200 * 1000 / burst {
 				var err error
 				if r.IntN(100) == 0 {
 					err = errDown
