@@ -149,8 +149,8 @@ func TestSequentialShapesLoad(t *testing.T) {
 	}
 	all(func(settles bool, charges ...[]byte) { check(settles, charges...) })
 
-	most := func(charge []byte, several bool, fits func([][]byte) bool) (limits int) {
-		for n := 1; ; n++ {
+	most := func(charge []byte, several bool, fit int, fits func([][]byte) bool) (limits int) {
+		for n := fit/len(charge) + 1; ; n++ {
 			var charges [][]byte
 			if several {
 				charges = slices.Repeat([][]byte{charge}, n)
@@ -170,8 +170,8 @@ func TestSequentialShapesLoad(t *testing.T) {
 	for _, settles := range []bool{false, true} {
 		for _, several := range []bool{false, true} {
 			for _, charge := range mixes {
-				allowed := most(charge, several, func(charges [][]byte) bool { return check(settles, charges...) })
-				possible := most(charge, several, func(charges [][]byte) bool {
+				allowed := most(charge, several, 0, func(charges [][]byte) bool { return check(settles, charges...) })
+				possible := most(charge, several, allowed, func(charges [][]byte) bool {
 					script, _ := Decide(settles, charges)
 					return load(script) == nil
 				})
