@@ -261,7 +261,7 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	})
 	for range pauses {
 		before := charged.Load()
-		await(t, "decisions are made", func() bool { return charged.Load() > before+1000 })
+		await(t, "decisions are made", func() bool { return charged.Load() > before+100 })
 		server.Pause()
 		await(t, "its breaker opens", func() bool { _, down := b.Down("key0"); return down })
 		server.Resume()
