@@ -256,6 +256,7 @@ func (w *Watch) mend(all answers) {
 			defer w.mending.Store(false)
 			err := w.store.mend(w.closed, from.server, a.server, a.is, from.is)
 			if err == nil || errors.Is(err, errMoved) || w.closed.Err() != nil {
+				w.unmended[i].Store(0)
 				return
 			}
 			if w.unmended[i].Add(1) == 2 {
