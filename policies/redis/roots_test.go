@@ -704,3 +704,51 @@ func TestAProcessThatMayNotMend(t *testing.T) {
 		t.Errorf("%q, quota %d", f.warned, f.quota("core", "k"))
 	}
 }
+
+// refuser refuses the first command of a copy to a root, a SET, as often as left says.
+type refuser struct{ left, asked atomic.Int32 }
+
+func (h *refuser) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *refuser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "set" {
+			h.asked.Add(1)
+			if h.left.Add(-1) >= 0 {
+				cmd.SetErr(errors.New("refused"))
+				return cmd.Err()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// Two copies that fail, with one between them that does not, are not two in a row.
+func TestACopySucceedsBetweenFailures(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	var refused refuser
+	clients[1].AddHook(&refused)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	f := follow(t, store)
+	for n := int32(1); n <= 3; n++ {
+		refused.left.Store(1)
+		clients[1].FlushDB(t.Context())
+		for deadline := time.Now().Add(20 * time.Second); refused.asked.Load() < 2*n; time.Sleep(time.Millisecond) {
+			refresh(t, f)
+			if time.Now().After(deadline) {
+				t.Fatalf("%d copies after 20 s; want %d", refused.asked.Load(), 2*n)
+			}
+		}
+		for deadline := time.Now().Add(20 * time.Second); clients.versions(t)[1] == ""; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("a root has no version 20 s after a copy that was not refused")
+			}
+		}
+	}
+	if f.warnings() != 0 {
+		t.Errorf("warned: %q", f.warned)
+	}
+}

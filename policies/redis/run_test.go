@@ -49,6 +49,7 @@ type run struct {
 	good   [1 << 16]atomic.Int64 // by the number of a version at the roots: how many of them, up to it, are good
 	last   atomic.Int64          // the last of them, which may be being written
 	taken  atomic.Int64
+	kills  atomic.Int64 // of roots
 	done   chan struct{}
 	takers sync.WaitGroup
 }
@@ -62,7 +63,8 @@ type runner struct {
 	file  *policies.File
 	th    *throttler.Throttler
 
-	closed atomic.Bool // it finds no more overrides, and goes by those that it has found
+	unmended int64       // warnings of a root that could not be brought up to date
+	closed   atomic.Bool // it finds no more overrides, and goes by those that it has found
 }
 
 // skewed is a clock that is ahead.
@@ -71,11 +73,16 @@ type skewed time.Duration
 func (s skewed) Now() time.Time { return time.Now().Add(time.Duration(s)) }
 
 // Warned implements observe.Observer. A version that is wrong is worth a warning, and so is a
-// root that is killed twice while a process copies to it: on a busy machine, the process may not
+// root that was killed twice while a process copied to it: on a busy machine, the process may not
 // have looked in between, when another had brought it up to date. Nothing else is.
 func (p *runner) Warned(e observe.Warned) {
-	if !strings.HasPrefix(e.Text, "the policies of a file are not in force: ") && !strings.Contains(e.Text, `policy "root-b": `) &&
-		!strings.HasPrefix(e.Text, "the policies of a root cannot be brought up to date: ") {
+	switch {
+	case strings.HasPrefix(e.Text, "the policies of a file are not in force: "), strings.Contains(e.Text, `policy "root-b": `):
+	case strings.HasPrefix(e.Text, "the policies of a root cannot be brought up to date: "):
+		if p.unmended++; 2*p.unmended > p.run.kills.Load() {
+			p.run.Errorf("a process was warned %d times after %d kills: %s", p.unmended, p.run.kills.Load(), e.Text)
+		}
+	default:
 		p.run.Errorf("a process was warned: %s", e.Text)
 	}
 }
@@ -267,6 +274,7 @@ func (r *run) writeRoots(random *rand.Rand, wrong bool) {
 func (r *run) kill() {
 	for i := 0; ; i++ {
 		server := r.at[i%len(r.at)]
+		r.kills.Add(1)
 		server.Kill()
 		if !r.awaitVersion(r.last.Load()+3, func() int64 { return r.last.Load() }) {
 			return
