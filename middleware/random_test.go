@@ -26,6 +26,7 @@ var randomStacks = flag.Int("stacks", 150, "how many random stacks to try, of se
 // TestRandomStacks sends requests through random stacks of middlewares to random
 // handlers, over real connections, and compares each count with a model.
 func TestRandomStacks(t *testing.T) {
+	t.Parallel()
 	first := testseed.Of(t)
 	for n := range *randomStacks {
 		seed := first + uint64(n)

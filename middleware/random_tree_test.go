@@ -19,6 +19,7 @@ import (
 // the middlewares call the next one several times, or send something else in place
 // of a refusal, and compares each count with a model.
 func TestRandomTrees(t *testing.T) {
+	t.Parallel()
 	first := testseed.Of(t)
 	for n := range *randomStacks {
 		seed := first + uint64(n)

@@ -306,6 +306,7 @@ func TestABodyThatIsStillComing(t *testing.T) {
 
 // A handler that does not read the body need not wait for the rest of it.
 func TestAnAnswerWithoutReadingTheBodyLeavesAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
 		"nothing":     func(http.ResponseWriter, *http.Request) {},
 		"a status":    status(200),

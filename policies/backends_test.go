@@ -168,6 +168,7 @@ func (m *model) change(random *rand.Rand, e *policies.Edit, key string) {
 
 // Whatever changes, each key has what the table says, and the units that it used.
 func TestAllBackendsGoByTheTable(t *testing.T) {
+	t.Parallel()
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
 			random, c := testseed.Rand(t, 0), clock.NewManual(t0)

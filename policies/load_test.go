@@ -17,6 +17,7 @@ import (
 // While a file is replaced, and half of its versions are wrong, each decision goes by one
 // good version, no later one by an earlier version, and a count loses nothing.
 func TestAFileThatIsReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
 	random, c := testseed.Rand(t, 0), clock.NewManual(t0)
 	text := func(n int64) string {
 		return fmt.Sprintf(`{"policies": [{"name": "core", "limits": ["%d per 1h"]}, {"name": "search", "limits": ["%d per 1h"]}]}`, n, n)

@@ -200,6 +200,7 @@ func TestMistakesAreListedAndNothingChanges(t *testing.T) {
 
 // A view is one state, while edits replace it.
 func TestViewsAreAtomic(t *testing.T) {
+	t.Parallel()
 	var table policies.Table
 	s := table.Source("code")
 	replace := func(n int64) {

@@ -128,6 +128,7 @@ func naive(parents map[string]string) bool {
 
 // Random changes are refused if and only if a look at the whole tree finds a mistake.
 func TestRandomTrees(t *testing.T) {
+	t.Parallel()
 	random := testseed.Rand(t, 0)
 	var table policies.Table
 	s := table.Source("code")

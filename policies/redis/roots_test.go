@@ -55,6 +55,7 @@ func looks(t *testing.T, f *follower, all clients) (err error) {
 
 // Roots that are killed, one after the other, lose nothing, and changes go on meanwhile.
 func TestRootsAreKilledInTurn(t *testing.T) {
+	t.Parallel()
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 5), under("core", "orgs", "acme")}, Override: []policies.Override{
@@ -181,6 +182,7 @@ func TestWritersAtOnce(t *testing.T) {
 // A process never goes back, and has all that was written, whatever is killed, as long as
 // more than half of the roots have it.
 func TestRandomRoots(t *testing.T) {
+	t.Parallel()
 	random := testseed.Rand(t, 0)
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
@@ -273,6 +275,7 @@ func backup(t *testing.T, c redis.UniversalClient) (restore func()) {
 // Roots that are restored from old backups, one or more than half of them, make no process
 // go back while a root has what is in force, and changes are in force again.
 func TestRootsFromOldBackups(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		roots    int
 		restored []int
@@ -317,6 +320,7 @@ func TestRootsFromOldBackups(t *testing.T) {
 // A change that was not ended may be one that was made, at a root that is away. So it is ended
 // by a process that cannot tell.
 func TestAChangeIsEnded(t *testing.T) {
+	t.Parallel()
 	for _, away := range []int{0, 1} {
 		at := places(t, 3)
 		store, clients, _ := at.open(t)
@@ -346,6 +350,7 @@ func TestAChangeIsEnded(t *testing.T) {
 
 // A copy of several pages has parents before their children, whatever their names.
 func TestACopyHasParents(t *testing.T) {
+	t.Parallel()
 	const lines = 600
 	store, clients, _ := places(t, 3).open(t)
 	for _, level := range []string{"top", "middle", "low"} {

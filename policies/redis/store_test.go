@@ -347,6 +347,7 @@ func tokens(p *quota.Policy) *quota.Policy {
 
 // A server refuses what a process that has the same policies would.
 func TestRandomTreesAreThoseOfATable(t *testing.T) {
+	t.Parallel()
 	random := testseed.Rand(t, 0)
 	store, _, _ := places(t, 1).open(t)
 	var table policies.Table

@@ -14,6 +14,7 @@ import (
 // fails and answers, always without having made the charge. In the end it counts exactly
 // what was allowed and not refunded.
 func TestNothingIsLostOrDoubled(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, 3, local)
 	p := policy("core", throttler.Limit{Quota: 3 << 40, Window: 24 * time.Hour}, throttler.Limit{Quota: 3 << 40, Window: time.Hour, Algorithm: throttler.SlidingWindow})
 	const keys = 5

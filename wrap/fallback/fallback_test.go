@@ -335,6 +335,7 @@ func TestRefusedStaysRefused(t *testing.T) {
 
 // After an outage the backend has counted all, in the window that was open here.
 func TestHandOver(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string]*failure{"breaker open": down, "connection refused": refusing} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, 3, local)
@@ -503,6 +504,7 @@ func TestRefunds(t *testing.T) {
 
 // A refund takes off what is to be handed over if its own charge is among it.
 func TestRefundsOfWhatIsNotOwed(t *testing.T) {
+	t.Parallel()
 	refund := func(f *fixture, d throttler.Decision) {
 		f.Helper()
 		if _, err := f.processes[0].Refund(f.Context(), d); err != nil {

@@ -18,10 +18,12 @@ import (
 // TestOutageHistories runs random histories of three processes with outages of all
 // kinds, and holds what they allow to the bound that the package states.
 func TestOutageHistories(t *testing.T) {
-	rng := testseed.Rand(t, 0)
-	histories := 12
-	for range histories {
-		outageHistory(t, rng)
+	t.Parallel()
+	for i := range 12 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			outageHistory(t, testseed.Rand(t, uint64(i)))
+		})
 	}
 }
 
@@ -118,8 +120,10 @@ func (f *fixture) holds() bool {
 // TestNoSecondQuota has a client that uses all it gets, from all processes, before,
 // during and after an outage, for each algorithm.
 func TestNoSecondQuota(t *testing.T) {
+	t.Parallel()
 	for _, a := range quota.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t, 3, local)
 			const quota = 60
 			p := policy("core", throttler.Limit{Quota: quota, Window: time.Hour, Algorithm: a})
@@ -161,6 +165,7 @@ func TestNoSecondQuota(t *testing.T) {
 // TestFloodOfKeys sends keys that are all new during an outage. The victim's count
 // stays, newcomers are limited, and memory is bounded.
 func TestFloodOfKeys(t *testing.T) {
+	t.Parallel()
 	const maxKeys = 1024
 	for name, perKey := range map[string]int{"one unit each": 1, "all of the share each": 4} {
 		t.Run(name, func(t *testing.T) {

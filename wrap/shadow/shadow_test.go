@@ -39,7 +39,7 @@ func newShadow(t testing.TB, serving driver.Backend, candidate handoff.Store, op
 // shown waits until the candidate has seen n takes, or dropped or failed them.
 func shown(t *testing.T, b *shadow.Backend, n int64) shadow.Stats {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Microsecond) {
 		s := b.Stats()
 		if s.Compared+s.NotInStep+s.Failed+s.Dropped >= n {
 			return s
