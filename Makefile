@@ -23,22 +23,18 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 .PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
-test: lint luacheck alerts test-32bit test-go
+test: lint luacheck alerts test-go
 
-## test-go: install what the tests need, run them with the race detector, and without it what it cannot help
+## test-go: install what the tests need, run them with the race detector, without it what it cannot help, and for 32 bits
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
 # time, so several modules are tested at once. What they share is built first, and once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
 	@GOWORK=off go build -race ./...
-	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module)) | xargs -P 3 -n 2 scripts/test.sh
+	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module) $(if $(filter .,$(module)),32bit .)) | xargs -P 3 -n 2 scripts/test.sh
 
 ## test-32bit: build for a 32-bit machine, vet the library for it, and run there what needs no server
-# An amd64 machine runs programs for 386. A number that does not fit is seen without TestSequential...
 test-32bit:
-	@GOARCH=386 go build work && GOARCH=386 go vet ./...
-	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
-		GOARCH=386 CGO_ENABLED=0 go test -vet=off -skip='^TestSequential' ./algorithm ./clock ./debug ./log ./quota ./observe ./throttler/... ./middleware ./backend/memory ./internal/breaker ./internal/testkit/plot ./internal/rendezvous; \
-	else echo "not an amd64 machine: the tests were not run for 386"; fi
+	@scripts/test.sh 32bit .
 
 ## lint: the linters of .golangci.yml, of which vet is one
 lint: $(GOLANGCI)

@@ -3,6 +3,7 @@
 #
 #   scripts/test.sh race MODULE        # with the race detector, all but TestSequential...
 #   scripts/test.sh sequential MODULE  # without it, TestSequential..., and each benchmark once
+#   scripts/test.sh 32bit .            # for a 32-bit machine: builds all, runs what needs no server
 #
 # With the race detector, tests called TestSequential... take five to ten times as long. They
 # make one call at a time, where there is nothing to detect, or are suites on further
@@ -29,5 +30,18 @@ sequential)
 	# it is the one that is told of benchmarks.
 	# shellcheck disable=SC2086 # several packages are several words
 	[ -z "$packages" ] || go test -short -vet=off -run='^TestSequential' $packages -args -test.bench=. -test.benchtime=1x
+	;;
+32bit)
+	export GOWORK= GOARCH=386 CGO_ENABLED=0
+	go build work
+	go vet ./...
+	# An amd64 machine runs programs for 386. A number that does not fit is seen without
+	# TestSequential...
+	if [ "$(go env GOHOSTARCH)" = amd64 ]; then
+		go test -vet=off -skip='^TestSequential' ./algorithm ./clock ./debug ./log ./quota ./observe ./throttler/... ./middleware \
+			./backend/memory ./internal/breaker ./internal/testkit/plot ./internal/rendezvous
+	else
+		echo "not an amd64 machine: the tests were not run for 386"
+	fi
 	;;
 esac
