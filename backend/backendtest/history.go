@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var historySteps = flag.Int("history-steps", 750, "random steps that Histories runs for each mix of algorithms")
+var historySteps = flag.Int("history-steps", 500, "random steps that Histories runs for each mix of algorithms")
 
 // Histories runs random histories on a backend and on package algorithm, and
 // compares every answer: takes of various costs and modes, peeks, refunds and settlements,

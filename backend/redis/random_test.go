@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var randomSteps = flag.Int("random-steps", 900, "decisions, or calls of several, that TestSequentialRandomDecisions makes")
+var randomSteps = flag.Int("random-steps", 600, "decisions, or calls of several, that TestSequentialRandomDecisions makes")
 
 // Histories begin with nothing and know one way to each state. Here each decision meets
 // whatever state there may be: of this policy and of others, by clocks that differ, claimed,

@@ -617,7 +617,7 @@ func testRandomChanges(t *testing.T, at place) {
 			}
 		}
 	}
-	for range 400 {
+	for range 250 {
 		history = append(history, history[len(history)-1].write(t, random, store))
 		f := all[random.IntN(len(all))]
 		check(f, false)
