@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	rolloutClients = flag.Int("rollout-clients", 20, "clients of TestClientsMoveUnderLoad")
+	rolloutClients = flag.Int("rollout-clients", 12, "clients of TestClientsMoveUnderLoad")
 	rolloutQuota   = flag.Int("rollout-quota", 5, "quota of TestClientsMoveUnderLoad: few enough that clients exhaust it on a busy machine")
 	rolloutWindow  = flag.Duration("rollout-window", 2*time.Second, "window of TestClientsMoveUnderLoad; each percentage holds for one and a bit")
 )
