@@ -88,6 +88,18 @@ func (l *lease) canSpend(now, cost int64) bool { return l.held > cost && now >= 
 // canAnswer reports whether l holds enough for a take that has asked for more in vain.
 func (l *lease) canAnswer(now, cost int64) bool { return l.held >= cost && now < l.until }
 
+// asksAside reports whether a take is to ask the other backend, and to lease nothing: so much
+// was refused last, or the key is not busy.
+func (l *lease) asksAside(now, cost, busy int64) bool {
+	switch {
+	case l.held >= cost:
+		return false
+	case l.tooMuch > 0 && cost >= l.tooMuch:
+		return l.renewal != nil || l.tally.lost == 0
+	}
+	return l.renewal == nil && l.tally.lost == 0 && l.demand.perSecond(now) < busy
+}
+
 // spend spends cost of what is held, fewer than nothing for a settlement that returns
 // units, and returns the decision about r. The limit that binds is the one that does in
 // the other backend's answers.

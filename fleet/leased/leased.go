@@ -189,8 +189,8 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	cost := leasable(r.Charges())
-	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || b.closed.Err() != nil || !b.mayLease(r.Charges()) || r.IsSplit() {
+	cost := b.leasedCost(&r)
+	if cost == 0 {
 		return b.ask(ctx, r)
 	}
 	n, limits := b.nameOf(r.Charges()), b.limitsOf(r.Charges())
@@ -219,20 +219,26 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.held < cost && l.tooMuch > 0 && cost >= l.tooMuch && (l.renewal != nil || l.tally.lost == 0):
+		case l.asksAside(r.Now, cost, b.busy):
 			s.mu.Unlock()
 			return b.askAside(ctx, s, l, r)
 		case l.renewal != nil:
 			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
-		case l.held < cost && l.demand.perSecond(r.Now) < b.busy && l.tally.lost == 0:
-			s.mu.Unlock()
-			return b.askAside(ctx, s, l, r)
 		default:
 			return b.renew(ctx, s, l, r, cost)
 		}
 	}
+}
+
+// leasedCost returns the cost of r, or 0 if it is for the other backend alone.
+func (b *Backend) leasedCost(r *driver.Request) int64 {
+	cost := leasable(r.Charges())
+	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || r.IsSplit() || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
+		return 0
+	}
+	return cost
 }
 
 // await waits for r with the lock released. After an error, it stays released.
