@@ -260,22 +260,23 @@ func TestWaitersOfARenewalThatFails(t *testing.T) {
 	}
 }
 
-// If it fails because its own caller's time is up, they ask themselves.
-func TestWaitersOfARenewalWithoutTime(t *testing.T) {
+// If it fails because its own caller has gone, they ask themselves.
+func TestWaitersOfARenewalThatIsAbandoned(t *testing.T) {
 	asked := make(chan struct{})
 	store := &slow{Backend: memorybackend.NewDefault(), asked: asked}
 	b := open(t, store, &leased.Options{Busy: 1})
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
+	ctx, abandon := context.WithCancel(t.Context())
 	renewal, waiter := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := b.Take(short, request(hour, t0)); renewal <- err }()
+	go func() { _, err := b.Take(ctx, request(hour, t0)); renewal <- err }()
 	<-asked
 	go func() { _, err := b.Take(context.Background(), request(hour, t0)); waiter <- err }()
-	if err := <-renewal; !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the renewal: %v; want %v", err, context.DeadlineExceeded)
+	leased.AwaitWaiters(b, 1)
+	abandon()
+	if err := <-renewal; !errors.Is(err, context.Canceled) {
+		t.Errorf("the renewal: %v; want %v", err, context.Canceled)
 	}
 	if err := <-waiter; err != nil {
-		t.Errorf("a take without a deadline: %v", err)
+		t.Errorf("a take that waited: %v", err)
 	}
 }
 
