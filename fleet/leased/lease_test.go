@@ -32,9 +32,11 @@ func (p *process) take(t *testing.T, n int) (last throttler.Decision) {
 }
 
 // used returns what the store counts as used by alice.
-func (f *fleet) used() int64 {
+func (f *fleet) used() int64 { return f.usedBy("alice") }
+
+func (f *fleet) usedBy(key string) int64 {
 	f.Helper()
-	d, err := throttler.New(f.store, &throttler.Options{Clock: f.clock}).Peek(f.Context(), hour.Charge("alice"))
+	d, err := throttler.New(f.store, &throttler.Options{Clock: f.clock}).Peek(f.Context(), hour.Charge(key))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -272,16 +274,18 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// Takes that have begun when the Backend is closed end, and so does Close.
+// Takes that have begun when the Backend is closed end, and so does Close. What they leased
+// and did not spend is given back.
 func TestCloseAmongTakes(t *testing.T) {
+	const keys, takes = 8, 20
 	for range 300 {
 		f := newFleet(t, 1, leased.Options{Busy: 1})
 		p := f.processes[0]
 		var all sync.WaitGroup
-		for g := range 8 {
+		for g := range keys {
 			all.Go(func() {
-				for i := range 20 {
-					if _, err := p.throttler.Take(t.Context(), hour.Charge(strconv.Itoa(g*100+i/2))); err != nil {
+				for range takes {
+					if _, err := p.throttler.Take(t.Context(), hour.Charge(strconv.Itoa(g))); err != nil {
 						t.Error(err)
 					}
 				}
@@ -291,5 +295,10 @@ func TestCloseAmongTakes(t *testing.T) {
 			t.Error(err)
 		}
 		all.Wait()
+		for g := range keys {
+			if used := f.usedBy(strconv.Itoa(g)); used != takes {
+				t.Fatalf("%d are used after %d takes", used, takes)
+			}
+		}
 	}
 }
