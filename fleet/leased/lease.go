@@ -140,6 +140,11 @@ func (l *lease) note(d *driver.Decision) {
 	if l.free, l.tooMuch = free(d), 0; !d.Allowed {
 		l.tooMuch = d.Charges()[0].Cost
 	}
+	if sameResets(&l.d, d) {
+		for i := range d.Results() {
+			l.d.Results()[i].Used = d.Results()[i].Used
+		}
+	}
 }
 
 // grant adds the units of d, an allowed take.

@@ -274,6 +274,35 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+// What an answer from a lease says of the units that others may have, too, is by the last answer
+// of the store, not by the one that granted the lease.
+func TestNothingMoreAfterARefusal(t *testing.T) {
+	f := newFleet(t, 2, leased.Options{})
+	f.processes[0].take(t, 50)
+	for allowed := true; allowed; { // the other process takes what is left
+		d, err := f.processes[1].throttler.Take(t.Context(), hour.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed = d.Allowed
+	}
+	r := driver.NewRequest(f.clock.Now().UnixMilli(), throttler.Charge{Policy: hour, Key: "alice", Partition: "alice", Cost: 1})
+	var last driver.Decision
+	for {
+		d, err := f.processes[0].backend.Take(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			break
+		}
+		last = d
+	}
+	if r := last.Results()[0]; r.Used != 1000 || r.More != 0 {
+		t.Errorf("the last unit of a lease: %d used, %d more; want 1000, 0", r.Used, r.More)
+	}
+}
+
 // Takes that have begun when the Backend is closed end, and so does Close. What they leased
 // and did not spend is given back.
 func TestCloseAmongTakes(t *testing.T) {

@@ -53,14 +53,16 @@ type units struct {
 	until int64 // they count in no window any more from then on
 }
 
-// say notes what the backend said of limits at now.
+// say notes what the backend said of limits at now. A lease says that all but its own units is
+// used, and how many more of them the store had left.
 func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 	c.about(limits)
 	c.saidAt, c.state = now, nil
 	c.used, c.until = 0, now
 	for i := range results {
-		c.readings[i].used, c.readings[i].resetAt = results[i].Used, results[i].ResetAt
-		c.note(results[i].Used, limits[i].Capacity(), results[i].ResetAt)
+		used := max(results[i].Used-results[i].More, 0)
+		c.readings[i].used, c.readings[i].resetAt = used, results[i].ResetAt
+		c.note(used, limits[i].Capacity(), results[i].ResetAt)
 	}
 }
 

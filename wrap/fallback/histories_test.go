@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -204,5 +207,45 @@ func TestFloodOfKeys(t *testing.T) {
 			}
 			f.recover()
 		})
+	}
+}
+
+// A process goes on from what the store said of a key that is leased, not from its lease, by
+// whose answers all else is used.
+func TestLeasedKeys(t *testing.T) {
+	const total, processes, used = 1000, 2, 100
+	clk, store := clock.NewManual(t0), &flaky{Backend: memorybackend.NewDefault()}
+	leases, err := leased.New(store, &leased.Options{Busy: 1, Clock: clk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := throttler.New(open(t, leases, &fallback.Options{OnFailure: fallback.Local, Processes: processes}), &throttler.Options{Clock: clk})
+	p := policy("core", throttler.Limit{Quota: total, Window: time.Hour})
+	takes := func(most int) (allowed int) {
+		for range most {
+			d, err := th.Take(t.Context(), p.Charge("alice"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Allowed {
+				allowed++
+			}
+		}
+		return allowed
+	}
+	if n := takes(used); n != used {
+		t.Fatalf("%d of %d are allowed", n, used)
+	}
+	d, err := throttler.New(store.Backend, &throttler.Options{Clock: clk}).Peek(t.Context(), p.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := int(d.Limit(0).Used) - used
+	store.fails.Store(down)
+	if n, want := takes(total), held+(total-used-held)/processes; held == 0 || n < want || n > want+2 {
+		t.Errorf("%d are allowed in an outage; want the lease of %d and half of what was left, %d", n, held, want)
+	}
+	if err := leases.Close(t.Context()); err != nil {
+		t.Log(err) // the store is away
 	}
 }
