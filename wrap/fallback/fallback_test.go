@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
@@ -125,6 +126,21 @@ func newFixture(t *testing.T, processes int, o fallback.Options) *fixture {
 		f.processes = append(f.processes, throttler.New(b, &throttler.Options{Clock: f.clock}))
 	}
 	return f
+}
+
+// leased has the processes lease units of the backend.
+func (f *fixture) leased(o fallback.Options) {
+	o.Processes = len(f.processes)
+	for i := range f.processes {
+		leases, err := leased.New(f.flaky, &leased.Options{Busy: 1, Clock: f.clock})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Cleanup(func() { _ = leases.Close(context.Background()) }) // the backend may be away
+		options := o
+		f.backends[i] = open(f, leases, &options)
+		f.processes[i] = throttler.New(f.backends[i], &throttler.Options{Clock: f.clock})
+	}
 }
 
 // fail makes the backend fail, or answer again if nil.

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -25,7 +22,7 @@ func TestOutageHistories(t *testing.T) {
 	for i := range 12 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			outageHistory(t, testseed.Rand(t, uint64(i)))
+			outageHistory(t, testseed.Rand(t, uint64(i)), i%2 == 1)
 		})
 	}
 }
@@ -34,10 +31,13 @@ func TestOutageHistories(t *testing.T) {
 const processesInHistory = 3
 
 // outageHistory counts by aligned windows, in which windows of all processes and of
-// the backend are the same ones.
-func outageHistory(t *testing.T, rng *rand.Rand) {
+// the backend are the same ones. The processes may lease their units.
+func outageHistory(t *testing.T, rng *rand.Rand, lease bool) {
 	const keys = 4
 	f := newFixture(t, processesInHistory, local)
+	if lease {
+		f.leased(local)
+	}
 	defer func() {
 		for _, b := range f.backends {
 			b.Close()
@@ -213,39 +213,16 @@ func TestFloodOfKeys(t *testing.T) {
 // A process goes on from what the store said of a key that is leased, not from its lease, by
 // whose answers all else is used.
 func TestLeasedKeys(t *testing.T) {
-	const total, processes, used = 1000, 2, 100
-	clk, store := clock.NewManual(t0), &flaky{Backend: memorybackend.NewDefault()}
-	leases, err := leased.New(store, &leased.Options{Busy: 1, Clock: clk})
-	if err != nil {
-		t.Fatal(err)
-	}
-	th := throttler.New(open(t, leases, &fallback.Options{OnFailure: fallback.Local, Processes: processes}), &throttler.Options{Clock: clk})
+	const total, taken = 1000, 100
+	f := newFixture(t, 2, local)
+	f.leased(local)
 	p := policy("core", throttler.Limit{Quota: total, Window: time.Hour})
-	takes := func(most int) (allowed int) {
-		for range most {
-			d, err := th.Take(t.Context(), p.Charge("alice"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d.Allowed {
-				allowed++
-			}
-		}
-		return allowed
+	if n := f.takes(0, taken, p, "alice"); n != taken {
+		t.Fatalf("%d of %d are allowed", n, taken)
 	}
-	if n := takes(used); n != used {
-		t.Fatalf("%d of %d are allowed", n, used)
-	}
-	d, err := throttler.New(store.Backend, &throttler.Options{Clock: clk}).Peek(t.Context(), p.Charge("alice"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := int(d.Limit(0).Used) - used
-	store.fails.Store(down)
-	if n, want := takes(total), held+(total-used-held)/processes; held == 0 || n < want || n > want+2 {
+	held := int(f.used(p, "alice")) - taken
+	f.fail(down)
+	if n, want := f.takes(0, total, p, "alice"), held+(total-taken-held)/2; held == 0 || n < want || n > want+2 {
 		t.Errorf("%d are allowed in an outage; want the lease of %d and half of what was left, %d", n, held, want)
-	}
-	if err := leases.Close(t.Context()); err != nil {
-		t.Log(err) // the store is away
 	}
 }
