@@ -188,3 +188,22 @@ func TestModesThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// A hit is near its limit if much of that is used, not because its process has leased little.
+func TestLeasedIsNotNear(t *testing.T) {
+	metrics := testserver.FreeAddr(t)
+	d := started(t, strings.Replace(perHour, "3}", "1000000, mode: leased}", 1),
+		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "WEIR_DEADLINE=5s", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
+	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	for range 100 {
+		if _, err := d.ask("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"near": "0", "within": "100"} {
+		want = fmt.Sprintf(`ratelimit_service_rate_limit_%s_limit{domain="d",key1="user",key2=""} %s`, name, want)
+		if _, text := d.page("http://"+metrics+"/metrics", ""); !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+}

@@ -128,8 +128,12 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 		return nil
 	}
 	for n, i := range group {
-		s := d.Limit(place(&d.Decision, len(group), n, &charges[n]))
+		at := place(&d.Decision, len(group), n, &charges[n])
+		s := d.Limit(at)
 		c.decided(i, k, &s, d.At().UnixMilli())
+		if it := &c.items[i]; !it.over {
+			it.counters.allowed(it.cost, s.Used-d.Driver().Results()[at].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
+		}
 	}
 	return nil
 }
@@ -160,9 +164,9 @@ func (c *call) decided(i int, k kind, s *decision.Status, now int64) {
 	}
 	if it.over {
 		c.refuse(it, comesBack(s))
+		it.counters.refused(float64(it.cost), c.isShadow(it))
 	}
 	c.status(i, s.Remaining, untilReset(s, now))
-	it.counters.count(it, s, c.server.answers.NearLimitRatio, c.isShadow(it))
 }
 
 // Retry times, in ms since the epoch.

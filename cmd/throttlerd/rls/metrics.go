@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/throttler/decision"
 )
 
 // Metrics are the metrics of envoyproxy/ratelimit, by the names of its Prometheus mapping.
@@ -152,16 +151,11 @@ func (c *counters) refused(hits float64, shadow bool) {
 	}
 }
 
-// count counts a decision about it.
-func (c *counters) count(it *item, s *decision.Status, nearRatio float64, shadow bool) {
-	hits := float64(it.cost)
-	if it.over {
-		c.refused(hits, shadow)
-		return
-	}
-	c.within.Add(hits)
-	near := int64(math.Floor(float64(s.Limit.Capacity()) * nearRatio))
-	if above := s.Used - near; above > 0 {
-		c.near.Add(float64(min(above, it.cost)))
+// allowed counts hits within a limit, of whose capacity so much is used by then.
+func (c *counters) allowed(hits, used, capacity int64, nearRatio float64) {
+	c.within.Add(float64(hits))
+	near := int64(math.Floor(float64(capacity) * nearRatio))
+	if above := used - near; above > 0 {
+		c.near.Add(float64(min(above, hits)))
 	}
 }
