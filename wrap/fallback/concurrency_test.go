@@ -14,9 +14,22 @@ import (
 // fails and answers, always without having made the charge. In the end it counts exactly
 // what was allowed and not refunded.
 func TestNothingIsLostOrDoubled(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 3, local)
-	p := policy("core", throttler.Limit{Quota: 3 << 40, Window: 24 * time.Hour}, throttler.Limit{Quota: 3 << 40, Window: time.Hour, Algorithm: throttler.SlidingWindow})
+	day, hour := throttler.Limit{Quota: 3 << 40, Window: 24 * time.Hour}, throttler.Limit{Quota: 3 << 40, Window: time.Hour}
+	t.Run("leased", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, 3, local)
+		f.leased(local)
+		nothingIsLostOrDoubled(f, policy("core", day, hour))
+	})
+	hour.Algorithm = throttler.SlidingWindow
+	t.Run("exact", func(t *testing.T) {
+		t.Parallel()
+		nothingIsLostOrDoubled(newFixture(t, 3, local), policy("core", day, hour))
+	})
+}
+
+func nothingIsLostOrDoubled(f *fixture, p *throttler.Policy) {
+	t := f.T
 	const keys = 5
 	var allowed [keys]atomic.Int64
 	var done atomic.Bool
@@ -52,6 +65,11 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 	done.Store(true)
 	all.Wait()
 	f.recover()
+	for _, l := range f.leases {
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 	for key := range keys {
 		if got, want := f.used(p, fmt.Sprint("key", key)), allowed[key].Load(); got != want {
 			t.Errorf("key %d: the backend counts %d, and %d were allowed", key, got, want)

@@ -109,6 +109,7 @@ type fixture struct {
 	clock     *clock.Manual
 	shared    driver.Backend // which never fails
 	flaky     *flaky
+	leases    []*leased.Backend // in front of flaky, if there are any
 	backends  []*fallback.Backend
 	processes []*throttler.Throttler
 	truth     *throttler.Throttler // on shared
@@ -137,6 +138,7 @@ func (f *fixture) leased(o fallback.Options) {
 			f.Fatal(err)
 		}
 		f.Cleanup(func() { _ = leases.Close(context.Background()) }) // the backend may be away
+		f.leases = append(f.leases, leases)
 		options := o
 		f.backends[i] = open(f, leases, &options)
 		f.processes[i] = throttler.New(f.backends[i], &throttler.Options{Clock: f.clock})
