@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
 // counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
-// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded.
+// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded. After a
+// refusal that is Degraded, Wait asks each second whether the outage is over.
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
@@ -65,7 +67,11 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		if err != nil {
 			return err
 		}
-		a, err := t.takeAhead(ctx, c.charges, t.lines.alike(c))
+		alike := t.lines.alike(c)
+		a, err := t.takeAhead(ctx, c.charges, alike)
+		if alike > 1 && errors.Is(err, driver.ErrFailClosed) && !driver.MayHaveCharged(err) {
+			a, err = t.takeAhead(ctx, c.charges, 1) // one may fit what this process may allow by itself
+		}
 		if err == nil && a.room > 0 { // for some of the calls alone
 			a, err = t.takeAhead(ctx, c.charges, a.room)
 		}
@@ -85,7 +91,8 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// lookAgain is how often a call that waits looks whether other limits are in force.
+// lookAgain is how often a call that waits looks whether other limits are in force, and asks in an
+// outage, for which the process refuses by itself.
 const lookAgain = time.Second
 
 // untilNext returns when c is to ask: when the last answer said or, if other limits are in

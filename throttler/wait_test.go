@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -563,6 +564,88 @@ func (b *resetting) Take(ctx context.Context, r driver.Request) (driver.Decision
 		reset()
 	}
 	return d, err
+}
+
+// outage is a backend in an outage, which allows everything or refuses it for an hour, until it is
+// over.
+type outage struct {
+	driver.Backend
+	allows bool
+	over   atomic.Bool
+	takes  atomic.Int64
+}
+
+func (b *outage) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	b.takes.Add(1)
+	if b.over.Load() {
+		return b.Backend.Take(ctx, r)
+	}
+	d := driver.NewDecision(r)
+	if d.Allowed, d.Degraded = b.allows, true; d.Allowed {
+		return d, nil
+	}
+	end := r.Now + time.Hour.Milliseconds()
+	d.Results()[0] = driver.Result{Used: r.Charges()[0].Policy.Limits[0].Capacity(), ResetAt: end, RetryAt: end}
+	return d, nil
+}
+
+func TestWaitInAnOutage(t *testing.T) {
+	th := throttler.New(&outage{Backend: memorybackend.NewDefault(), allows: true}, nil)
+	d, err := th.Wait(t.Context(), policy("p", throttler.Limit{Quota: 2, Window: time.Hour}).Charge("key"))
+	if err != nil || !d.Allowed || !d.Degraded {
+		t.Errorf("%+v, %v; want it allowed, and Degraded", d, err)
+	}
+}
+
+// single is a backend in an outage, whose share is a unit. Its first take waits for begin.
+type single struct {
+	driver.Backend
+	begin chan struct{}
+}
+
+func (b *single) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	<-b.begin
+	if r.Charges()[0].Cost > 1 {
+		return driver.Decision{}, fmt.Errorf("%w: %w", driver.ErrFailClosed, driver.ErrNotSent)
+	}
+	d := driver.NewDecision(r)
+	d.Allowed, d.Degraded = true, true
+	return d, nil
+}
+
+// Calls that are too many for a process to decide about at once are decided about one by one.
+func TestWaitersOfASmallShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &single{Backend: memorybackend.NewDefault(), begin: make(chan struct{})}
+		th, p := throttler.New(b, nil), policy("p", throttler.Limit{Quota: 100, Window: time.Hour})
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if _, err := th.Wait(t.Context(), p.Charge("key")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(b.begin)
+		all.Wait()
+	})
+}
+
+// What a process refuses by itself in an outage, it may not refuse any more when that is over.
+func TestWaitersOfAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &outage{Backend: memorybackend.NewDefault()}
+		th := throttler.New(b, nil)
+		began := time.Now()
+		time.AfterFunc(10*time.Second, func() { b.over.Store(true) })
+		if _, err := th.Wait(t.Context(), policy("p", throttler.Limit{Quota: 2, Window: time.Hour}).Charge("key")); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 11*time.Second || b.takes.Load() > 12 {
+			t.Errorf("it started after %v and %d takes; the outage is over after 10 s", d, b.takes.Load())
+		}
+	})
 }
 
 // A call that was allowed before a reset says nothing of when those behind it may start.

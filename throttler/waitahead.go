@@ -96,6 +96,9 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	default:
 		a.next = a.RetryAt()
 	}
+	if again := a.At().Add(lookAgain); !d.Allowed && d.Degraded && a.next.After(again) {
+		a.next = again // the outage may be over
+	}
 	return a, nil
 }
 

@@ -108,7 +108,7 @@ func (d *Decision) Grant() {
 // About returns d as the decision about r, a request of the same costs and limits.
 // The two share their results.
 func (d *Decision) About(r Request) Decision {
-	return Decision{Allowed: d.Allowed, Request: r, one: d.one, many: d.many}
+	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, Request: r, one: d.one, many: d.many}
 }
 
 // copyTo returns a decision about r, which has more of d's charges or fewer at its end, with

@@ -142,11 +142,17 @@ func TestNoSecondQuota(t *testing.T) {
 				t.Errorf("%d of %d allowed by the end of the outage", total, quota)
 			}
 			f.fail(nil)
-			// At once: a key that comes back first is handed over first.
+			// At once: a key that comes back first is handed over first. On a busy machine, the
+			// other processes may hand over later, and the backend does not know of theirs.
+			late := 0
 			eventually(t, "an answer of the backend", func() bool {
+				held := f.backends[1].Stats().Held + f.backends[2].Stats().Held
 				d := f.take(0, p.Charge("alice"))
 				if d.Allowed {
 					total++
+				}
+				if d.Allowed && !d.Degraded && held > 0 {
+					late++
 				}
 				return !d.Degraded
 			})
@@ -154,7 +160,7 @@ func TestNoSecondQuota(t *testing.T) {
 			for i := range 3 {
 				total += f.takes(i, 100, p, "alice")
 			}
-			most := quota + 2
+			most := quota + 2 + late
 			if a.Holds() { // what was let through in the outage ends by itself, and is not handed over
 				most += quota + 2
 			}
