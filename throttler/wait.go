@@ -16,8 +16,7 @@ import (
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
 // counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
-// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded. After a
-// refusal that is Degraded, Wait asks each second whether the outage is over.
+// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded.
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
