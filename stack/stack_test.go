@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var t0 = time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC)
 
 var (
-	window  = &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	window  = &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 100, Window: 1000 * time.Hour, Aligned: true}}}
 	entries = &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
 )
 

@@ -29,13 +29,14 @@ func hangUp(t *testing.T) {
 	}
 }
 
-// modesOn returns the configuration of a demo with a mode of core, whose quota is 20.
+// modesOn returns the configuration of a demo with a mode of core, whose quota is 20 in a window
+// so long that no test sees two of them.
 func modesOn(server, mode string) string {
 	return fmt.Sprintf(`tokens: any
 backend: redis
 redis: {shards: [{name: a, primary: %q}]}
 policies:
-  core: {limits: [{quota: 20, window: 1h, aligned: true}], mode: %s, sync: 10ms}
+  core: {limits: [{quota: 20, window: 1000h, aligned: true}], mode: %s, sync: 10ms}
   search: {limits: [{quota: 20, window: 1h}], mode: exact}
 `, server, mode)
 }
@@ -98,7 +99,7 @@ policies:
 	if served != 40 {
 		t.Errorf("%d were served of a quota of 40", served)
 	}
-	dry := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"dry_runs: {core: {limits: [{quota: 2, window: 1h, aligned: true}]}}\n")
+	dry := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"dry_runs: {core: {limits: [{quota: 2, window: 1000h, aligned: true}]}}\n")
 	for used := 1; used <= 5; used++ {
 		if r := dry.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/20 core", used) {
 			t.Errorf("got %v, want 200 %d/20", r, used)
@@ -144,7 +145,7 @@ func TestModesChangeLive(t *testing.T) {
 			}
 			use(40)
 			if served != 20 {
-				t.Errorf("%d were served of a quota of 20", served)
+				t.Errorf("%d were served of a quota of 20; the demos log\n%s%s", served, demos[0].stderr, demos[1].stderr)
 			}
 		})
 	}
@@ -248,7 +249,7 @@ func TestLiveQuotaOfSynced(t *testing.T) {
 	for range 5 {
 		d.get("/repos/acme/rockets")
 	}
-	if err := os.WriteFile(live, []byte(`{"policies": [{"name": "core", "limits": ["8 per 1h aligned"]}]}`), 0o600); err != nil {
+	if err := os.WriteFile(live, []byte(`{"policies": [{"name": "core", "limits": ["8 per 1000h aligned"]}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	limit := func() (n struct {

@@ -44,7 +44,7 @@ func TestBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := testserver.FreeAddr(t)
-	d := started(t, perHour+"  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}\n", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
+	d := started(t, perYear+"  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 3}}\n", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.remains("a", 2)
 	server := testserver.Prometheus(t, strings.NewReplacer("127.0.0.1:9090", metrics, "5s", "100ms").Replace(string(config)), "").Addr
 	users := 0

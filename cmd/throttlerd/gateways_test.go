@@ -73,7 +73,7 @@ func (a *asked) request() *ratelimitv3.RateLimitRequest {
 			if n, err := strconv.ParseUint(word[1:], 10, 32); err == nil && word[0] == '+' {
 				d.HitsAddend = wrapperspb.UInt64(n)
 			} else if err == nil && word[0] == '@' {
-				d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(n), Unit: typev3.RateLimitUnit_HOUR}
+				d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(n), Unit: typev3.RateLimitUnit_YEAR}
 			} else {
 				key, value, _ := strings.Cut(word, "=")
 				d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})

@@ -19,7 +19,7 @@ func TestRedisHangs(t *testing.T) {
 		t.Run(failure, func(t *testing.T) {
 			t.Parallel()
 			redis := testserver.Redis(t)
-			d := started(t, perHour, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "WEIR_ON_FAILURE="+failure)
+			d := started(t, perYear, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "WEIR_ON_FAILURE="+failure)
 			d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 			d.remains("a", 2)
 			counted := "ratelimit_service_without_store"

@@ -51,13 +51,13 @@ func TestProbes(t *testing.T) {
 	d := started(t, "domain: d\nwrong: true\n")
 	gets(t, http.DefaultClient, "http://"+d.http+"/healthz", 200)
 	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 503)
-	d.write(perHour)
+	d.write(perYear)
 	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 200)
 	gets(t, http.DefaultClient, "http://"+d.debug+"/readyz", 200)
 }
 
 func TestPageHasWhatIsRefused(t *testing.T) {
-	d := started(t, perHour)
+	d := started(t, perYear)
 	for range 5 {
 		d.remains("alice", -1) // the first are allowed
 	}
@@ -74,7 +74,7 @@ func TestTraces(t *testing.T) {
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(received, r.Body) }))
 	defer collector.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	d := started(t, perHour, "TRACING_ENABLED=true", "TRACING_SERVICE_NAME=limits", "TRACING_SAMPLING_RATE=0")
+	d := started(t, perYear, "TRACING_ENABLED=true", "TRACING_SERVICE_NAME=limits", "TRACING_SAMPLING_RATE=0")
 	d.remains("bob", 2) // in no trace, of which none are sampled
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
@@ -104,7 +104,7 @@ func TestTLS(t *testing.T) {
 	files := testserver.RedisTLS(t) // for its certificates
 	dir := filepath.Dir(files.CAFile)
 	cert, key := filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key")
-	d := started(t, perHour,
+	d := started(t, perYear,
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT="+cert, "GRPC_SERVER_TLS_KEY="+key, "GRPC_CLIENT_TLS_CACERT="+files.CAFile,
 		"WEIR_HTTP_TLS_CERT="+cert, "WEIR_HTTP_TLS_KEY="+key)
 	pem, err := os.ReadFile(files.CAFile)

@@ -12,7 +12,7 @@ import (
 
 // Envoys ping idle connections (connection_keepalive), some every second, and are not sent away.
 func TestPings(t *testing.T) {
-	d := started(t, perHour)
+	d := started(t, perYear)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	conn, err := net.Dial("unix", filepath.Join(d.dir, "grpc.sock"))
 	if err != nil {

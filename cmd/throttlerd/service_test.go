@@ -54,10 +54,10 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-const perHour = `
+const perYear = `
 domain: d
 descriptors:
-  - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 `
 
 // started runs the program on a configuration until the test ends.
@@ -188,7 +188,7 @@ func (d *daemon) counter(name string) int {
 
 func TestService(t *testing.T) {
 	metrics := testserver.FreeAddr(t)
-	d := started(t, perHour, "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
+	d := started(t, perYear, "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	for _, want := range []int{2, 1, 0, -1} {
 		if got, err := d.ask("a"); got != want || err != nil {
@@ -206,7 +206,7 @@ func TestService(t *testing.T) {
 		{d.http + "/json", `{"domain": 5}`, 400, "Bad Request"},
 		{d.http + "/json", `{"domain": "d"}`, 400, "rate limit descriptor list must not be empty"},
 		{d.http + "/healthcheck", "", 200, "OK"},
-		{d.debug + "/rlconfig", "", 200, "d.user: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false\n"},
+		{d.debug + "/rlconfig", "", 200, "d.user: unit=YEAR requests_per_unit=3, shadow_mode: false, quota_mode: false\n"},
 		{d.debug + "/", "", 200, "/rlconfig"},
 		{metrics + "/metrics", "", 200, `ratelimit_service_rate_limit_over_limit{domain="d",key1="user",key2=""} 2`},
 		{metrics + "/metrics", "", 200, `ratelimit_service_rate_limit_near_limit{domain="d",key1="user",key2=""} 1`},
@@ -239,7 +239,7 @@ func TestReload(t *testing.T) {
 	if _, err := d.ask("a"); err == nil {
 		t.Error("a call without a configuration is answered")
 	}
-	d.write(perHour)
+	d.write(perYear)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	d.remains("a", 2)
 	d.write("domain: d\n  descriptors: x") // and the last good one stays
@@ -247,7 +247,7 @@ func TestReload(t *testing.T) {
 	if got, err := d.ask("a"); got != 1 || err != nil {
 		t.Errorf("%d remain, %v; want 1", got, err)
 	}
-	d.write(strings.Replace(perHour, "3}", "10}", 1)) // and the count goes on
+	d.write(strings.Replace(perYear, "3}", "10}", 1)) // and the count goes on
 	eventually(t, func() error {
 		if got, err := d.ask("b"); err != nil || got < 3 {
 			return fmt.Errorf("%d remain, %w", got, err)
@@ -273,7 +273,7 @@ func TestHealthyWithoutAConfiguration(t *testing.T) {
 
 // A Watch of the health is a call that its client never ends.
 func TestDrain(t *testing.T) {
-	d := started(t, perHour, "WEIR_DRAIN_TIMEOUT=100ms")
+	d := started(t, perYear, "WEIR_DRAIN_TIMEOUT=100ms")
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	watch, err := d.health.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-const twoLimits = perHour + `
-  - {key: team, rate_limit: {unit: hour, requests_per_unit: 5}}
+const twoLimits = perYear + `
+  - {key: team, rate_limit: {unit: year, requests_per_unit: 5}}
 `
 
 // askBoth asks about a user and a team at once, and returns what remains of each, with ! if
@@ -180,7 +180,7 @@ func TestModesThatCannotBe(t *testing.T) {
 		{"mode: loose", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "loose"; it must be exact, leased or synced`},
 	} {
 		d := &daemon{t: t, dir: t.TempDir()}
-		d.write("\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: hour, requests_per_unit: 3, " + test.limit + "}\n")
+		d.write("\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 3, " + test.limit + "}\n")
 		var out, log lockedBuffer
 		err := run(t.Context(), []string{"-check"}, append([]string{"RUNTIME_ROOT=" + d.dir, "REDIS_URL=127.0.0.1:1"}, test.environ...), &out, &log)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
@@ -192,7 +192,7 @@ func TestModesThatCannotBe(t *testing.T) {
 // A hit is near its limit if much of that is used, not because its process has leased little.
 func TestLeasedIsNotNear(t *testing.T) {
 	metrics := testserver.FreeAddr(t)
-	d := started(t, strings.Replace(perHour, "3}", "1000000, mode: leased}", 1),
+	d := started(t, strings.Replace(perYear, "3}", "1000000, mode: leased}", 1),
 		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "WEIR_DEADLINE=5s", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	for range 100 {

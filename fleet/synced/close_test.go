@@ -15,7 +15,7 @@ import (
 // Close sends all that a root does not know: what the reply was lost of, and what came
 // after it.
 func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: 1000 * time.Hour, Aligned: true}}}
 	f := newFleet(t, 1, 1, Options{})
 	b, root := f.processes[0].backend, f.roots[0]
 	take := func(cost int64) {
@@ -48,7 +48,7 @@ func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 // A root that gets the state gets it for every counter, although others are removed
 // while it is made.
 func TestStateHasAllCounters(t *testing.T) {
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: 1000 * time.Hour, Aligned: true}}}
 	for range 8 {
 		f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 20})
 		b := f.processes[0].backend

@@ -152,7 +152,7 @@ func TestRealSpike(t *testing.T) {
 	server := testserver.Redis(t)
 	const processes, quota, slot = 8, 3000, 5 * time.Millisecond
 	begin := soon()
-	limit := throttler.Limit{Quota: quota, Window: time.Hour, Aligned: true}
+	limit := throttler.Limit{Quota: quota, Window: 1000 * time.Hour, Aligned: true}
 	j := job{Roots: []string{server.Addr}, Limit: limit, Key: "alice", Begin: begin, For: 2 * time.Second, Slot: slot, Rate: 10_000 / processes}
 	reports := fleetOf(t, slices.Repeat([]job{j}, processes))()
 	if !judged(t, reports) || !inTime(t, reports) {
