@@ -48,7 +48,7 @@ func BenchmarkKeys(b *testing.B) {
 		keys = min(keys, 1000)
 	}
 	for range b.N {
-		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys})
+		f := newFleet(b, 1, 1, Options{MaxKeys: 4 * keys}) // no stripe is full
 		before := inUse()
 		for i := range keys {
 			_, _ = f.processes[0].throttler.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i)))
