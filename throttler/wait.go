@@ -90,8 +90,8 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// lookAgain is how often a call that waits looks whether other limits are in force, and asks in an
-// outage, for which the process refuses by itself.
+// lookAgain is how often a call that waits looks whether other limits are in force. If its process
+// refused it by itself in an outage, it asks again as often.
 const lookAgain = time.Second
 
 // untilNext returns when c is to ask: when the last answer said or, if other limits are in

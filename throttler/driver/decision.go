@@ -162,8 +162,8 @@ type Result struct {
 	StartAt int64 // of a LeakyBucket that was charged, else 0
 	Mark    Mark
 
-	// More is the units that may remain beyond what Used leaves. They are not promised to
-	// the client, and count only where the limit is chosen that binds.
+	// More is the units that may remain beyond what Used leaves, by the store's last answer
+	// about a lease. They are not promised to the client.
 	More int64
 }
 
