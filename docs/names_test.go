@@ -12,23 +12,15 @@ import (
 	"testing"
 )
 
-// packages are the directories of what pages name, by how they name it.
-var packages = map[string]string{
-	"middleware": "middleware", "throttler": "throttler", "quota": "quota", "transport": "transport", "weirgrpc": "grpc",
-	"driver": "throttler/driver", "decision": "throttler/decision", "policies": "policies", "redispolicies": "policies/redis",
-	"memorybackend": "backend/memory", "redisbackend": "backend/redis", "memcachedbackend": "backend/memcached",
-	"refusals": "wrap/refusals", "fallback": "wrap/fallback", "shadow": "wrap/shadow", "rollout": "wrap/rollout",
-	"leased": "fleet/leased", "synced": "fleet/synced", "shares": "fleet/shares", "modes": "fleet/modes",
-	"stack": "stack", "config": "config", "handoff": "handoff", "observe": "observe", "clock": "clock",
-}
-
 var named = regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 
 // What pages say in the text about a package's names exists.
 func TestNamesExist(t *testing.T) {
 	names := make(map[string]map[string]bool)
-	for name, dir := range packages {
-		names[name] = exported(t, filepath.Join("..", dir))
+	for dir, p := range house(t) {
+		if p.name != "main" && !strings.Contains(dir, "internal/") && !strings.HasPrefix(dir, "cmd/") {
+			names[p.name] = exported(t, filepath.Join("..", dir))
+		}
 	}
 	inline := regexp.MustCompile("`[^`\n]+`")
 	found := 0
