@@ -12,6 +12,70 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
+// resolve makes r, a zero Request, the one for charges now, as a backend takes it: with
+// every Partition and Cost filled in, charges to one count added up, and under the policies
+// that are in force. The caller's slice is neither changed nor kept. If the table of
+// policies leaves nothing to ask, made is the decision. The error says which argument is
+// wrong.
+func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, l *links, err error) {
+	if len(charges) == 1 {
+		c := r.Begin(&charges[0])
+		if c.Partition == "" {
+			c.Partition = c.Key
+		}
+		r.Now = t.now() // here, while the charge is written: see Begin
+		if t.policies == nil {
+			err = checkAlone(0, c)
+		} else {
+			made, l, err = t.resolveOne(ctx, r, c)
+		}
+		if err == nil && c.Mode == quota.Capped {
+			capCost(c)
+		}
+		return made, l, err
+	}
+	if err := checkNumber(charges); err != nil {
+		return nil, nil, err
+	}
+	now := t.now()
+	if t.policies != nil {
+		return t.resolveAll(ctx, r, now, charges)
+	}
+	for i, c := range charges {
+		if err := checkAlone(i, &c); err != nil {
+			return nil, nil, err
+		}
+	}
+	all, err := together(charges, nil)
+	*r = driver.NewRequest(now, all...)
+	return nil, nil, err
+}
+
+// resolveAll is resolve for what the table says of charges at now.
+func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (made *decision.Decision, l *links, err error) {
+	asked, given, parents, made, err := t.inForce(ctx, now, charges)
+	if made != nil || err != nil {
+		return made, nil, err
+	}
+	linked := len(parents) > 0 || slices.Contains(given, -1)
+	var places []int
+	if linked {
+		places = make([]int, len(asked))
+	}
+	all, err := together(asked, places)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(all) > quota.MaxCharges {
+		return nil, nil, invalid.Errorf("throttler: %d charges, with what is added for parents of the policies; a decision can have at most %d", len(all), quota.MaxCharges)
+	}
+	if linked {
+		l = newLinks(asked, given, parents, places, len(all))
+	}
+	*r = driver.NewRequest(now, all...)
+	return nil, l, nil
+}
+
 // resolveOne puts c, the only charge of r, under the policy that is in force. If that leaves
 // nothing to ask, made is the decision.
 func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, l *links, err error) {

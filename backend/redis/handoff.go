@@ -3,19 +3,10 @@ package redisbackend
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
-
-// Down implements driver.Health: it reports on the breaker of the primary or, in a
-// Redis Cluster, of the node that has the partition.
-func (b *Backend) Down(partition string) (since time.Time, down bool) {
-	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
-	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.breaker.Since()
-}
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {

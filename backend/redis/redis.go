@@ -282,13 +282,15 @@ func (b *Backend) Locate(c quota.Charge) Location {
 	return Location{Shard: b.shardOf(charges).name, Key: b.keysOf(charges)[0]}
 }
 
+// Down implements driver.Health: it reports on the breaker of the primary or, in a
+// Redis Cluster, of the node that has the partition.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
+	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.breaker.Since()
+}
+
 // Joins implements driver.Joiner: one server that is not of a Cluster decides about
 // several partitions at once.
 func (b *Backend) Joins(driver.Request) bool {
 	return len(b.shards) == 1 && !b.shards[0].batcher.perSlot.Load()
-}
-
-// shardOf returns the shard of charges, which share a partition or are all on one server.
-func (b *Backend) shardOf(charges []quota.Charge) *shard {
-	return b.shards[b.ring.Choose(charges[0].Partition)]
 }

@@ -31,7 +31,7 @@ type shard struct {
 	// batcher sends to the primary. A Redis Cluster has one for each node, so that
 	// a node that hangs does not hold up the decisions of others.
 	batcher *batcher
-	cluster *redis.ClusterClient // nil if the primary is none
+	cluster *redis.ClusterClient // nil unless the primary is a Cluster
 	byNode  sync.Map             // batchers, by the addresses of nodes; it never forgets one
 	perSlot bool                 // see batcher
 
@@ -39,9 +39,14 @@ type shard struct {
 
 	replicas []*batcher
 	writes   writes      // of the primary, to compare replicas with
-	demoted  atomic.Bool // the primary is one no more
+	demoted  atomic.Bool // the primary has become a replica
 
 	errOpen error // of a decision while a breaker is open, made once
+}
+
+// shardOf returns the shard of charges, which share a partition or are all on one server.
+func (b *Backend) shardOf(charges []quota.Charge) *shard {
+	return b.shards[b.ring.Choose(charges[0].Partition)]
 }
 
 func newShard(b *Backend, s Shard) *shard {

@@ -49,7 +49,6 @@ package leased
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -296,130 +295,6 @@ func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Re
 	}
 	return d, err
 }
-
-// renew takes a lease for l, and answers r from it. It is called with the stripe's lock
-// held, and releases it. Other takes of the key wait meanwhile.
-func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
-	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the stripe's lock for it
-		s.mu.Unlock()
-		return b.ask(ctx, r)
-	}
-	defer b.renewals.RUnlock()
-	defer s.mu.Unlock()
-	d, total, units, err := b.takeLease(ctx, s, l, &r, cost)
-	if driver.MayHaveCharged(err) {
-		own := cost
-		if l.canAnswer(r.Now, cost) {
-			own = 0
-		}
-		l.tally.lose(units, own)
-		b.stats.stranded.Add(units - own)
-	}
-	switch {
-	case err != nil:
-	case d.Degraded: // it did not ask the counts that a lease is of
-		return d, nil
-	case l.limits != b.limitsOf(r.Charges()): // they have changed meanwhile
-		return b.answerAside(s, &r, d, cost), nil
-	default:
-		b.learn(s, l, &d, total, units)
-		if d.Allowed {
-			return l.answer(&r, &d, cost), nil
-		}
-	}
-	if l.canAnswer(r.Now, cost) {
-		return l.spend(&r, cost), nil
-	}
-	return d, err
-}
-
-// takeLease makes a renewal of l: it takes a lease as lease does, with the stripe's lock
-// released meanwhile.
-func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.Request, cost int64) (d driver.Decision, total, units int64, err error) {
-	renewal := &renewal{done: make(chan struct{})}
-	l.renewal, units, err = renewal, b.size(l, r.Now, cost), errPanicked
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
-		close(renewal.done)
-	}()
-	return b.lease(ctx, r, l.Name(), units, cost)
-}
-
-// learn takes in d, a take of units for l, after which the tally has that total.
-func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units int64) {
-	if !d.Allowed {
-		units = 0
-	}
-	found := l.found(d, total, units)
-	b.stats.found.Add(found)
-	if d.Allowed {
-		b.stats.leases.Add(1)
-		if l.held > 0 && !sameWindows(&l.d, d) {
-			s.expire(l)
-		}
-		l.grant(d)
-	}
-	l.note(d)
-	l.held += found
-	s.holding[l] = struct{}{}
-}
-
-// answerAside answers r by d, a take of a lease that no later request is answered from.
-func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
-	if !d.Allowed {
-		return d
-	}
-	b.stats.leases.Add(1)
-	l := &lease{}
-	l.grant(&d)
-	answer := l.answer(r, &d, cost)
-	s.lose(l)
-	return answer
-}
-
-var errPanicked = errors.New("leased: the other backend panicked")
-
-// lease takes units, or what there is, but at least cost, and charges them to the count of
-// name too, whose total it returns. A decision that is not allowed is about cost. It
-// returns the units of the last take.
-func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
-	for {
-		var all driver.Decision
-		all, err = b.ask(ctx, withTally(r, n, units))
-		d, total = withoutTally(&all, len(r.Charges()))
-		if err != nil || d.Allowed && !d.Degraded || units == cost || len(d.Charges()) == 0 {
-			return d, total, units, err
-		}
-		if d.Degraded { // nothing is leased of counts that are not shared
-			if d.Allowed {
-				st := driver.Settlement{Now: r.Now, Charged: all, Costs: make([]int64, len(all.Charges()))}
-				_, _ = b.wrapped.Settle(ctx, st) // if it fails, the units count until the window ends
-			}
-			units = cost
-			continue
-		}
-		units = max(min(free(&d), units/2), cost)
-	}
-}
-
-// size returns how many units to lease.
-func (b *Backend) size(l *lease, now, cost int64) int64 {
-	if b.closed.Err() != nil || l.tally.failed {
-		return cost // while the other backend does not answer, no more than that can be lost
-	}
-	ahead := b.ahead
-	if l.until > now {
-		ahead = min(ahead, l.until-now)
-	}
-	return max(min(l.demand.perSecond(now)*ahead/1000, l.free/maxShare), cost)
-}
-
-// maxShare is the part of the free units that a lease leaves to others: all but an
-// eighth. Eight processes that all hold a lease of a nearly empty quota hold single
-// units of it.
-const maxShare = 8
 
 // Peek implements driver.Backend. It asks the other backend. What this process
 // holds of the counts is reported as not used.
