@@ -9,24 +9,67 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/handoff"
 )
 
-// Names of the backends, in the configuration and as values of the flag.
+// Names of backends, in the configuration and as values of the flag.
 const (
 	memoryName    = "memory"
-	redisName     = "redis"
 	reshardedName = "redis-resharded" // another list of shards
-	memcachedName = "memcached"
-	sharesName    = "shares" // in this process, divided with others
+	sharesName    = "shares"          // in this process, divided with others
 )
 
-// backend is the name of one of them.
+// kind is a backend that a file can name.
+type kind struct {
+	name        string
+	servers     func(*keys) int // how many shards, servers or members the file gives it
+	list, least string          // the key of these, and what it must have
+
+	// open opens the store. It is nil for shares, which are no store.
+	open func(s *Stack, prefix string) (handoff.Store, error)
+}
+
+var kinds = []kind{
+	{memoryName, func(*keys) int { return 1 }, "", "", (*Stack).openMemory},
+	{"redis", func(k *keys) int { return len(k.Redis.Shards) }, "redis.shards", "one shard, such as {name: a, primary: 127.0.0.1:6379}", func(s *Stack, prefix string) (handoff.Store, error) {
+		return s.openRedis("redis", s.Config.keys.Redis.Shards, prefix)
+	}},
+	{reshardedName, func(k *keys) int { return len(k.Redis.Resharded) }, "redis.resharded", "one shard, such as {name: a, primary: 127.0.0.1:6379}", func(s *Stack, prefix string) (handoff.Store, error) {
+		return s.openRedis(reshardedName, s.Config.keys.Redis.Resharded, prefix)
+	}},
+	{"memcached", func(k *keys) int { return len(k.Memcached.Servers) }, "memcached.servers", "one server, such as 127.0.0.1:11211", (*Stack).openMemcached},
+	{sharesName, func(k *keys) int {
+		if k.Shares == nil {
+			return 0
+		}
+		return len(k.Shares.Members)
+	}, "shares", "self, members and key_file", nil},
+}
+
+// kindOf returns the kind of that name, which is one.
+func kindOf(name string) kind {
+	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
+}
+
+// kindNames returns the names of the kinds that are wanted, for a person.
+func kindNames(wanted func(kind) bool) string {
+	var names []string
+	for _, k := range kinds {
+		if wanted(k) {
+			names = append(names, k.name)
+		}
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// backend is the name of a kind.
 type backend string
 
 func (b *backend) UnmarshalText(text []byte) error {
 	*b = backend(text)
-	if !slices.Contains([]string{memoryName, redisName, reshardedName, memcachedName, sharesName}, string(text)) {
-		return errors.New("it must be memory, redis, redis-resharded, memcached or shares")
+	if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == string(text) }) {
+		return errors.New("it must be " + kindNames(func(kind) bool { return true }))
 	}
 	return nil
 }
@@ -97,30 +140,12 @@ func (c *Config) refusals(r *reader) {
 // names returns the names of the backends that are configured, the serving one first.
 func (c *Config) names() []string {
 	names := []string{c.Backend}
-	for _, name := range []string{memcachedName, redisName, reshardedName, sharesName} {
-		if name != c.Backend && c.size(name) > 0 {
-			names = append(names, name)
+	for _, k := range kinds {
+		if k.name != memoryName && k.name != c.Backend && k.servers(&c.keys) > 0 {
+			names = append(names, k.name)
 		}
 	}
 	return names
-}
-
-// size returns how many shards, servers or members a backend has.
-func (c *Config) size(name string) int {
-	switch name {
-	case memoryName:
-		return 1
-	case redisName:
-		return len(c.keys.Redis.Shards)
-	case reshardedName:
-		return len(c.keys.Redis.Resharded)
-	case memcachedName:
-		return len(c.keys.Memcached.Servers)
-	}
-	if c.keys.Shares == nil {
-		return 0
-	}
-	return len(c.keys.Shares.Members)
 }
 
 // remote reports whether a decision may need another process.
@@ -130,7 +155,7 @@ func (c *Config) remote() bool { return c.Backend != memoryName || c.keys.Flags.
 // choose from, and nothing else.
 func (c *Config) backends(r *reader) {
 	if c.keys.Shadow == sharesName {
-		r.mustBe(r.at("shadow"), "memory, redis, redis-resharded or memcached")
+		r.mustBe(r.at("shadow"), kindNames(func(k kind) bool { return k.open != nil }))
 	}
 	for _, key := range []string{"backend", "shadow", "flags", "redis", "memcached", "shares"} {
 		if r.at(key).wrong {
@@ -157,19 +182,14 @@ func (c *Config) backends(r *reader) {
 // isThere reports whether the backend of that name has a server. If not, it adds a
 // problem, to the list that should have one, or where the name is.
 func (c *Config) isThere(r *reader, name string, named *place) bool {
-	if c.size(name) > 0 {
+	k := kindOf(name)
+	if k.servers(&c.keys) > 0 {
 		return true
 	}
-	need := map[string]struct{ list, least string }{
-		redisName:     {"redis.shards", "one shard, such as {name: a, primary: 127.0.0.1:6379}"},
-		reshardedName: {"redis.resharded", "one shard, such as {name: a, primary: 127.0.0.1:6379}"},
-		memcachedName: {"memcached.servers", "one server, such as 127.0.0.1:11211"},
-		sharesName:    {"shares", "self, members and key_file"},
-	}[name]
-	if list := r.find(need.list); list.has() {
+	if list := r.find(k.list); list.has() {
 		named = list
 	}
-	r.problem(named, "%s is empty; the %s backend needs at least %s", need.list, name, need.least)
+	r.problem(named, "%s is empty; the %s backend needs at least %s", k.list, name, k.least)
 	return false
 }
 

@@ -150,7 +150,7 @@ func (s *Stack) open(ctx context.Context) error {
 		return err
 	}
 	if c.keys.Shadow != "" {
-		candidate, err := s.openOne(string(c.keys.Shadow), shadowPrefix)
+		candidate, err := kindOf(string(c.keys.Shadow)).open(s, shadowPrefix)
 		if err != nil {
 			return err
 		}
@@ -216,13 +216,13 @@ func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver
 	if c.Backend == sharesName {
 		return s.openShares()
 	}
-	store, err := s.openOne(c.Backend, "")
+	store, err := kindOf(c.Backend).open(s, "")
 	if err != nil || c.keys.Flags.name == "" {
 		return store, err
 	}
 	others := make(map[string]handoff.Store)
 	for _, name := range c.names()[1:] {
-		if others[name], err = s.openOne(name, ""); err != nil {
+		if others[name], err = kindOf(name).open(s, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -239,18 +239,9 @@ func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver
 	return store, nil
 }
 
-// openOne opens the store of that name. An empty prefix is the usual one.
-func (s *Stack) openOne(name, prefix string) (handoff.Store, error) {
-	c := s.Config
-	switch name {
-	case redisName:
-		return s.openRedis(name, c.keys.Redis.Shards, prefix)
-	case reshardedName:
-		return s.openRedis(name, c.keys.Redis.Resharded, prefix)
-	case memcachedName:
-		return s.openMemcached(prefix)
-	}
-	m, err := memorybackend.New(&memorybackend.Options{Observer: c.options.Observer})
+// openMemory opens a store in this process' memory.
+func (s *Stack) openMemory(prefix string) (handoff.Store, error) {
+	m, err := memorybackend.New(&memorybackend.Options{Observer: s.Config.options.Observer})
 	if err != nil {
 		return nil, err
 	}

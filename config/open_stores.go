@@ -49,7 +49,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 		return nil, failed
 	}
 	backend, err := redisbackend.New(opened, &redisbackend.Options{
-		Prefix: prefix, Seed: s.Config.keys.Seed, Deadline: s.Config.patience(),
+		Prefix: prefix, Seed: s.Config.keys.Seed, Deadline: s.Config.clientTimeout(),
 		Observer: s.Config.options.Observer,
 	})
 	if err != nil {
@@ -63,11 +63,11 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 	return backend, nil
 }
 
-// patience is a timeout that ends no decision before its deadline does.
-func (c *Config) patience() time.Duration { return max(time.Second, c.Deadline) }
+// clientTimeout is at least the deadline, so that the deadline ends a decision first.
+func (c *Config) clientTimeout() time.Duration { return max(time.Second, c.Deadline) }
 
 func (s *Stack) newClient(o redis.UniversalOptions) (redis.UniversalClient, error) {
-	t := s.Config.patience()
+	t := s.Config.clientTimeout()
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t, t, t, t
 	if s.offline {
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, errOffline }

@@ -229,7 +229,7 @@ func (c *Config) divisible(r *reader) {
 // failures checks what is chosen for outages.
 func (c *Config) failures(r *reader) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
-		c.keys.Processes = int64(c.size(sharesName))
+		c.keys.Processes = int64(kindOf(sharesName).servers(&c.keys))
 	}
 	local := func(at *place, choice *fallback.Choice) {
 		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !r.at("processes").has() {

@@ -32,7 +32,7 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 		return nil, c.wrong(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))
 	}
 	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}
-	store, err := s.openOne(name, "")
+	store, err := kindOf(name).open(s, "")
 	if err == nil {
 		s.Stack, err = stack.New(store, &stack.Options{Observer: c.options.Observer, Clock: s.Clock()})
 	}
