@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -31,6 +32,29 @@ func TestHealthOf(t *testing.T) {
 	} {
 		if got := driver.HealthOf(test.b); (got != nil) != test.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// remembering is a backend that knows of refusals.
+type remembering struct{ driver.Backend }
+
+func (remembering) Refused(context.Context, driver.Request) (d driver.Decision, known bool) {
+	return d, true
+}
+
+// A wrapper that embeds what it wraps hides that it remembers refusals, unless it unwraps.
+func TestRefusedBehindWrappers(t *testing.T) {
+	for name, test := range map[string]struct {
+		b    driver.Backend
+		want bool
+	}{
+		"its own":          {remembering{}, true},
+		"of what it wraps": {around{around{remembering{}}}, true},
+		"none":             {around{struct{ driver.Backend }{remembering{}}}, false},
+	} {
+		if _, known := driver.Refused(t.Context(), test.b, new(driver.Request)); known != test.want {
+			t.Errorf("%s: known %v", name, known)
 		}
 	}
 }

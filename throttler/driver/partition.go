@@ -39,9 +39,10 @@ type Rememberer interface {
 	Refused(ctx context.Context, r Request) (d Decision, known bool)
 }
 
-// Refused returns what b knows of r without asking, if it is a Rememberer.
+// Refused returns what b knows of r without asking, if it is a Rememberer, or what the first
+// backend behind it that is one does, by methods Unwrap() Backend.
 func Refused(ctx context.Context, b Backend, r *Request) (d Decision, known bool) {
-	if m, ok := b.(Rememberer); ok {
+	if m, ok := As[Rememberer](b); ok {
 		return m.Refused(ctx, *r)
 	}
 	return d, false
