@@ -63,7 +63,7 @@ import (
 // 400 and days, whichever comes first that gives at most 99; and 400 more of kind 2. The
 // reset-at is in ms since 2025. Such a state is only read here.
 //
-// The table in lua/kinds.go has the same records, and lua/lone.lua the digits.
+// The table in lua/kinds.go has the same records, and lua/single_window.lua the digits.
 const (
 	kindBytes    = 1
 	windowBytes  = 6

@@ -43,12 +43,12 @@ func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 }
 
 type shape struct {
-	settles bool
-	charges []charge
-	limits  []limit // of all charges
-	isLone  bool    // one fixed window
-	digits  bool    // a charge may have been one, and its state be digits
-	hasLog  bool
+	settles        bool
+	charges        []charge
+	limits         []limit // of all charges
+	isSingleWindow bool    // one fixed window
+	digits         bool    // a charge may have been one, and its state be digits
+	hasLog         bool
 
 	script strings.Builder
 }
@@ -70,7 +70,7 @@ func newShape(settles bool, charges [][]byte) *shape {
 		s.hasLog = s.hasLog || c.hasLog
 		s.digits = s.digits || c.mayBeDigits()
 	}
-	s.isLone = len(s.limits) == 1 && s.limits[0].isLone
+	s.isSingleWindow = len(s.limits) == 1 && s.limits[0].isSingleWindow
 	return s
 }
 
@@ -81,9 +81,9 @@ func (s *shape) begin() {
 		s.add(frame.get("settles"))
 	}
 	if s.digits {
-		s.add(lone.get("begin"))
+		s.add(singleWindow.get("begin"))
 	}
-	if !s.isLone {
+	if !s.isSingleWindow {
 		s.add(numbers.get("all"))
 		if slices.ContainsFunc(s.charges, func(c charge) bool { return c.mode == quota.AtMost }) {
 			s.add(numbers.get("level"))
@@ -118,7 +118,9 @@ func (s *shape) begin() {
 }
 
 // countsUp reports whether the one charge may be made by INCR.
-func (s *shape) countsUp() bool { return s.isLone && !s.settles && s.charges[0].mode == quota.Enforce }
+func (s *shape) countsUp() bool {
+	return s.isSingleWindow && !s.settles && s.charges[0].mode == quota.Enforce
+}
 
 // prepare computes what depends on the cost of c alone.
 func (s *shape) prepare(c *charge) {
@@ -157,7 +159,7 @@ func (s *shape) arguments() (names, form string) {
 			}
 		}
 	}
-	if s.isLone {
+	if s.isSingleWindow {
 		add(nil, "ended, past, room, ", "c19c4c4")
 	}
 	return strings.TrimSuffix(names, ", "), form
@@ -171,11 +173,11 @@ func (s *shape) read(c *charge) {
 		s.add(c.words.in(frame.get("read")))
 	}
 	if s.countsUp() {
-		s.add(lone.get("count"))
+		s.add(singleWindow.get("count"))
 	}
 	s.add(c.words.in(frame.get("locals")))
 	if c.mayBeDigits() {
-		s.add(c.limits[0].words.in(lone.get("digits")))
+		s.add(c.limits[0].words.in(singleWindow.get("digits")))
 	}
 	if c.hasLog {
 		s.add(c.words.in(slidingLog.get("parse")))
@@ -297,8 +299,8 @@ func (s *shape) write(c *charge) {
 	} else {
 		s.add(c.words.in(frame.get("write")))
 	}
-	if s.isLone {
-		s.add(lone.get("write"))
+	if s.isSingleWindow {
+		s.add(singleWindow.get("write"))
 	}
 	s.add(c.words.in(frame.get("store")))
 	if !c.hasLog {

@@ -15,7 +15,7 @@
 --              for each limit
 --                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
---            of one fixed window alone, 27 more: see lone.lua
+--            of one fixed window and nothing else, 27 more: see single_window.lua
 -- Returns  the decisions' replies, one after the other, in one string:
 --            0 if refused, or not held any more, 1 if allowed; for each charge in mode AtMost 2 length, 7 cost that
 --            was charged; and for each charge
@@ -23,7 +23,7 @@
 --              2 length and so many bytes, the rest of its state now; of a sliding
 --                log, 1 kind, 6 window, 7 sum, 6 newest entry, and when 6 one unit and
 --                6 the cost fit, 0 if they do now
---          or, from lone.lua, 19 digits, which are the state before: allowed
+--          or, from single_window.lua, 19 digits, which are the state before: allowed
 --          or 2: nothing was done, because something is not as simple as it mostly is.
 --            The caller reads the states, decides, and stores what they become: swap.lua
 --

@@ -36,7 +36,7 @@ func TestSections(t *testing.T) {
 		asked []string
 		all   bool // are there
 	}
-	files := []file{{"decide.lua", asked["frame"], true}, {"lone.lua", asked["lone"], true}, {"numbers.lua", asked["numbers"], true}}
+	files := []file{{"decide.lua", asked["frame"], true}, {"single_window.lua", asked["singleWindow"], true}, {"numbers.lua", asked["numbers"], true}}
 	algorithms, err := filepath.Glob("algorithms/*.lua")
 	if err != nil || len(algorithms) == 0 {
 		t.Fatalf("%v, %v", algorithms, err)

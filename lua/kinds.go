@@ -29,21 +29,21 @@ import (
 //
 // The locals of prepare, room and open are known to all that follows; bring's are known to fits.
 type kind struct {
-	name   string
-	weight int // see mostWeight
-	file   sections
-	form   string // of struct.pack
-	fields []string
-	ends   string // of a fixed window: when one ends that opens now
-	isLone bool   // it can be digits: see lone.lua
-	isLog  bool
+	name           string
+	weight         int // see mostWeight
+	file           sections
+	form           string // of struct.pack
+	fields         []string
+	ends           string // of a fixed window: when one ends that opens now
+	isSingleWindow bool   // it can be digits: see single_window.lua
+	isLog          bool
 }
 
 // kinds has every kind, by its number in states and arguments, as package algorithm has
 // them; and no other place lists them.
 var kinds = [...]kind{
-	1: {name: "fixed window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isLone: true},
-	2: {name: "aligned window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isLone: true},
+	1: {name: "fixed window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isSingleWindow: true},
+	2: {name: "aligned window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isSingleWindow: true},
 	3: {name: "sliding window", weight: 11, file: readSections("algorithms/sliding_window.lua"), form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
 	4: {name: "sliding log", weight: 14, file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 	5: {name: "token bucket", weight: 17, file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
@@ -54,10 +54,10 @@ var kinds = [...]kind{
 }
 
 var (
-	frame      = readSections("decide.lua")
-	lone       = readSections("lone.lua")
-	numbers    = readSections("numbers.lua")
-	slidingLog = readSections("algorithms/sliding_log.lua") // of which the frame asks, too
+	frame        = readSections("decide.lua")
+	singleWindow = readSections("single_window.lua")
+	numbers      = readSections("numbers.lua")
+	slidingLog   = readSections("algorithms/sliding_log.lua") // of which the frame asks, too
 )
 
 // Records yields the number of each kind, and how many bytes its record has in a state

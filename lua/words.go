@@ -21,8 +21,8 @@ type limit struct {
 	words words
 }
 
-// mayBeDigits reports whether the state of c may be what lone.lua writes.
-func (c *charge) mayBeDigits() bool { return len(c.limits) == 1 && c.limits[0].isLone }
+// mayBeDigits reports whether the state of c may be what single_window.lua writes.
+func (c *charge) mayBeDigits() bool { return len(c.limits) == 1 && c.limits[0].isSingleWindow }
 
 func newLimit(number byte, charge, place int) limit {
 	l := limit{kind: kinds[number]}

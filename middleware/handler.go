@@ -59,8 +59,8 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 	outer := entryOf(r)
 	if outer == nil {
 		weirlog.Default().Warned(observe.Warned{
-			Text: "middleware.Take is called for a request that has passed no middleware, and answers 500",
-			Hint: "put a middleware in front of the handler, with InHandler() if it is to charge nothing",
+			Text: "middleware.Take is called for a request that no middleware in front has charged, and answers 500",
+			Hint: "put a middleware in front of the handler; one that charges nothing needs InHandler()",
 		})
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return false

@@ -30,8 +30,8 @@ type Observer interface {
 	// failed.
 	Moved(e Moved)
 
-	// Failed follows each request that was not decided about alone, or not by the shared
-	// counts, and each refund and settlement that was not made.
+	// Failed follows each request without a decision, or with one that the shared counts had
+	// no part in, and each refund and settlement that was not made.
 	Failed(e Failed)
 
 	// Warned follows the first request that shows a likely mistake of configuration, and

@@ -25,13 +25,14 @@ type line struct {
 	name  string
 	calls int     // that have not returned
 	turn  *call   // whose turn it is, or nil
-	queue []*call // for their turns
+	queue []*call // those that wait for a turn, in order
 
-	next  time.Time     // when to ask: no earlier answer would be yes
-	ahead bool          // but for calls that were to start later
-	under terms         // as long as these are in force
-	start time.Time     // before which the first of the queue does not start
-	step  time.Duration // by which each of it starts later than the one in front, at least
+	// What the last answer says of the calls that it is not for.
+	next  time.Time     // when to ask: before that, the answer would be no
+	ahead bool          // next waits for a start that was given out, not for room: a refund changes nothing
+	under terms         // the limits that this holds for
+	start time.Time     // the first of the queue starts then at the earliest,
+	step  time.Duration // and each other so much later than the one in front of it
 
 	paused time.Time // before which none starts, also of those that have a start
 

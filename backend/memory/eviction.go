@@ -3,7 +3,7 @@ package memorybackend
 import "slices"
 
 const (
-	sweepNext = 4  // entries looked at in passing for each new one: more than one, so that the dead lose
+	sweepNext = 4  // entries looked at in passing for each new one: more than one, so that expired ones become fewer
 	lookAt    = 16 // entries of which one is chosen to make room
 	lookMost  = 4  // times more that so many are looked at where one is not enough
 )

@@ -39,9 +39,9 @@ const MinMaxBytes = 1 << 20
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// MaxKeys is the most (policy, key) pairs that have their own count. It
-	// is divided evenly among locks, so keys may find their part full when a
-	// little less than MaxKeys are kept. If zero, DefaultMaxKeys.
+	// MaxKeys is the most (policy, key) pairs that have their own count. It is divided
+	// evenly among stripes, so a key may find its stripe full when a little less than
+	// MaxKeys are kept. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// MaxBytes is the most memory that counts take on the heap, in bytes, with

@@ -145,7 +145,7 @@ func isLone(charges []quota.Charge) bool {
 	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce() && charges[0].Policy.Limits[0].Calendar.IsZero()
 }
 
-// appendBounds appends what lone.lua compares with what is stored of the fixed window of c,
+// appendBounds appends what single_window.lua compares with what is stored of the fixed window of c,
 // by a take or a settlement at now. All of it is digits, in the order of numbers:
 //
 //	19  the window is open if the state is above this

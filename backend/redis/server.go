@@ -57,8 +57,8 @@ type failure struct {
 // outcome is what a batch reports of the server.
 type outcome struct {
 	err      error // the first of its calls, in the last round trip
-	answered bool  // a call was, so the server serves
-	fault    error // says that it does not
+	answered bool  // some call was, so the server is up
+	fault    error // shows that it is down, or nil
 	failure  failure
 	left     bool    // the client did not return in time
 	spare    *client // by which to resend, or nil
@@ -239,18 +239,18 @@ func (s *server) one() *redis.Client {
 	return c
 }
 
-// far is how long the answers of a server take that is far away.
-const far = 10 * time.Millisecond
+// distant is the round trip above which a server counts as distant.
+const distant = 10 * time.Millisecond
 
 // connect opens the connections to a server of c that decisions need. If answers take longer
-// than far, so that no decision can wait for one, it opens as many as there may be batches in
+// than distant, so that no decision can wait for one, it opens as many as there may be batches in
 // flight. What fails is left to the decisions.
 func (c client) connect(ctx context.Context, one *redis.Client) {
 	_ = c.within(ctx, func() error {
 		if err := open(ctx, one, 1); err != nil {
 			return err
 		}
-		if began := time.Now(); open(ctx, one, 1) == nil && time.Since(began) > far {
+		if began := time.Now(); open(ctx, one, 1) == nil && time.Since(began) > distant {
 			return open(ctx, one, min(maxInFlight, c.connections))
 		}
 		return nil

@@ -16,7 +16,7 @@ const maxCorrection = 10 * time.Second
 type reading struct {
 	at     time.Time // halfway between question and answer
 	server time.Time
-	within time.Duration // half the time between the two: server is good to that
+	within time.Duration // half the time between the two: how accurate server is
 }
 
 func newReading(asked, answered, server time.Time) reading {

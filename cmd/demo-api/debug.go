@@ -64,7 +64,7 @@ type debugServer struct {
 	Lag     float64 `json:"lag_seconds"`      // of a replica, at most
 	Offset  int64   `json:"offset,omitempty"` // in the sequence of writes
 
-	// How far this process' clock is ahead, and what that is good to.
+	// How far this process' clock is ahead, and how accurate that is.
 	Skew       *float64 `json:"skew_seconds,omitempty"`
 	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
 }

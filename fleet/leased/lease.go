@@ -35,17 +35,17 @@ type lease struct {
 // of this process alone, which thus has all units that were leased of the key: those too
 // of a take that the other backend executes after its caller has gone.
 type tally struct {
-	total  int64 // as the other backend last said
-	lost   int64 // units of takes without an answer, not found by a later answer yet
-	owed   int64 // of these, what requests cost that had no answer
-	failed bool  // the last take had none
+	total      int64 // as the other backend last said
+	lost       int64 // units of takes without an answer, not found by a later answer yet
+	unanswered int64 // the part of lost that the requests themselves cost
+	failed     bool  // the last take had none
 }
 
 // lose notes a take of units that had no answer. Its request cost so much of them.
 func (t *tally) lose(units, cost int64) {
 	t.failed = true
 	t.lost += units
-	t.owed += cost
+	t.unanswered += cost
 }
 
 // found returns the units that takes without an answer have leased in the windows of l's
@@ -55,11 +55,11 @@ func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	t := &l.tally
 	if sameResets(&l.d, d) { // since total was last read, no other window has been open
 		made := max(total-t.total-units, 0)
-		owed := min(made, t.owed)
+		owed := min(made, t.unanswered)
 		found = made - owed
-		t.lost, t.owed = max(t.lost-made, 0), t.owed-owed
+		t.lost, t.unanswered = max(t.lost-made, 0), t.unanswered-owed
 	} else {
-		t.lost, t.owed = 0, 0
+		t.lost, t.unanswered = 0, 0
 	}
 	t.total, t.failed = total, false
 	return found

@@ -14,7 +14,7 @@ const (
 	LeastTime = 50 * time.Millisecond
 
 	soon     = LeastTime / 5    // a deadline that is nearer was meant for an earlier time
-	late     = soon / 2         // how much later than it should a process is that is short of CPU
+	late     = soon / 2         // a process that looks so much after a deadline is short of CPU
 	lookTime = time.Millisecond // in which a read sees what has come
 	looks    = 2                // after a deadline: the process may be stopped in one
 	maxLooks = 64               // of a server that sends byte by byte, or a process that is always late

@@ -52,8 +52,8 @@ type Watch struct {
 	turn   int     // of the servers, to be looked at
 	known  version // of what is in force
 	again  bool    // the server was away: changes since known may not be all
-	bad    version // that is wrong, with wrong
-	wrong  error
+	bad    version // the one that was refused
+	wrong  error   // why
 	warned string
 
 	mending  atomic.Bool
@@ -68,7 +68,7 @@ type Watch struct {
 type asks struct {
 	first   *server
 	known   version // which first has
-	inForce bool    // known is, so that what is of it is to be remembered
+	inForce bool    // known is in force, so that answers may be kept
 }
 
 // NewWatch reads the store into the source of that name of table, and again what changes,

@@ -314,7 +314,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 // settle replaces the cost of charge, which was taken here with the results before.
 func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64, before, results []driver.Result) {
 	shares := sharesOf(charge.Policy.Limits, processes)
-	if c.state == nil { // the backend has spoken since
+	if c.state == nil { // the backend has answered since
 		c.stateAt(charge.Policy.Limits, processes, now).Evaluate(shares, 0, now, results)
 		return
 	}

@@ -61,14 +61,14 @@ const evaluationsAtOnce = 64
 // most half of the time until ctx's deadline, in which this process does not wait for a processor.
 // Server-side providers evaluate in memory, in about a microsecond.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
-	wait := 100 * time.Millisecond
+	limit := 100 * time.Millisecond
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
+		limit = min(limit, time.Until(deadline)/2)
 	}
-	patience := busy.NewContext()
-	patience.StartWithin(ctx, time.Now().Add(wait))
-	defer patience.Stop()
-	if !b.acquire(patience) {
+	wait := busy.NewContext()
+	wait.StartWithin(ctx, time.Now().Add(limit))
+	defer wait.Stop()
+	if !b.acquire(wait) {
 		return "", problemTimeout
 	}
 	type answer struct{ value, problem string }
@@ -94,7 +94,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 	select {
 	case a := <-answered:
 		return a.value, a.problem
-	case <-patience.Done():
+	case <-wait.Done():
 		return "", problemTimeout
 	}
 }
@@ -102,7 +102,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 // acquire takes a slot for one more evaluation. If none becomes free in time, all
 // evaluations are presumed stuck, and for the next second callers fail without
 // waiting.
-func (b *Backend) acquire(patience context.Context) bool {
+func (b *Backend) acquire(wait context.Context) bool {
 	select {
 	case <-b.evaluationSlots:
 		return true
@@ -115,7 +115,7 @@ func (b *Backend) acquire(patience context.Context) bool {
 	select {
 	case <-b.evaluationSlots:
 		return true
-	case <-patience.Done():
+	case <-wait.Done():
 		b.stuckUntil.Store(now + int64(time.Second))
 		return false
 	}

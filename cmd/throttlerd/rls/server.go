@@ -224,7 +224,7 @@ func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { cancelBoth(); cancel() }, nil
 }
 
-// silence returns after which time without a word a store is away, if an answer is due in d:
+// silence returns how long a store may say nothing before it counts as away, if an answer is due in d:
 // two thirds of it, or all but 15 ms, in which what goes around the store decides.
 func silence(d time.Duration) time.Duration { return d - min(d/3, 15*time.Millisecond) }
 

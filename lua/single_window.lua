@@ -1,5 +1,6 @@
--- lone.lua: one fixed window alone in its state, which is digits if it can be: Redis keeps
--- it as an integer, and counts it up by itself. algorithm/encode.go has the form.
+-- single_window.lua: a state with one fixed window and nothing else, which is stored as digits
+-- where they fit: Redis keeps them as an integer, and counts it up by itself.
+-- algorithm/encode.go has the form.
 --
 -- A decision has 27 bytes more, in which the caller says how the digits compare: the
 -- window is open if they are above the first 19, and below the next 4; and one unit fits if
