@@ -313,7 +313,10 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 		if !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("peek: %v, error %v; want one that wraps ErrUnavailable", d, err)
 		}
-		r.backend.CheckHung()
+		eventually(t, "the replica to answer a check in time", func() bool {
+			r.backend.CheckHung()
+			return r.state(t).Err == nil
+		})
 		r.isCut(t, "its primary does not answer")
 	}
 	if all := r.backend.Servers(); all[0].Err == nil {
