@@ -81,7 +81,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 		}
 	}
 	store.hangs.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
 	if err := b.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {

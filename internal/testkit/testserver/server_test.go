@@ -91,7 +91,7 @@ func TestPauseHoldsAnswersBack(t *testing.T) {
 			t.Errorf("%s: paused, but read %d bytes, error %v", name, n, err)
 		}
 		s.Resume()
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Errorf("%s: resumed, but does not answer: %v", name, err)
 		}
