@@ -69,7 +69,7 @@ func TestAFileWithMistakesLeavesTheLastGoodVersion(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{`{"policies": [`, "line 1: unexpected EOF"},
 		{"{\n\"policies\":\n 7}", "line 3: "},
-		{"", "EOF"},
+		{"", "the text is empty; it must be an object, such as {}"},
 		{coreOf(11) + "}", "there is more after the object"},
 		{`{"polices": []}`, `unknown field "polices"`},
 		{`{"policies": [{"name": "core", "limits": ["10 pr 1m"]}]}`, `limit is "10 pr 1m"; it must be a quota, per, and a window`},

@@ -35,7 +35,10 @@ func ParseJSON(text []byte) (Content, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(&c)
-	if err == nil {
+	switch {
+	case errors.Is(err, io.EOF):
+		err = errors.New("the text is empty; it must be an object, such as {}")
+	case err == nil:
 		if _, after := d.Token(); !errors.Is(after, io.EOF) {
 			err = errors.New("there is more after the object")
 		}

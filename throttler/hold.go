@@ -11,12 +11,15 @@ import (
 
 var errLapsed = errors.New("what was in flight has lapsed, and there is no room for it again")
 
-// Hold calls Renew in the background, three times in a lease, until stop is called. lost
-// receives its errors, and one if d holds nothing any more.
+// Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
+// not nil, receives its errors, and one once d holds nothing.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
 	every := leaseOf(&d) / 3 // so that one that fails may be tried again
 	if !d.Allowed || every == 0 {
 		return func() {}
+	}
+	if lost == nil {
+		lost = func(error) {}
 	}
 	h := &hold{t: t, ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
 	h.arm(d.At()) // and not from now: the lease began then

@@ -249,6 +249,25 @@ func TestSequentialInFlightAtRandom(t *testing.T) {
 	}
 }
 
+// Nobody has to be told that a renewal failed.
+func TestHoldWithoutLost(t *testing.T) {
+	c := new(steps)
+	c.Set(t0)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c})
+	d, err := th.Take(t.Context(), streams.Charge("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Set(t0.Add(31 * time.Second)) // it has lapsed, and others take its room
+	for range streams.Limits[0].Quota {
+		if d, err := th.Take(t.Context(), streams.Charge("k")); err != nil || !d.Allowed {
+			t.Fatal(d.Allowed, err)
+		}
+	}
+	defer th.Hold(t.Context(), d, nil)()
+	c.reach(t0.Add(31 * time.Second))
+}
+
 // A process that was stopped between its take and Hold renews at once.
 func TestHoldCountsFromTheTake(t *testing.T) {
 	c := new(steps)

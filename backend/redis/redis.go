@@ -52,6 +52,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -168,6 +169,9 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	for i, s := range shards {
 		if s.Primary == nil {
 			return nil, invalid.Errorf("redisbackend: shards[%d].Primary is nil; it must be a client of the primary of %q", i, s.Name)
+		}
+		if k := slices.Index(s.Replicas, nil); k >= 0 {
+			return nil, invalid.Errorf("redisbackend: shards[%d].Replicas[%d] is nil; it must be a client of a replica of %q, or be left out", i, k, s.Name)
 		}
 		b.shards = append(b.shards, newShard(b, s))
 	}

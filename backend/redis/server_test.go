@@ -406,6 +406,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{nil, nil, "shards is empty; it must have at least one"},
 		{[]redisbackend.Shard{{Primary: c}}, nil, "shards[0].Name is empty; it must be set, for it decides which keys live there"},
 		{[]redisbackend.Shard{{Name: "a"}}, nil, `shards[0].Primary is nil; it must be a client of the primary of "a"`},
+		{[]redisbackend.Shard{{Name: "a", Primary: c, Replicas: []redis.UniversalClient{c, nil}}}, nil, `shards[0].Replicas[1] is nil; it must be a client of a replica of "a", or be left out`},
 		{append(good, good...), nil, `shards[1].Name is "a", as shards[0].Name is; names must differ`},
 		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"; it must not have braces, which choose a cluster's slot`},
 		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s; it must be from 1ms to 49 days, or 0 for 10s"},

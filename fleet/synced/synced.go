@@ -361,6 +361,9 @@ func (*Backend) Joins(driver.Request) bool { return true }
 // Supports returns nil if charges of p, a valid policy, can be synced, or an error that
 // wraps quota.ErrInvalid and says why not. Take returns that error, too.
 func Supports(p *quota.Policy) error {
+	if p == nil {
+		return p.Validate()
+	}
 	for k := range p.Limits {
 		if why := unsupported(&p.Limits[k]); why != "" {
 			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
