@@ -67,7 +67,7 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 			marks[j] = result.Mark
 		}
 		n := len(c.Policy.Limits)
-		states[i].pause(s.PauseUntil, s.Now)
+		states[i].Pause(s.PauseUntil, s.Now)
 		if s.Renews {
 			d.Allowed = states[i].release(c.Policy.Limits, marks[:n], r.Now) && d.Allowed
 		} else {

@@ -10,8 +10,8 @@ import (
 // about the state while it has one.
 type pause struct{ fixedWindow }
 
-// pause makes s refuse everything until an instant. The latest of several pauses counts.
-func (s *State) pause(until, now int64) {
+// Pause makes s refuse everything until an instant. The latest of several pauses counts.
+func (s *State) Pause(until, now int64) {
 	if until <= now {
 		return
 	}
@@ -30,6 +30,7 @@ func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Resul
 	for i := range results {
 		l, result := &limits[i], &results[i]
 		result.NextAt = max(result.Next(l), r.at)
+		result.More = result.Remaining(l)
 		result.Used, result.ResetAt = max(result.Used, l.Capacity()), max(result.ResetAt, r.at)
 		if cost > 0 && result.RetryAt != driver.NeverFits {
 			result.RetryAt = max(result.RetryAt, r.at)

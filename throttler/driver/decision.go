@@ -162,8 +162,8 @@ type Result struct {
 	StartAt int64 // of a LeakyBucket that was charged, else 0
 	Mark    Mark
 
-	// More is the units that may remain beyond what Used leaves, by the store's last answer
-	// about a lease. They are not promised to the client.
+	// More is the units that may remain beyond what Used leaves: of a lease by the store's last
+	// answer, and of a pause when it ends, at NextAt. They are not promised to the client.
 	More int64
 }
 

@@ -18,6 +18,7 @@ type count struct {
 	limits   []quota.Limit
 	readings []reading
 	saidAt   int64
+	paused   int64 // until then the backend refuses all, whatever is left
 
 	// state counts under the shares, from what was said: what was allowed here since.
 	// It is nil until a local decision needs it, and again when the backend has
@@ -54,22 +55,26 @@ type units struct {
 }
 
 // say notes what the backend said of limits at now. A lease says that all but its own units is
-// used, and how many more of them the store had left.
+// used, and a pause that all is; both say how many more of them there are.
 func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 	c.about(limits)
-	c.saidAt, c.state = now, nil
+	c.saidAt, c.state, c.paused = now, nil, 0
 	c.used, c.until = 0, now
 	for i := range results {
 		used := max(results[i].Used-results[i].More, 0)
 		c.readings[i].used, c.readings[i].resetAt = used, results[i].ResetAt
 		c.note(used, limits[i].Capacity(), results[i].ResetAt)
+		if next := results[i].NextAt; results[i].More > 0 && next > now {
+			c.paused = max(c.paused, next)
+			c.note(1, 1, next) // it is not to be forgotten
+		}
 	}
 }
 
 // reset forgets what is known and what was allowed here. The state remains: by it, the refund
 // of an earlier charge is known.
 func (c *count) reset(now int64) {
-	c.limits, c.readings, c.spent, c.pending, c.used = nil, nil, nil, nil, 0
+	c.limits, c.readings, c.spent, c.pending, c.used, c.paused = nil, nil, nil, nil, 0, 0
 	if c.state != nil {
 		c.state.Reset(now)
 	}
@@ -112,6 +117,7 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 		}
 	}
 	s := algorithm.Resume(shares, at, results)
+	s.Pause(c.paused, now)
 	c.state = &s
 	return c.state
 }
