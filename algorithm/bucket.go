@@ -100,10 +100,7 @@ func (r *record) refill(c settled, now int64, kept instant) {
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
 		back, rest = left, c.mark.Fraction
 	}
-	if (instant{back, rest}).before(kept) {
-		return
-	}
-	given := instant{back, rest}.minus(kept.at, kept.fraction, r.quota)
+	given := instant{back, rest}.minus(kept.at, kept.fraction, r.quota) // 0 at least
 	back, rest = given.at, given.fraction
 	if r.instant = r.minus(back, rest, r.quota); r.at < now {
 		r.instant = instant{at: now}
