@@ -11,6 +11,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/skewed"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -93,6 +94,29 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 		}
 		if left != (len(counts)+1)/2 {
 			t.Errorf("of %d counts that are over, %d are left; want the %d that were charged again", len(counts), left, (len(counts)+1)/2)
+		}
+	})
+}
+
+// So is one that a decision of this process made by a clock that is years ahead.
+func TestTakeByAStrayClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memorybackend.NewDefault()
+		c := quota.Charge{Policy: &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 1, Window: time.Hour}}}, Key: "alice", Partition: "alice", Cost: 1}
+		for _, test := range []struct {
+			after, ahead time.Duration
+			allowed      bool
+		}{
+			{0, 10 * 365 * 24 * time.Hour, true},
+			{time.Minute, 0, false},
+			{time.Hour + 3*algorithm.Margin, 0, true},
+			{time.Minute, 0, false},
+		} {
+			time.Sleep(test.after)
+			d, err := b.Take(t.Context(), driver.NewRequest(time.Now().Add(test.ahead).UnixMilli(), c))
+			if err != nil || d.Allowed != test.allowed {
+				t.Errorf("after %v, by a clock that is %v ahead: allowed %v, %v", test.after, test.ahead, d.Allowed, err)
+			}
 		}
 	})
 }
