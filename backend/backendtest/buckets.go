@@ -9,7 +9,6 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -89,18 +88,6 @@ func tokenBucketCases() []testCase {
 				{at: 0, take: small(2), want: room(2, 0, 200*time.Millisecond)},
 				{at: 50 * time.Millisecond, take: small(1), want: full(2, 0, 200*time.Millisecond, 100*time.Millisecond)},
 				{at: 100 * time.Millisecond, take: small(1), want: room(2, 0, 300*time.Millisecond)},
-			},
-		},
-		{
-			name:        "what is charged behind a charge that waits stays, also if it is more",
-			explanation: startsOnce,
-			steps: []step{
-				{at: 0, take: burst(30), want: room(30, 0, 3*time.Second)},
-				{at: 0, take: in(quota.Record, burst(1)), as: "a", want: room(31, 0, 3100*time.Millisecond)},
-				{at: 0, take: in(quota.Record, burst(3)), want: room(34, 0, 3400*time.Millisecond)},
-				{at: 0, take: in(quota.Record, burst(2)), as: "b", want: room(36, 0, 3600*time.Millisecond)},
-				{at: 0, refund: "a", want: room(36, 0, 3600*time.Millisecond)},
-				{at: 0, refund: "b", want: room(34, 0, 3400*time.Millisecond)},
 			},
 		},
 	}

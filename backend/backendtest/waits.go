@@ -7,12 +7,25 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 func waitCases() []testCase {
-	var cases []testCase
+	burst := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
+	cases := []testCase{{
+		name:        "what is behind a charge that waits stays, also if it is more",
+		explanation: startsOnce,
+		steps: []step{
+			{at: 0, take: burst(30), want: room(30, 0, 3*time.Second)},
+			{at: 0, take: in(quota.Record, burst(1)), as: "a", want: room(31, 0, 3100*time.Millisecond)},
+			{at: 0, take: in(quota.Record, burst(3)), want: room(34, 0, 3400*time.Millisecond)},
+			{at: 0, take: in(quota.Record, burst(2)), as: "b", want: room(36, 0, 3600*time.Millisecond)},
+			{at: 0, refund: "a", want: room(36, 0, 3600*time.Millisecond)},
+			{at: 0, refund: "b", want: room(34, 0, 3400*time.Millisecond)},
+		},
+	}}
 	for _, l := range tenPer10s {
 		if l.Algorithm.Drains() {
 			l.Quota, l.Burst = 1, 1

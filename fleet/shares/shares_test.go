@@ -131,6 +131,7 @@ func TestBackend(t *testing.T) {
 		return a
 	}, map[string]string{
 		"pauses/a pause, token-bucket":                                                                           "other processes have shares of their own",
+		"waits/what is behind a charge that waits stays, also if it is more":                                     "a share is not charged ahead",
 		"waits/places of calls that leave, token-bucket":                                                         "a share is not charged ahead, and a larger burst is another policy",
 		"chains/all live within the partition of the first":                                                      halves,
 		"chains/one key under two policies in one take":                                                          halves,
