@@ -97,6 +97,7 @@ func leakyBucketCases() []testCase {
 	queue := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
 	thirds := on(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.LeakyBucket})
 	bounded := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 4, MaxWait: 5 * time.Second})
+	fast := on(throttler.Limit{Quota: 3000, Window: time.Second, Algorithm: throttler.LeakyBucket})
 	return []testCase{
 		{
 			name:        "fifty at once start 100 ms apart",
@@ -158,6 +159,17 @@ func leakyBucketCases() []testCase {
 				{at: 20 * time.Millisecond, refund: "d", want: room(3, 48, 300*time.Millisecond)},
 				{at: 20 * time.Millisecond, refund: "c", want: room(1, 50, 100*time.Millisecond)},
 				{at: 20 * time.Millisecond, take: queue(1), want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
+			},
+		},
+		{
+			name:        "places that end within the same millisecond are told apart",
+			explanation: startsOnce,
+			steps: []step{ // each is a third of one
+				{at: 0, take: fast(2), want: queued(2, 2998, time.Millisecond, 0)},
+				{at: 0, take: fast(1), as: "a", want: queued(3, 2997, time.Millisecond, time.Millisecond)},
+				{at: 0, take: fast(1), as: "b", want: queued(4, 2996, 2*time.Millisecond, time.Millisecond)},
+				{at: 0, refund: "a", want: room(4, 2996, 2*time.Millisecond)},
+				{at: 0, refund: "b", want: room(2, 2998, time.Millisecond)},
 			},
 		},
 		{
