@@ -16,7 +16,7 @@ func (t *Transport) hold(ctx context.Context, d throttler.Decision) (letGo func(
 	if !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
 		return func() {}
 	}
-	stop := t.throttler.Hold(ctx, d, func(error) {})
+	stop := t.throttler.Hold(ctx, d, nil)
 	return sync.OnceFunc(func() {
 		stop()
 		ctx, cancel := detached(ctx)

@@ -128,7 +128,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 			}
 		}
 	}
-	if isLone(charges) {
+	if isSingleWindow(charges) {
 		buf = appendBounds(buf, &charges[0], now, st != nil)
 	}
 	j.packed, j.buf = buf[len(j.buf):], buf
@@ -139,9 +139,9 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 // renews is both costs of a charge that is to be renewed, and no other's.
 const renews = 1 << 54
 
-// isLone reports whether charges are one, under one fixed window: a count and a reset
+// isSingleWindow reports whether charges are one, under one fixed window: a count and a reset
 // time.
-func isLone(charges []quota.Charge) bool {
+func isSingleWindow(charges []quota.Charge) bool {
 	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce() && charges[0].Policy.Limits[0].Calendar.IsZero()
 }
 
