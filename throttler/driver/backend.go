@@ -4,7 +4,7 @@ import "context"
 
 // Backend keeps counts.
 //
-// What every backend promises:
+// Every backend promises:
 //
 //  1. All or nothing. A take charges every limit of every charge or, if one
 //     lacks room, none of them. A refused request drains nothing.
@@ -39,13 +39,13 @@ import "context"
 // Requests reach a backend validated, with every Cost and Partition filled in, and about
 // one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must return when ctx is done.
 type Backend interface {
-	// Take decides and, if all limits have room for what the modes of the charges ask,
-	// charges what they say: see [quota.Mode] and [Decision.Grant]. The costs of an allowed
-	// decision are what was charged, so a Settle need not know of modes. No charge is Capped.
+	// Take decides whether all limits have room for the units that the charges' modes ask for
+	// and, if so, charges as the modes say: see [quota.Mode] and [Decision.Grant]. The costs of
+	// an allowed decision are the units charged, so Settle needs no modes. No charge is Capped.
 	Take(ctx context.Context, r Request) (Decision, error)
 
 	// Peek reports whether Take would allow r and, if not, when it would, and charges
-	// nothing. Used and ResetAt are as they are now, without the costs of r.
+	// nothing. Used and ResetAt are the present ones, without the costs of r.
 	Peek(ctx context.Context, r Request) (Decision, error)
 
 	// Settle replaces the costs of an allowed decision by the real ones: what

@@ -6,7 +6,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Decision is a backend's whole answer to a request or a settlement. Users read it as
+// Decision is a backend's whole answer to a request or a settlement. Programs read it as
 // a decision.Decision.
 type Decision struct {
 	// Allowed reports whether every limit had room.
@@ -15,22 +15,22 @@ type Decision struct {
 	// Degraded reports that the shared counts could not be reached.
 	Degraded bool
 
-	// Request is what was decided about.
+	// Request is the request that was decided about.
 	Request Request
 
-	// What is said of the limits of all charges, in their order: of one limit in
-	// one, of several in many. Most decisions are about one, and need no memory
-	// but the caller's.
+	// The results of the limits of all charges, in their order: one has a single
+	// result, many has several. Most decisions are about one limit, and need no
+	// memory beyond the caller's.
 	one  [1]Result
 	many []Result
 
-	// To a multiple of 16 bytes: a copy of another size writes its last words twice, and a
-	// copy of that copy waits for them.
+	// Padding to a multiple of 16 bytes: a copy of another size writes its last words twice,
+	// and a copy of that copy waits for them.
 	_ int64
 }
 
-// NewDecision returns the decision about r that a backend is about to make: not
-// allowed, and with a zero Result for each limit.
+// NewDecision returns a decision about r for a backend to fill in. It is not
+// allowed, and has a zero Result for each limit.
 func NewDecision(r Request) (d Decision) {
 	d.Request = r
 	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
@@ -47,7 +47,7 @@ func NewDecision(r Request) (d Decision) {
 }
 
 // SetWindow makes d, whose Request is a take under one FixedWindow, allowed if retryAt is
-// 0, and fills in its Result. The arguments are the Result's.
+// 0, and fills in its Result. The arguments are fields of the Result.
 func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
 	result := &d.one[0]
 	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
@@ -57,24 +57,24 @@ func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
 	}
 }
 
-// Charges returns the charges decided about. They are not to be changed.
+// Charges returns the charges decided about. The caller must not change them.
 func (d *Decision) Charges() []quota.Charge { return d.Request.Charges() }
 
-// SetCost makes cost what charge i was charged, or would be.
+// SetCost sets the cost of charge i, the units that it was charged or would be.
 func (d *Decision) SetCost(i int, cost int64) {
 	charges := d.Charges()
 	if charges[i].Cost == cost {
 		return
 	}
-	if d.Request.many != nil { // which the caller of Take has, too
+	if d.Request.many != nil { // the caller of Take has the slice, too
 		d.Request.many = slices.Clone(charges)
 	}
 	d.Charges()[i].Cost = cost
 }
 
-// Grant decides d, whose results say which limits have room for what the modes of the
-// charges ask: see [quota.Mode.Asks]. If it is allowed, its costs become what a take
-// charges.
+// Grant decides d by its results, which say whether each limit has room for the units that
+// the mode of its charge asks for: see [quota.Mode.Asks]. If d is allowed, its costs become
+// the units that a take charges.
 func (d *Decision) Grant() {
 	charges, results := d.Charges(), d.Results()
 	d.Allowed = true
@@ -96,7 +96,7 @@ func (d *Decision) Grant() {
 		case c.Mode == quota.AtMost:
 			cost := c.Cost
 			for k, r := range d.ResultsOf(i) {
-				if l := &c.Policy.Limits[k]; !l.Algorithm.Holds() { // which has room for it, whatever it costs
+				if l := &c.Policy.Limits[k]; !l.Algorithm.Holds() { // a limit that holds has room for any cost
 					cost = min(cost, r.Remaining(l))
 				}
 			}
@@ -105,14 +105,14 @@ func (d *Decision) Grant() {
 	}
 }
 
-// About returns d as the decision about r, a request of the same costs and limits.
+// About returns d as the decision about r, a request with the same costs and limits.
 // The two share their results.
 func (d *Decision) About(r Request) Decision {
 	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, Request: r, one: d.one, many: d.many}
 }
 
-// copyTo returns a decision about r, which has more of d's charges or fewer at its end, with
-// copies of d's results.
+// copyTo returns a decision about r with copies of d's results. The charges of r are d's,
+// with some added or removed at the end.
 func (d *Decision) copyTo(r Request) Decision {
 	own := NewDecision(r)
 	own.Allowed, own.Degraded = d.Allowed, d.Degraded
@@ -138,10 +138,10 @@ func (d *Decision) ResultsOf(i int) []Result {
 	return d.Results()[first : first+len(charges[i].Policy.Limits)]
 }
 
-// Renewed returns d with other marks of what it has in flight, from after, the answer to
-// a settlement that renewed d. They are none if nothing is held any more. Notes stay.
+// Renewed returns d with the marks of its InFlight limits replaced by those in after, the
+// answer to a settlement that renewed d: zero if nothing is held any more. Notes stay.
 func (d *Decision) Renewed(after *Decision) Decision {
-	own := d.copyTo(d.Request) // d's results may be others' too
+	own := d.copyTo(d.Request) // d may share its results
 	for i, c := range after.Charges() {
 		for k, result := range after.ResultsOf(i) {
 			if mark := &own.ResultsOf(i)[k].Mark; c.Policy.Limits[k].Algorithm.Holds() {
@@ -152,29 +152,29 @@ func (d *Decision) Renewed(after *Decision) Decision {
 	return own
 }
 
-// Result is a backend's answer about one limit. Users read it as a decision.Status.
-// Instants are ms since the epoch.
+// Result is a backend's answer about one limit. Programs read it as a decision.Status.
+// Instants are in ms since the epoch.
 type Result struct {
 	Used    int64
 	ResetAt int64
 	RetryAt int64 // 0 if the charge fits, NeverFits if it never can
-	NextAt  int64 // when one unit fits, where none does now; 0 if that is at ResetAt, as in a FixedWindow
-	StartAt int64 // of a LeakyBucket that was charged, else 0
+	NextAt  int64 // when one unit fits; 0 if it fits now or, as in a FixedWindow, at ResetAt
+	StartAt int64 // when a charge to a LeakyBucket may start, else 0
 	Mark    Mark
 
-	// More is the units that may remain beyond what Used leaves: of a lease by the store's last
-	// answer, and of a pause when it ends, at NextAt. They are not promised to the client.
+	// More is the number of units that may remain besides those that Used leaves: for a lease
+	// by the store's last answer, for a pause at its end, NextAt. The client is not promised them.
 	More int64
 }
 
-// NeverFits is the RetryAt of a Result whose charge exceeds the capacity.
+// NeverFits is the RetryAt of a charge that exceeds the capacity.
 const NeverFits = -1
 
-// Remaining returns what is left of l, which r reports on.
+// Remaining returns the units left of l, the limit that r reports on.
 func (r *Result) Remaining(l *quota.Limit) int64 { return max(l.Capacity()-r.Used, 0) }
 
-// Next returns when a charge of one unit to l, which r reports on, fits if nothing else
-// is charged; 0 if it fits now.
+// Next returns when a charge of one unit to l, the limit that r reports on, fits if nothing
+// else is charged, or 0 if it fits now.
 func (r *Result) Next(l *quota.Limit) int64 {
 	if r.NextAt == 0 && r.Used >= l.Capacity() {
 		return r.ResetAt
@@ -187,14 +187,14 @@ func (r *Result) Next(l *quota.Limit) int64 {
 type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
-	Note     uint8 // bits of the backend's own: see NoteShift
+	Note     uint8 // bits for the backend: see NoteShift
 
-	// Generation is that of the count: another one since each reset that found charges, 0
-	// before the first.
+	// Generation is the generation of the count. Each reset that finds charges changes it. It
+	// is 0 before the first.
 	Generation uint32
 }
 
-// NoteShift is where the bits of a Note begin that belong to a backend which divides
-// charges among several others. Those below belong to the one that keeps the count. Each
-// leaves the other's alone.
+// NoteShift divides the bits of a Note. From NoteShift on they belong to a backend that
+// divides charges among other backends, and below it to the backend that keeps the count.
+// Neither changes the other's bits.
 const NoteShift = 4

@@ -5,24 +5,23 @@ import (
 	"fmt"
 )
 
-// ErrUnavailable is wrapped by errors of a backend that did not answer, or
-// could not. Unless the error wraps ErrNotSent too, whether the charge was made is
-// unknown, and it is not sent again: charging twice would be worse than charging once
-// too little.
+// ErrUnavailable is wrapped by errors of a backend that did not or could not answer.
+// Unless the error wraps ErrNotSent too, it is unknown whether the charge was made, and
+// it is not sent again: charging twice would be worse than charging once too little.
 var ErrUnavailable = errors.New("backend unavailable")
 
 // ErrNotSent is wrapped, with ErrUnavailable, by errors of a backend that could not
-// answer and has sent nothing that charges or gives back: a circuit breaker is open, no
-// connection could be made, a queue is full. To ask again cannot charge twice.
+// answer and has sent nothing that charges or refunds: a circuit breaker is open, no
+// connection could be made, a queue is full. A retry can't charge twice.
 var ErrNotSent = errors.New("nothing was sent")
 
-// ErrOverloaded is wrapped, with ErrUnavailable, by errors of decisions that this process
-// did not make in time although the server answers: it is short of CPU, or its queue is
-// full. That is no outage: a policy that serves everything in an outage does not serve this.
+// ErrOverloaded is wrapped, with ErrUnavailable, by errors about decisions that this process
+// did not make in time although the server answers: the process is short of CPU, or its queue
+// is full. It is not an outage: a policy that serves requests in an outage doesn't serve these.
 var ErrOverloaded = errors.New("this process is overloaded")
 
-// MayHaveCharged reports whether err, of a Take, a Refund or a Settle, leaves open
-// whether units were charged or given back. After any other error none were.
+// MayHaveCharged reports whether a Take, a Refund or a Settle that failed with err may have
+// charged or refunded units. After any other error, no units were.
 func MayHaveCharged(err error) bool {
 	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotSent)
 }
@@ -43,6 +42,6 @@ func (e *UnavailableError) Error() string {
 func (e *UnavailableError) Unwrap() []error { return []error{ErrUnavailable, e.Err} }
 
 // ErrFailClosed is wrapped, with ErrUnavailable, by errors about policies that are
-// configured to allow nothing while the backend is unavailable, as package fallback
-// returns them. A caller that would serve on other failures must not serve on this one.
+// configured to allow nothing while the backend is unavailable: see package fallback.
+// A caller that serves after other failures must not serve after this one.
 var ErrFailClosed = errors.New("nothing is allowed until the backend answers")

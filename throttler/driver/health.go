@@ -2,24 +2,24 @@ package driver
 
 import "time"
 
-// Health is implemented by backends that find out by themselves whether their servers
-// answer, as those with circuit breakers do. Nothing else needs to probe a server.
+// Health is implemented by backends that monitor their servers, such as backends with
+// circuit breakers. Nothing else needs to probe a server.
 type Health interface {
-	// Down reports whether the server that holds the counts of a partition does not
-	// answer, and since when. Calls about them fail at once then, and the backend asks
-	// by itself whether the server is back. It is back when it makes charges as quickly
-	// as decisions need them.
+	// Down reports whether the server that holds the counts of a partition is down, and
+	// since when. While it is, calls about these counts fail at once, and the backend
+	// probes the server. The server is up again when it makes charges as quickly as
+	// decisions need them.
 	Down(partition string) (since time.Time, down bool)
 }
 
-// HealthOf returns the Health of b or, if b has none, of the first backend behind it that
-// has one, by methods Unwrap() Backend. It returns nil if none has.
+// HealthOf returns the first Health among b and the backends behind it, which it finds by
+// methods Unwrap() Backend, or nil if no backend is a Health.
 func HealthOf(b Backend) Health {
 	h, _ := As[Health](b)
 	return h
 }
 
-// As returns b or, if it is no T, the first backend behind it that is, by methods
+// As returns the first T among b and the backends behind it, which it finds by methods
 // Unwrap() Backend.
 func As[T any](b Backend) (found T, ok bool) {
 	for {

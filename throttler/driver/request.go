@@ -3,7 +3,7 @@ package driver
 import "github.com/weir-go/weir/quota"
 
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
-// one charge needs no further memory.
+// needs no further memory for one charge.
 //
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
@@ -12,13 +12,13 @@ type Request struct {
 	many []quota.Charge
 
 	Now int64 // ms since the epoch
-	_   int64 // to a multiple of 16 bytes, as of a Decision
+	_   int64 // padding to a multiple of 16 bytes: see Decision
 }
 
-// NewRequest returns the request for a decision at now, in ms since the epoch,
-// about charges: all with a Partition, the same one but for a [Joiner], no two for one count. It
-// keeps the slice if there are several. A backend that decides without counts
-// answers about no charges.
+// NewRequest returns the request for a decision about charges at now, in ms since the epoch.
+// Each charge has a Partition, the same one unless the backend is a [Joiner], and no two are
+// for one count. NewRequest keeps the slice if it has several charges. A backend that decides
+// without counts answers about no charges.
 func NewRequest(now int64, charges ...quota.Charge) Request {
 	if len(charges) == 1 {
 		return Request{Now: now, one: [1]quota.Charge{charges[0]}}
@@ -26,17 +26,17 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 	return Request{Now: now, many: charges}
 }
 
-// Begin makes r, a zero Request, the one about c, and returns its copy of c, of which
-// the Partition and the Cost may still be filled in, as may Now.
+// Begin makes r, a zero Request, the request about c, and returns its copy of c. The caller
+// may still change the copy, and sets Now.
 func (r *Request) Begin(c *quota.Charge) *quota.Charge {
-	// Word by word, and Now last in memory as in time: a processor that copies two words at
-	// once waits for those that were just written alone.
+	// Word by word, and Now last both in memory and in time: a processor that copies two words
+	// at once waits for words that were just written one by one.
 	own := &r.one[0]
 	own.Policy, own.Key, own.Cost, own.Partition, own.Mode = c.Policy, c.Key, c.Cost, c.Partition, c.Mode
 	return own
 }
 
-// Charges returns the charges. They are not to be changed.
+// Charges returns the charges. The caller must not change them.
 func (r *Request) Charges() []quota.Charge {
 	if r.many == nil && r.one[0].Policy != nil {
 		return r.one[:]
@@ -53,7 +53,7 @@ type Settlement struct {
 	Costs   []int64  // real costs, one for each of Charged.Charges
 
 	// Once makes it a settlement that is made only if the count of the last charge has
-	// nothing, in one atomic step. If it has, nothing is changed, and the Decision, of all
+	// nothing, in one atomic step. Otherwise nothing changes, and the Decision, about all
 	// counts as they are, is not Allowed. See MakeOnce.
 	Once bool
 
@@ -61,14 +61,14 @@ type Settlement struct {
 	// In ms since the epoch; 0 if there is no pause.
 	PauseUntil int64
 
-	// Renews asks for nothing but to hold the units of an InFlight for one more lease, and
-	// Costs are those charged. A unit that has lapsed is taken again if there is room; else
-	// none is held any more, and the decision is not Allowed. The marks of an InFlight are
-	// other ones then. A settlement that does not renew gives such units back.
+	// Renews makes it a settlement that only holds the units of an InFlight for one more
+	// lease. Costs are the costs charged. A unit that has lapsed is taken again if there is
+	// room. Otherwise no unit is held any more, and the decision is not Allowed. The marks of
+	// an InFlight change. A settlement that does not renew releases these units.
 	Renews bool
 }
 
-// Creates reports whether s makes a count for charge i if it has none.
+// Creates reports whether s makes a count for charge i if there isn't one.
 func (s *Settlement) Creates(i int) bool {
 	c := &s.Charged.Charges()[i]
 	if s.Renews {

@@ -7,44 +7,45 @@ import (
 	"time"
 )
 
-// errServerTime is the cause of contexts of WithServerTime whose time has passed.
+// errServerTime is the cause of a context of WithServerTime after its time has passed.
 var errServerTime = fmt.Errorf("the server's time has passed: %w", context.DeadlineExceeded)
 
 // WithServerTime returns a copy of ctx that ends after d, as context.WithTimeout does, and
-// says that d is meant for the server: a backend that distinguishes its own delays from
-// the server's, as the backends of this module do, goes on while the server answers, and fails when
-// the server has not answered for d. Any other deadline is the caller's, and ends the call.
+// marks d as the server's time. A backend that distinguishes its own delays from the server's,
+// as the backends of this module do, continues while the server answers, and fails when the
+// server has not answered for d. Any other deadline is the caller's, and ends the call.
 func WithServerTime(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	s := &serverTime{caller: ctx, d: d, end: time.Now().Add(d)}
 	return s, s.cancel
 }
 
-// Detached is a context of the values of another one that does not end with it, but as one
-// of WithServerTime, whose time begins when somebody waits: a backend that does not wait is
-// never late, however busy the machine is. It needs no memory but its own.
+// Detached is a context that has the values of another one and doesn't end with it. Like a
+// context of WithServerTime, it ends after some time, which begins with the first wait: a
+// backend that doesn't wait is never late, however busy the machine is. It needs no memory
+// beyond its own.
 type Detached struct{ serverTime }
 
-// Begin makes c, a zero Detached, one of ctx that ends d after somebody waits for it, or by End.
+// Begin gives c, a zero Detached, the values of ctx. It ends d after the first wait, or by End.
 func (c *Detached) Begin(ctx context.Context, d time.Duration) {
 	c.caller, c.detached, c.d = ctx, true, d
 }
 
-// End ends c, for whatever a backend has left running.
+// End ends c, for goroutines that a backend has left running.
 func (c *Detached) End() { c.cancel() }
 
-// idleAsks is how often Err of a Detached may be called by those that do not wait: a
-// throttler, and each of a few backends that wrap one another, ask once before they begin.
-// One that asks more often may be waiting for the answer.
+// idleAsks is how often Err may be called without counting as a wait: a throttler, and each
+// of a few backends that wrap one another, call it once before they begin. A goroutine that
+// calls it more often may be polling.
 const idleAsks = 4
 
-// serverTime is a context of WithServerTime. It needs a timer only for those that wait for
-// it: a backend that asks by ServerTime has its own.
+// serverTime is a context of WithServerTime. It needs a timer only for callers that wait for
+// it: a backend that calls ServerTime has its own.
 type serverTime struct {
 	caller   context.Context
 	d        time.Duration
 	detached bool // it does not end with caller
 
-	canceled bool   // guarded by mu, as is what follows
+	canceled bool   // guarded by mu, as are the fields below
 	asked    uint32 // how often Err was called
 	mu       sync.Mutex
 	end      time.Time       // zero until the time begins
@@ -60,7 +61,7 @@ func (s *serverTime) parent() context.Context {
 	return s.caller
 }
 
-// begin returns the end of the time, which has begun then. s.mu is held.
+// begin begins the time, unless it has begun, and returns its end. s.mu is held.
 func (s *serverTime) begin() time.Time {
 	if s.end.IsZero() {
 		s.end = time.Now().Add(s.d)
@@ -68,7 +69,7 @@ func (s *serverTime) begin() time.Time {
 	return s.end
 }
 
-// make returns the context that s takes the place of.
+// make returns the context of package context that s stands for, and makes it if necessary.
 func (s *serverTime) make() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +97,7 @@ func (s *serverTime) Deadline() (time.Time, bool) {
 	return s.endAt(s.begin()), true
 }
 
-// endAt returns end, or when the caller ends s if that is earlier.
+// endAt returns end or, if s ends with the caller, the caller's deadline if that is earlier.
 func (s *serverTime) endAt(end time.Time) time.Time {
 	if at, ok := s.caller.Deadline(); ok && !s.detached && at.Before(end) {
 		return at
@@ -126,8 +127,8 @@ func (s *serverTime) Err() error {
 	return s.caller.Err()
 }
 
-// Value leaves the answer to the context that was made, if there is one: it has the cause of
-// its end, and package context links those derived from it without a goroutine for each.
+// Value asks the context that make has made, if any: it has the cause of its end, and package
+// context links contexts derived from it without a goroutine for each.
 func (s *serverTime) Value(key any) any {
 	s.mu.Lock()
 	timed := s.timed
@@ -138,8 +139,8 @@ func (s *serverTime) Value(key any) any {
 	return s.parent().Value(key)
 }
 
-// ServerTime implements what ServerTime asks for. Until the time of a Detached has begun, each
-// server that is asked has all of it.
+// ServerTime is the method that function ServerTime calls. Until the time of a Detached has
+// begun, each server that is asked has all of it.
 func (s *serverTime) ServerTime(now time.Time) (end time.Time, caller context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,9 +150,9 @@ func (s *serverTime) ServerTime(now time.Time) (end time.Time, caller context.Co
 	return s.endAt(end), s.parent()
 }
 
-// ServerTime returns when the time of the server ends, as of now, and the context that
-// ends with the caller alone, if ctx is one of WithServerTime, or has this method. A
-// backend that asks needs no timer of ctx.
+// ServerTime returns the end of the server's time, as of now, and the context that ends
+// with the caller alone. ok is false if ctx is not of WithServerTime and has no such method.
+// A backend that calls it needs no timer of ctx.
 func ServerTime(ctx context.Context, now time.Time) (end time.Time, caller context.Context, ok bool) {
 	s, ok := ctx.(interface {
 		ServerTime(now time.Time) (end time.Time, caller context.Context)
@@ -170,7 +171,7 @@ func ServerTimeOver(ctx context.Context) bool {
 }
 
 // Ended returns the error of ctx if its caller has ended it, or nil. The end of the time of
-// WithServerTime is none.
+// WithServerTime is not an error.
 func Ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil && !ServerTimeOver(ctx) {
 		return err
@@ -178,8 +179,8 @@ func Ended(ctx context.Context) error {
 	return nil
 }
 
-// HasTime returns what Ended does, for a backend that is about to ask a server. If the
-// caller has left less than a millisecond, in which no server answers, that passes first.
+// HasTime is Ended for a backend that is about to ask a server. If the caller has less than a
+// millisecond left, too little for a server to answer, HasTime waits for the end first.
 func HasTime(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < time.Millisecond {
 		<-ctx.Done()
