@@ -13,17 +13,17 @@ import (
 // Decision is the whole answer to a Take, a Peek, a Refund or a Settle. The zero value
 // comes with an error: it is about no charges, and not Allowed.
 type Decision struct {
-	// Allowed reports whether every limit had room. A Take has charged all of them
-	// then, and else none. A Peek reports it of a Take of the same charges.
+	// Allowed reports whether every limit had room. If so, a Take has charged them all;
+	// otherwise it has charged nothing. A Peek reports whether a Take would be allowed.
 	Allowed bool
 
-	// Degraded reports that the shared counts could not be reached: what is used and
-	// remains is what this process, or a replica that may lag behind, knows.
+	// Degraded reports that the shared counts could not be reached: Used and Remaining
+	// are as known to this process, or to a replica that may lag behind.
 	Degraded bool
 
 	// Blocked reports that the table of policies blocks a key, so that no backend was
-	// asked. The decision is about the charges of blocked keys alone. What it says is used
-	// of their limits is all, until the block ends.
+	// asked. The decision is about the charges of blocked keys alone, and reports their
+	// limits as used up until the block ends.
 	Blocked bool
 
 	// Added is how many charges, the last ones of Charges, Take or Peek added for parents
@@ -39,29 +39,29 @@ func FromDriver(d driver.Decision) Decision {
 }
 
 // Driver returns the backend's decision, in plain numbers. All methods read it, and
-// Allowed and Degraded are copied from it. It is the simplest way for a throttler, which
-// has it filled in place and settles it, and for what writes headers.
+// Allowed and Degraded are copied from it. It is for a throttler, which has it filled in
+// place and settles it, and for packages that write headers.
 func (d *Decision) Driver() *driver.Decision { return &d.driver }
 
 // At returns the instant of the decision, in whole milliseconds, UTC.
 func (d *Decision) At() time.Time { return instant(d.driver.Request.Now) }
 
-// Charges returns the charges decided about, complete, and those to one count added
-// up: none if the decision was made without counts, as in an outage, or if the keys are
-// unlimited. They are not to be changed.
+// Charges returns the charges decided about, complete, with charges to one count added
+// up. It is empty if the decision was made without counts, as in an outage, or if the keys
+// are unlimited. The caller must not change it.
 func (d *Decision) Charges() []quota.Charge { return d.driver.Charges() }
 
 // NumLimits returns the number of limits decided about, over all charges.
 func (d *Decision) NumLimits() int { return len(d.driver.Results()) }
 
-// Limit returns what the decision says of limit i, below NumLimits, in the order of
-// the charges and of their policies' limits.
+// Limit returns the status of limit i, below NumLimits, in the order of the charges and
+// of their policies' limits.
 func (d *Decision) Limit(i int) (s Status) {
 	r := &d.driver.Results()[i]
 	c, index := d.find(i)
 	l := &c.Policy.Limits[index]
-	// Field by field, and here: a function that sets s would move what d points to to
-	// the heap, and one that returns it would copy it once more.
+	// Field by field, and here: a function that sets s would move the values that d points
+	// to to the heap, and a function that returns s would copy it once more.
 	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, l.Units(c.Cost), index, *l
 	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {
@@ -94,7 +94,7 @@ func (d *Decision) find(i int) (c *quota.Charge, index int) {
 	panic("decision: more results than limits")
 }
 
-// Limits ranges over what the decision says of each limit.
+// Limits ranges over the status of each limit.
 func (d *Decision) Limits() iter.Seq2[int, Status] {
 	return func(yield func(int, Status) bool) {
 		for i := range d.NumLimits() {
@@ -105,9 +105,10 @@ func (d *Decision) Limits() iter.Seq2[int, Status] {
 	}
 }
 
-// Binding returns the status to report where there is room for one: of the limits
-// that refused, the one that frees last; else the one that this charge, repeated,
-// would exhaust first, with the latest Reset. It is the zero Status if nothing was decided.
+// Binding returns the status to report if only one can be. Of the limits that refused, it
+// is the last to have room again. If no limit refused, it is the limit that this charge,
+// repeated, would exhaust first; of several, the one with the latest Reset. It is the zero
+// Status if nothing was decided.
 func (d *Decision) Binding() (s Status) {
 	if d.NumLimits() == 0 {
 		return s
@@ -139,7 +140,7 @@ func (d *Decision) RetryAt() time.Time {
 }
 
 // StartAt returns the instant at which an allowed request may start: the
-// latest StartAt of its buckets, or At if there is none.
+// latest StartAt of its buckets, or At if no bucket has one.
 func (d *Decision) StartAt() time.Time {
 	latest, results := d.driver.Request.Now, d.driver.Results()
 	for i := range results {

@@ -1,5 +1,5 @@
-// Package decision is what a throttler answers: whether charges are allowed, what is
-// used and remains of each limit, and when to come back.
+// Package decision defines a throttler's answers: whether charges are allowed, how much
+// of each limit is used and remains, and when to come back.
 //
 // A [Decision] has a [Status] for each limit of each charge. Most programs read one of
 // them, as the rate headers of a response do: [Decision.Binding] selects it.
@@ -15,11 +15,10 @@
 //
 //   - Now is the time of the throttler's clock, in whole milliseconds. A window is live
 //     while now is before its reset time, and has expired at that time.
-//   - Used is what counts now. Remaining is what that leaves of the quota, or 0.
+//   - Used is the number of units that count now. Remaining is the rest of the quota, or 0.
 //   - The reset time is when the whole quota is free again, if nothing more is charged.
 //     The retry time is the first at which the same charge would fit.
 //
-// A Decision has all of the answer, so nothing here asks a backend again. To give a charge back,
-// see throttler.Decision, which is a Decision with a receipt; to write a backend, package
-// driver.
+// A Decision contains the whole answer, so no method asks a backend again. To refund a charge,
+// see throttler.Decision, a Decision with a receipt. To write a backend, see package driver.
 package decision
