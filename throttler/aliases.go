@@ -16,7 +16,7 @@ type Limit = quota.Limit
 // A Charge asks for some units under a policy for a key, in a [quota.Mode].
 type Charge = quota.Charge
 
-// The algorithms, which package quota explains.
+// The algorithms: see package quota.
 const (
 	FixedWindow   = quota.FixedWindow
 	SlidingWindow = quota.SlidingWindow
@@ -26,7 +26,7 @@ const (
 	InFlight      = quota.InFlight
 )
 
-// What errors wrap. A refusal is not an error.
+// Errors wrap one of these. A refusal is not an error.
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
 	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt

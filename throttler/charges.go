@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// together adds up charges to one count. It writes to places, unless that is nil, which of
-// those that it returns each was added to.
+// together adds up charges to one count. If places is not nil, together stores in it, for
+// each charge, the index of the merged charge.
 func together(charges []Charge, places []int) ([]Charge, error) {
 	all := make([]Charge, 0, len(charges))
 	work := 0
@@ -54,7 +54,8 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 	return all, nil
 }
 
-// capCost makes c, in mode Capped, a charge in mode Enforce that a full quota has room for.
+// capCost turns c, if its mode is Capped, into a charge in mode Enforce that a full quota has
+// room for.
 func capCost(c *Charge) {
 	if c.Mode != quota.Capped {
 		return
@@ -67,7 +68,7 @@ func capCost(c *Charge) {
 	}
 }
 
-// alike reports whether two policies of one name say the same.
+// alike reports whether two policies of one name have equal limits and parents.
 func alike(a, b *Policy) bool {
 	return a == b || slices.Equal(a.Limits, b.Limits) && a.Parent == b.Parent && a.ParentKey == b.ParentKey
 }
@@ -91,8 +92,7 @@ func checkAlone(i int, c *Charge) error {
 	return check(i, c)
 }
 
-// check returns what is wrong with c, charge i of a decision, and sets a Cost that
-// is not set.
+// check validates c, charge i of a decision, and sets its Cost if it is zero.
 func check(i int, c *Charge) error {
 	if err := c.Policy.Validate(); err != nil {
 		return err

@@ -14,7 +14,7 @@ var errLapsed = errors.New("what was in flight has lapsed, and there is no room 
 // Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
 // not nil, receives its errors, and one once d holds nothing.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
-	every := leaseOf(&d) / 3 // so that one that fails may be tried again
+	every := leaseOf(&d) / 3 // so that a renewal that fails may be tried again
 	if !d.Allowed || every == 0 {
 		return func() {}
 	}
@@ -22,11 +22,11 @@ func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (sto
 		lost = func(error) {}
 	}
 	h := &hold{t: t, ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
-	h.arm(d.At()) // and not from now: the lease began then
+	h.arm(d.At()) // not from now: the lease began then
 	return h.end
 }
 
-// hold is what is renewed.
+// hold renews d until it ends.
 type hold struct {
 	t     *Throttler
 	ctx   context.Context
@@ -39,7 +39,7 @@ type hold struct {
 	stop  func() bool // the timer
 }
 
-// arm sets the timer for what was last renewed at from, unless the hold has ended.
+// arm sets the timer for a decision last renewed at from, unless the hold has ended.
 func (h *hold) arm(from time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *hold) end() {
 	h.stop()
 }
 
-// leaseOf returns the shortest lease of what d has in flight, or 0 if it has nothing.
+// leaseOf returns the shortest lease of d's InFlight limits, or 0 if it has no such limit.
 func leaseOf(d *Decision) (lease time.Duration) {
 	for _, c := range d.Charges() {
 		for _, l := range c.Policy.Limits {

@@ -11,7 +11,7 @@ import (
 
 // observed makes a decision about charges, and reports it to the observer.
 func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charge) (d Decision, err error) {
-	panics := true // the backend, until it has returned
+	panics := true // until the backend has returned
 	defer func(start time.Time) {
 		if panics {
 			d = Decision{}
@@ -25,7 +25,7 @@ func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charg
 	return d, err
 }
 
-// observe reports a decision about charges to the observer, if there is one.
+// observe reports a decision about charges to the observer, which is not nil.
 func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge, start time.Time, d *Decision, err error) {
 	e := observe.Decided{Op: op, Limit: -1, Start: start, Duration: time.Since(start), Err: err}
 	if err != nil {
@@ -38,7 +38,7 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	}
 	switch {
 	case op == observe.OpSettle || op >= observe.OpReset || d.Allowed:
-	case d.NumLimits() == 0: // the backend panics
+	case d.NumLimits() == 0: // the backend panicked
 		e.Outcome, e.Policy = observe.OutcomeUnavailable, charges[0].Policy.Name
 	default:
 		e.Outcome = observe.OutcomeRefused
@@ -47,10 +47,10 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	key := ""
 	switch d.NumLimits() {
 	case 0:
-		if len(charges) > 0 { // of a reset, a pause, or a decision of an outage, which has no counts
+		if len(charges) > 0 { // a reset, a pause, or a decision without counts
 			e.Policy = charges[0].Policy.Name
 		}
-	case 1: // most decisions: a Status of it would be the slowest part of this
+	case 1: // most decisions: to make a Status would be the slowest part
 		e.Policy, e.Limit, key = d.Charges()[0].Policy.Name, 0, d.Charges()[0].Key
 	default:
 		binding := d.Binding()

@@ -6,28 +6,29 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// The charges of parents, which a decision adds to those that Take was given. What they
-// cost in the end follows from what those do.
+// A decision adds charges for parents to the charges given to Take. Their real costs follow
+// from the real costs of the given charges.
 
 // added is a charge that is added for a parent.
 type added struct {
-	place int // among the charges asked
-	child int // the place of what it is added for; -1 of what is not charged itself
+	place int // index among the charges asked
+	child int // place of the charge that it is added for; -1 if that has no limit
 }
 
-// links says which charges of a decision follow which. A receipt's text has it.
+// links connects the charges of a decision to the charges of their parents. A receipt's text
+// contains it.
 type links struct {
-	Given int     `json:"g"` // charges that Take was given: the first ones
-	Up    []int   `json:"u"` // of each charge, the place of its parent's, or -1
-	Rest  []int64 `json:"r"` // of each charge, its cost for what is not among the charges
+	Given int     `json:"g"` // number of charges given to Take: the first ones
+	Up    []int   `json:"u"` // for each charge, the index of its parent's charge, or -1
+	Rest  []int64 `json:"r"` // for each charge, its cost for children without a limit
 
-	// Places has, of each charge that Take was given, the place among the charges, or -1. It is
-	// empty if none is -1.
+	// Places has, for each charge given to Take, its index among the charges, or -1. It is
+	// empty if no index is -1.
 	Places []int `json:"p,omitempty"`
 }
 
-// newLinks returns the links of a decision about n charges. Of those given, given has the
-// place among those asked, of which places has the place in the decision.
+// newLinks returns the links of a decision about n charges. given has the indexes in asked of
+// the charges given to Take, and places has the indexes in the decision of those asked.
 func newLinks(asked []Charge, given []int, parents []added, places []int, n int) *links {
 	l := &links{Up: make([]int, n), Rest: make([]int64, n)}
 	if slices.Contains(given, -1) {
@@ -54,7 +55,7 @@ func newLinks(asked []Charge, given []int, parents []added, places []int, n int)
 	return l
 }
 
-// charged returns what c is charged if it fits.
+// charged returns the units that c is charged if it fits.
 func charged(c Charge) int64 {
 	if c.Mode == quota.Check {
 		return 0
@@ -64,8 +65,8 @@ func charged(c Charge) int64 {
 	return c.Cost
 }
 
-// own returns costs, of the charges that Take was given, as those of these among a decision's
-// charges: without the ones that no limit holds for.
+// own converts costs of the charges given to Take to costs of a decision's charges: it leaves
+// out charges that no limit holds for.
 func (l *links) own(costs []int64) []int64 {
 	if l == nil || len(l.Places) == 0 || len(costs) != len(l.Places) {
 		return costs
@@ -79,7 +80,7 @@ func (l *links) own(costs []int64) []int64 {
 	return own
 }
 
-// costs returns what all charges cost if those that were given cost as much as own says.
+// costs returns the costs of all charges, from own, the costs of the given charges.
 func (l *links) costs(own []int64) []int64 {
 	all := make([]int64, len(l.Up))
 	for i := range all {
@@ -94,8 +95,8 @@ func (l *links) costs(own []int64) []int64 {
 	return all
 }
 
-// added returns how many of a decision's charges Take was not given. A decision without
-// counts has none.
+// added returns how many of a decision's charges were added for parents: 0 for a decision
+// without counts.
 func (l *links) added(charges int) uint8 {
 	if l == nil || charges == 0 {
 		return 0
@@ -103,7 +104,7 @@ func (l *links) added(charges int) uint8 {
 	return uint8(charges - l.Given)
 }
 
-// link notes which charges of d, a take, are added for parents.
+// link records which charges of d were added for parents.
 func (d *Decision) link(l *links) {
 	d.Added = l.added(len(d.Charges()))
 	if !d.Allowed {

@@ -12,18 +12,17 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Decisions about several partitions whose counts are not in one place. Each partition is
-// asked in the order of the charges, those with queues after the others, unless the backend
-// remembers that it refuses one of them. What was taken is given back if a later one refuses
-// or fails.
+// This file decides about several partitions that the backend does not join. Each partition is
+// asked in the order of the charges, partitions with queues last, unless the backend remembers
+// that it refuses one of them. If one refuses or fails, earlier charges are refunded.
 
-// taken is what a decision took of one partition.
+// taken is the part of a decision about one partition.
 type taken struct {
 	part driver.Part
 	d    driver.Decision // as the backend returned it
 }
 
-// takeParts takes the parts of r. It returns what to settle if the decision is allowed.
+// takeParts takes the parts of r. If the decision is allowed, all is for a settlement.
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
 	whole = unread(r)
 	parts, open := r.Parts(), false
@@ -37,7 +36,7 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 			lost := t.giveBack(ctx, all, &whole)
 			if errors.Is(err, ErrUnavailable) && t.look(ctx, parts[i+1:], &whole) {
 				whole.Degraded = true
-				return whole, nil, nil // or one that is used up would be served while another one is away
+				return whole, nil, nil // after an error, a key that is used up might be served
 			}
 			if lost != nil && !driver.MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
@@ -46,16 +45,16 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 		}
 		p.CopyTo(&whole, &d)
 		if !d.Allowed {
-			_ = t.giveBack(ctx, all, &whole) // the observer receives it; a refusal is no error
+			_ = t.giveBack(ctx, all, &whole) // the observer receives it; a refusal is not an error
 			t.look(ctx, parts[i+1:], &whole)
 			return whole, nil, nil
 		}
 		all = append(all, taken{p, d})
 		open = open || len(d.Charges()) == 0
 	}
-	if open { // one partition was allowed without counts: nothing is known of all
+	if open { // one partition was allowed without counts, so the whole decision has none
 		for i := range all {
-			t.letGo(ctx, r.Now, all[i].d) // what is in flight, which the end of this decision does not end
+			t.letGo(ctx, r.Now, all[i].d) // a settlement of this decision does not end its units in flight
 		}
 		whole = driver.NewDecision(driver.NewRequest(r.Now))
 		whole.Degraded = true
@@ -66,8 +65,8 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 	return whole, all, nil
 }
 
-// isKnown reports whether one of parts is refused for all that the backend knows without
-// asking, and writes to whole what all have used then. None is charged.
+// isKnown reports whether the backend remembers that it refuses one of parts. If so, it writes
+// the results of all parts to whole, charging nothing.
 func (t *Throttler) isKnown(ctx context.Context, parts []driver.Part, whole *driver.Decision) bool {
 	var others []driver.Part
 	for i := range parts {
@@ -84,8 +83,8 @@ func (t *Throttler) isKnown(ctx context.Context, parts []driver.Part, whole *dri
 	return true
 }
 
-// queues returns 1 if p has queues, and else 0: parts with queues come after the others. A queue
-// keeps the first place of a charge whose start has come, so all of it cannot be given back.
+// queues returns 1 if p has queues, or 0: parts with queues come last. A queue keeps the first
+// place of a charge after its start, so such a charge can't be refunded in full.
 func queues(p *driver.Part) int {
 	for _, c := range p.Request.Charges() {
 		if slices.ContainsFunc(c.Policy.Limits, func(l quota.Limit) bool { return l.Algorithm.Queues() }) {
@@ -95,8 +94,8 @@ func queues(p *driver.Part) int {
 	return 0
 }
 
-// giveBack refunds what was taken, and writes what is used then to whole. It returns when ctx
-// is done; what is on its way then has settleTime.
+// giveBack refunds all, and writes the results to whole. It returns when ctx is done, while
+// the refunds have settleTime.
 func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Decision) error {
 	if len(all) == 0 {
 		return nil
@@ -130,7 +129,7 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Dec
 	return err
 }
 
-// refundPart refunds what was taken of one partition. The observer receives a failure.
+// refundPart refunds the charges of one. The observer receives a failure.
 func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision, error) {
 	charges := one.d.Charges()
 	if len(charges) == 0 { // it was allowed without counts
@@ -144,8 +143,8 @@ func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision
 	return after, err
 }
 
-// look writes to whole, which is not allowed, what the parts that were not asked have used,
-// and reports whether one of them refuses. A part that does not answer makes whole Degraded.
+// look peeks at parts, writes the results to whole, which is not allowed, and reports whether
+// one of them refuses. A part that does not answer makes whole Degraded.
 func (t *Throttler) look(ctx context.Context, parts []driver.Part, whole *driver.Decision) (refuses bool) {
 	for i := range parts {
 		d, err := t.backend.Peek(ctx, parts[i].Request)
@@ -159,7 +158,7 @@ func (t *Throttler) look(ctx context.Context, parts []driver.Part, whole *driver
 	return refuses
 }
 
-// unread returns the decision about r before anything is known: no limit has a window.
+// unread returns the decision about r before any answer: no limit has a window.
 func unread(r driver.Request) driver.Decision {
 	d := driver.NewDecision(r)
 	for i := range d.Results() {
@@ -168,7 +167,7 @@ func unread(r driver.Request) driver.Decision {
 	return d
 }
 
-// peekParts does what takeParts does, charging nothing.
+// peekParts is takeParts, charging nothing.
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	whole := unread(r)
 	whole.Allowed = true
@@ -188,16 +187,16 @@ func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Dec
 	return whole, nil
 }
 
-// copyCosts makes whole say what its parts charge.
+// copyCosts copies the costs of all, its parts, to whole.
 func copyCosts(whole *driver.Decision, all []taken) {
 	for i := range all {
 		all[i].part.CopyCosts(whole, &all[i].d)
 	}
 }
 
-// settleParts settles what was taken of each partition by settle, at costs that are of all
-// charges. If one fails, the others are settled all the same, and the error leaves open what
-// was charged.
+// settleParts calls settle for each of all, with its share of s.Costs. If one fails, the
+// others are still settled. driver.MayHaveCharged is false of the error only if nothing was
+// sent to any partition.
 func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
 	r, costs := s.Charged.Request, s.Costs
 	r.Now = s.Now
@@ -221,7 +220,7 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 		one.part.CopyTo(&whole, &d)
 		whole.Allowed = whole.Allowed && d.Allowed
 	}
-	if begun && failed != nil && !driver.MayHaveCharged(failed) { // it says that nothing was sent, but of one partition
+	if begun && failed != nil && !driver.MayHaveCharged(failed) { // it is about one partition alone
 		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
 	}
 	if failed != nil {
@@ -230,7 +229,7 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 	return whole, nil
 }
 
-// each calls do with r or, if that is not one decision of the backend, with each of its parts.
+// each calls do with r or, if r is not one decision of the backend, with each of its parts.
 func (t *Throttler) each(r driver.Request, do func(driver.Request) error) (err error) {
 	if driver.Joins(t.backend, &r) {
 		return do(r)
@@ -241,19 +240,19 @@ func (t *Throttler) each(r driver.Request, do func(driver.Request) error) (err e
 	return err
 }
 
-// partlyChargedError is the error of a decision of which one partition failed without a
-// charge, after another was charged and did not give it back.
+// partlyChargedError is the error of a decision if one partition failed without a charge, but
+// another remains charged.
 type partlyChargedError struct{ err, lost error }
 
 func (e *partlyChargedError) Error() string {
 	return fmt.Sprintf("%v; another partition remains charged: %v", e.err, e.lost)
 }
 
-// Is reports that e is of an unavailable backend, and hides that nothing was sent to one
-// partition: see driver.MayHaveCharged.
+// Is reports that e wraps ErrUnavailable, and hides an ErrNotSent that is about one partition:
+// see driver.MayHaveCharged.
 func (e *partlyChargedError) Is(target error) bool {
 	return target == driver.ErrUnavailable || target != driver.ErrNotSent && errors.Is(e.err, target)
 }
 
-// As finds what e.err wraps.
+// As searches the errors that e.err wraps.
 func (e *partlyChargedError) As(target any) bool { return errors.As(e.err, target) }

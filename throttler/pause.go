@@ -26,7 +26,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		return invalid.Errorf("throttler: a pause until %s, in %v; it must end within %v (366 days)", until.Format(time.RFC3339), ahead, quota.MaxWindow)
 	}
 	if links != nil { // not the parents
-		if links.Given == 0 { // of charges that nothing limits
+		if links.Given == 0 { // no limit holds for the charges
 			return nil
 		}
 		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
@@ -35,7 +35,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 	return t.each(r, func(r driver.Request) error { return t.pause(ctx, r, until) })
 }
 
-// pause is Pause of one partition: it settles a decision at no cost.
+// pause is Pause for one decision of the backend: it settles charges of cost 0.
 func (t *Throttler) pause(ctx context.Context, r driver.Request, until time.Time) error {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {

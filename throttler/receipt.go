@@ -19,21 +19,20 @@ type Decision struct {
 	receipt *receipt
 }
 
-// receipt lets a charge be given back or settled once. Copies of a Decision
-// share it.
+// receipt lets a charge be refunded or settled once. Copies of a Decision share it.
 type receipt struct {
 	links *links // if parents were charged
 
-	mu    sync.Mutex // held by Renew and Settle, too: what is renewed after it is settled would lapse only
+	mu    sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
 	done  bool
-	id    string  // of a decision of which there is a text, by which it may be settled elsewhere; else ""
-	parts []taken // if several partitions were charged one by one, or what was charged is renewed
+	id    string  // set if there is a text of the decision, and another process may settle it
+	parts []taken // set if partitions are charged, renewed or settled one by one
 }
 
-// tookNothing is the receipt of every peek: there is nothing to give back.
+// tookNothing is the receipt of every peek: there is nothing to refund.
 var tookNothing = &receipt{done: true}
 
-// byPartition returns what d took of each partition. r.mu is held.
+// byPartition returns the part of d about each partition. r.mu is held.
 func (r *receipt) byPartition(d *Decision) []taken {
 	if r.parts == nil {
 		for _, p := range d.Driver().Request.Parts() {
@@ -46,14 +45,14 @@ func (r *receipt) byPartition(d *Decision) []taken {
 	return r.parts
 }
 
-// settleOnce makes s, of a decision whose receipt may be opened elsewhere, unless that was
-// done. The parts of several partitions are each made once.
+// settleOnce makes s, a settlement that another process may make too, unless it was made. Each
+// of parts is settled once.
 func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts []taken, id string) (driver.Decision, error) {
 	ends := int64(0)
 	for i := range parts {
 		ends = max(ends, endOf(&parts[i].d))
 	}
-	if s.Now >= ends { // from now on, nothing may remember that it was settled
+	if s.Now >= ends { // from now on, a record of the settlement may be gone
 		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: what it was charged to has ended at %v", time.UnixMilli(ends).UTC())
 	}
 	// Longer than any process' clock may be behind.
@@ -71,21 +70,21 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 		d.Allowed = true
 		return d.WithoutOnce(), nil
 	})
-	if err == nil && before == len(parts) { // after an error it may be made again: what was settled is not
+	if err == nil && before == len(parts) { // after an error it may be made again, except for settled parts
 		return driver.Decision{}, ErrSettled
 	}
 	return whole, err
 }
 
-// letGo ends what a part has in flight where its decision will not: another process has
-// settled the rest, or the counts of another part are not known. If that fails, it lapses.
+// letGo ends the units that d, a part, has in flight, if its decision will not: another process
+// has settled the rest, or another part has no counts. If that fails, the units lapse.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {
 		_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
 	}
 }
 
-// endOf returns the instant, in ms, from which nothing counts that d charged, unless it is
+// endOf returns the instant, in ms, from which d's charges no longer count, unless a count is
 // in debt.
 func endOf(d *driver.Decision) int64 {
 	ends := d.Request.Now

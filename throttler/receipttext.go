@@ -21,16 +21,16 @@ import (
 //	16  id, random
 //	    a receiptText as JSON, encrypted and authenticated
 //
-// The id is also what the key of the encryption is derived with, so that no two texts have
-// the same one. Keys of clients are in the text, for the process that settles to find the
-// counts by, and only those that have Options.ReceiptKey can read them.
+// The id also salts the encryption key, so that no two texts have the same key. The text
+// contains keys of clients, which the settling process needs to find the counts. Only processes
+// with Options.ReceiptKey can read them.
 const (
 	receiptVersion = 1
 	idBytes        = 16
 	minReceiptKey  = 16
 )
 
-// receiptText is what a text says of a decision.
+// receiptText is a decision in a text.
 type receiptText struct {
 	At      int64        `json:"t"` // ms since the epoch
 	Charges []chargeText `json:"c"`
@@ -41,14 +41,14 @@ type chargeText struct {
 	Policy    string        `json:"p"`
 	Unit      quota.Unit    `json:"u,omitempty"`
 	Limits    []quota.Limit `json:"l"` // as their texts
-	Key       []byte        `json:"k"` // bytes: a string that is no UTF-8 would be another one
+	Key       []byte        `json:"k"` // bytes: JSON would change a string that is not UTF-8
 	Partition []byte        `json:"q"`
 	Cost      int64         `json:"n"`
 	Marks     []driver.Mark `json:"m"` // one for each limit
 }
 
 // Receipt returns a text of d that processes with the same counts and ReceiptKey can Open. It
-// is ErrInvalid if d took nothing that is shared.
+// fails with ErrInvalid if d charged no shared count.
 func (t *Throttler) Receipt(d Decision) (string, error) {
 	charges := d.Charges()
 	switch {
@@ -65,8 +65,8 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 		own := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
 		for k, result := range d.Driver().ResultsOf(i) {
 			if c.Policy.Limits[k].Algorithm.Holds() {
-				// A renewal leaves this mark, which may be one of another unit too: so what is
-				// in flight ends with the process that took it.
+				// A renewal changes the mark, and the old one may be another unit's. So units
+				// in flight end with the process that took them.
 				result.Mark = driver.Mark{}
 			}
 			own.Marks = append(own.Marks, result.Mark)
@@ -90,8 +90,8 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
 }
 
-// Open returns the charges of a receipt, which Refund and Settle take once, and then fail
-// with ErrSettled. A text of another key, or changed, is ErrInvalid.
+// Open returns the charges of a receipt. They can be refunded or settled once; later calls
+// fail with ErrSettled. A text that was changed, or has another key, is ErrInvalid.
 func (t *Throttler) Open(text string) (Decision, error) {
 	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(sealed) < 1+idBytes {
@@ -116,7 +116,7 @@ func (t *Throttler) Open(text string) (Decision, error) {
 	return opened.decision(id)
 }
 
-// decision returns the decision that r says, whose receipt has that id.
+// decision returns the decision in r, with a receipt that has that id.
 func (r *receiptText) decision(id string) (Decision, error) {
 	var charges []Charge
 	for _, c := range r.Charges {
@@ -142,7 +142,7 @@ func (r *receiptText) decision(id string) (Decision, error) {
 	return opened, nil
 }
 
-// sealOf returns what encrypts the text of that id.
+// sealOf returns the cipher of the text with that id.
 func (t *Throttler) sealOf(id string) (cipher.AEAD, error) {
 	if len(t.receiptKey) < minReceiptKey {
 		return nil, invalid.Errorf("throttler: Options.ReceiptKey has %d bytes; for receipts it must have %d or more, the same in all processes", len(t.receiptKey), minReceiptKey)
@@ -158,8 +158,8 @@ func (t *Throttler) sealOf(id string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// name returns r's id, by which each settlement from now on goes; false if r is settled. It is
-// made when it is first asked for.
+// name returns r's id, which the first call makes, and which every later settlement uses. ok
+// is false if r is settled.
 func (r *receipt) name() (id string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

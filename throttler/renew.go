@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Renew holds what d has [InFlight] for one more Window. If it has lapsed and there is no
+// Renew holds d's [InFlight] charge for one more Window. If it has lapsed and there is no
 // room, the Decision returned is not Allowed, and d holds nothing.
 func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	if !d.Allowed || !holds(d.Charges()) {
@@ -18,7 +18,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	if d.receipt == nil {
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it holds cannot be found")
 	}
-	// After an error whose outcome is unknown, d may hold two units until the older one lapses.
+	// After an error with an unknown outcome, d may hold two units until the older one lapses.
 	r := d.receipt
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,8 +35,8 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	return renewed, nil
 }
 
-// renewParts renews what was taken of each partition. If one is not held any more, the others
-// are given back.
+// renewParts renews the units of all. If one partition doesn't hold its unit any more, the
+// units of the others are given up.
 func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
 	settle := func(one *taken, s driver.Settlement) (driver.Decision, error) {
 		after, err := t.backend.Settle(ctx, s)
@@ -53,7 +53,7 @@ func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []t
 	return whole, err
 }
 
-// holds reports whether charges have limits on what is in flight.
+// holds reports whether charges have InFlight limits.
 func holds(charges []Charge) bool {
 	return slices.ContainsFunc(charges, func(c Charge) bool { return c.Policy.Holds() })
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Reset forgets what these counts have, but not their parents. Refunds of earlier charges do
-// nothing. After an error, some may be forgotten.
+// Reset clears the counts of these charges, but not their parents'. Refunds of earlier charges
+// do nothing. After an error, some counts may be cleared.
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
 	start := time.Now()
 	err := t.reset(ctx, charges)
-	t.lines.reset(charges) // after an error, too: some counts may be forgotten
+	t.lines.reset(charges) // after an error, too: some counts may be cleared
 	if t.observer != nil {
 		t.observe(ctx, observe.OpReset, charges, start, new(Decision), err)
 	}
@@ -27,7 +27,7 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 		if t.policies != nil && c.Policy != nil {
 			view := t.policies.View()
 			p, by, _ := view.Resolve(ctx, c.Policy, c.Key, now)
-			if by != nil && by.Unlimited { // what that leaves out has a count, too
+			if by != nil && by.Unlimited { // an unlimited key may have a count, too
 				p = cmp.Or(view.PolicyAt(p.Name, now), c.Policy)
 			}
 			c.Policy = p

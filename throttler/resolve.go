@@ -12,11 +12,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// resolve makes r, a zero Request, the one for charges now, as a backend takes it: with
-// every Partition and Cost filled in, charges to one count added up, and under the policies
-// that are in force. The caller's slice is neither changed nor kept. If the table of
-// policies leaves nothing to ask, made is the decision. The error says which argument is
-// wrong.
+// resolve makes r, a zero Request, the request for charges now, under the policies in force.
+// It fills in every Partition and Cost, and adds up charges to one count. It neither changes
+// nor keeps the caller's slice. If the table of policies leaves nothing to ask a backend,
+// made is the decision. The error says which argument is wrong.
 func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, l *links, err error) {
 	if len(charges) == 1 {
 		c := r.Begin(&charges[0])
@@ -51,7 +50,7 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 	return nil, nil, err
 }
 
-// resolveAll is resolve for what the table says of charges at now.
+// resolveAll is resolve for several charges, or a parent, with a table of policies.
 func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (made *decision.Decision, l *links, err error) {
 	asked, given, parents, made, err := t.inForce(ctx, now, charges)
 	if made != nil || err != nil {
@@ -76,8 +75,8 @@ func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64
 	return nil, l, nil
 }
 
-// resolveOne puts c, the only charge of r, under the policy that is in force. If that leaves
-// nothing to ask, made is the decision.
+// resolveOne puts c, the only charge of r, under the policy in force. If that leaves nothing
+// to ask a backend, made is the decision.
 func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, l *links, err error) {
 	if c.Policy == nil {
 		return nil, nil, check(0, c)
@@ -102,17 +101,17 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 	return allow(r.Now), nil, nil
 }
 
-// inForce returns charges under the policies that are in force at now, all by one state of
-// the table, without those that are not to be made, and behind them what is added for
-// parents. Of each that was given, given has the place in asked, or -1. If that leaves nothing
-// to ask, made is the decision.
+// inForce returns charges under the policies in force at now, all by one state of the table,
+// followed by charges added for parents. It leaves out charges that no limit holds for.
+// given has the index in asked of each of the charges, or -1. If there is nothing to ask a
+// backend, made is the decision.
 func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, given []int, parents []added, made *decision.Decision, err error) {
 	view := t.policies.View()
-	charges = slices.Clip(charges) // which is the caller's
+	charges = slices.Clip(charges) // the caller's slice
 	asked, given = make([]Charge, 0, len(charges)), make([]int, len(charges))
-	var children []int // of charges that are added, the place in asked of what they are added for, or -1
+	var children []int // for each added charge, the index in asked of its child, or -1
 	var blocked []block
-	for i := 0; i < len(charges); i++ { // at whose end parents are added
+	for i := 0; i < len(charges); i++ { // parents are appended
 		c := charges[i]
 		if c.Partition == "" {
 			c.Partition = c.Key
@@ -163,13 +162,13 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 	return asked, given, parents, nil, nil
 }
 
-// parentOf returns the policy that is charged with p, the parent of that name.
+// parentOf returns the policy called name, which is the parent of p.
 func parentOf(view policies.View, p *Policy, name string, now int64) (*Policy, error) {
 	parent := view.PolicyAt(name, now)
 	switch {
 	case parent == nil:
 		return nil, invalid.Errorf("throttler: policy %q has the parent %q, which the table of policies lacks", p.Name, name)
-	case parent.Unit != p.Unit: // of another source, or changed since
+	case parent.Unit != p.Unit: // it is of another source, or has changed
 		return nil, invalid.Errorf("throttler: policy %q counts %v, and its parent %q counts %v; they must count the same", p.Name, p.Unit, name, parent.Unit)
 	}
 	return parent, nil
@@ -181,7 +180,7 @@ type block struct {
 	by     *policies.Override
 }
 
-// refuse returns the decision at now about charges that are blocked.
+// refuse returns the decision at now about blocked charges.
 func refuse(now int64, blocked []block) *decision.Decision {
 	charges := make([]quota.Charge, len(blocked))
 	for i := range blocked {
@@ -204,8 +203,8 @@ func refuse(now int64, blocked []block) *decision.Decision {
 	return &made
 }
 
-// allow returns the decision at now about charges that no limit holds for: as of a backend
-// that decides without counts, it is about none.
+// allow returns the decision at now about charges that no limit holds for. It is about no
+// charges, like the decision of a backend without counts.
 func allow(now int64) *decision.Decision {
 	d := driver.NewDecision(driver.NewRequest(now))
 	d.Allowed = true

@@ -11,16 +11,17 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Refund gives back what d took to its windows, while they last, also if ctx is over, and
+// Refund refunds d's charges to their windows, while they last, even if ctx is done, and
 // returns the limits after it. After an error it may be called again, which does nothing if
 // [driver.MayHaveCharged].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges but the d.Added, or of Take's, or none, and ends what
-// is in flight. Too much is given back, too little charged, even beyond the quota: the next
-// requests wait that debt out. If d took nothing, or was settled or refunded, it is returned.
+// Settle sets the real costs of d.Charges without the d.Added, of Take's charges, or of none,
+// and ends d's units in flight. Too much is given back, too little charged, even beyond the
+// quota: the next requests wait that debt out. If d took nothing, or was settled or refunded,
+// it is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) == 0 || !d.Allowed || len(d.Charges()) == 0 {
 		return t.settle(ctx, d, costsOf(d.Charges()))
@@ -42,8 +43,8 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 	return t.settle(ctx, d, costs)
 }
 
-// settleTime bounds a refund or settlement whose context was over before: a request's,
-// whose client has left.
+// settleTime bounds a refund or settlement after its context is done, such as the context of
+// a request after its client has left.
 const settleTime = time.Second
 
 func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
@@ -85,15 +86,15 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		r.done = driver.MayHaveCharged(err) && r.id == "" // by an id, it is made once
+		r.done = driver.MayHaveCharged(err) && r.id == "" // with an id, it is made once
 		return Decision{}, err
 	}
 	t.lines.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
 	return after, nil
 }
 
-// outlive returns ctx or, if that is over, one that has settleTime: the request is over,
-// its charge is not.
+// outlive returns ctx or, if it is done, a context that lasts for settleTime: the request is
+// over, but its charge is not.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	if driver.Ended(ctx) == nil {
 		return ctx, func() {}
@@ -101,7 +102,7 @@ func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 }
 
-// costsAs reports whether charges cost what was charged: nothing to send then.
+// costsAs reports whether costs are the costs of charges, so that there is nothing to send.
 func costsAs(charges []Charge, costs []int64) bool {
 	for i := range charges {
 		if charges[i].Cost != costs[i] {

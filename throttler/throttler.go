@@ -23,10 +23,10 @@ type Throttler struct {
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
-	Clock      clock.Clock      // says what time it is; if nil, clock.System
+	Clock      clock.Clock      // if nil, clock.System
 	Observer   observe.Observer // receives each decision; may be nil
-	Policies   *policies.Table  // has what is in force in place of the policies charged; may be nil
-	ReceiptKey []byte           // encrypts receipts: a secret of all processes, of 16 bytes or more
+	Policies   *policies.Table  // replaces the policies charged by those in force; may be nil
+	ReceiptKey []byte           // encrypts receipts: a secret shared by all processes, 16 bytes or more
 }
 
 // New returns a Throttler that counts in backend. It panics if backend is nil.
@@ -45,11 +45,11 @@ func New(backend driver.Backend, options *Options) *Throttler {
 	return t
 }
 
-// Clock returns the clock that decisions go by.
+// Clock returns the clock that decisions use.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
 
-// Take charges every limit of every charge, as its mode says, if all have room; else
-// none. Charges to one count, of one key under one policy, add up.
+// Take charges every limit of every charge, as its mode says, or nothing if one lacks room.
+// Charges to one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
 	if err = t.decide(ctx, observe.OpTake, charges, &d); d.Allowed && d.receipt == nil {
@@ -58,8 +58,8 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 	return
 }
 
-// decide makes d, in which anything may be, the take or the peek of charges. It does not read
-// d: what it gives to a backend would be moved to the heap, with d's receipt.
+// decide sets d, whatever it contains, to the take or the peek of charges. It does not read
+// d: a value passed to a backend moves to the heap, and d's receipt would with it.
 func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
 		*d, err = t.observed(ctx, op, charges)
@@ -101,7 +101,7 @@ func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge,
 }
 
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
-// Remaining are without them. It may ask a replica.
+// Remaining don't include them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if err = t.decide(ctx, observe.OpPeek, charges, &d); err == nil {
 		d.receipt = tookNothing
@@ -109,12 +109,11 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, er
 	return d, err
 }
 
-// now returns the clock's instant in ms since the epoch. A clock that shows a
-// time outside the years 1970 to 9999 is read as their nearest end: instants are
-// stored in six bytes.
+// now returns the clock's time in ms since the epoch, limited to the years 1970 to
+// 9999: instants are stored in six bytes.
 func (t *Throttler) now() int64 {
 	var ms int64
-	if c, ok := t.clock.(interface{ UnixMilli() int64 }); ok { // as System's: it takes less than Now
+	if c, ok := t.clock.(interface{ UnixMilli() int64 }); ok { // System's is faster than Now
 		ms = c.UnixMilli()
 	} else {
 		ms = t.clock.Now().UnixMilli()

@@ -16,7 +16,7 @@ import (
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
 // counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
-// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded.
+// fails at once, with context.DeadlineExceeded. If ctx ends later, the charges are refunded.
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
@@ -45,8 +45,8 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	if c.answer == nil {
 		return Decision{}, c.err
 	}
-	defer t.Hold(ctx, c.answer.Decision, func(error) {})() // until it starts; the caller hears of it then
-	var woken <-chan struct{}                              // a start is not sooner after a reset, but a pause is over
+	defer t.Hold(ctx, c.answer.Decision, func(error) {})() // until it starts; if it lapses, the caller's Renew says so
+	var woken <-chan struct{}                              // a reset ends a pause, but brings no start forward
 	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedUntil(c) {
 		if err = tooEarly(ctx, t.clock, at); err == nil {
 			err = sleep(ctx, t.clock, at, woken)
@@ -69,9 +69,9 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		alike := t.lines.alike(c)
 		a, err := t.takeAhead(ctx, c.charges, alike)
 		if alike > 1 && errors.Is(err, driver.ErrFailClosed) && !driver.MayHaveCharged(err) {
-			a, err = t.takeAhead(ctx, c.charges, 1) // one may fit what this process may allow by itself
+			a, err = t.takeAhead(ctx, c.charges, 1) // one call may fit what this process allows in an outage
 		}
-		if err == nil && a.room > 0 { // for some of the calls alone
+		if err == nil && a.room > 0 { // only some of the calls fit
 			a, err = t.takeAhead(ctx, c.charges, a.room)
 		}
 		if err != nil {
@@ -90,12 +90,12 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// lookAgain is how often a call that waits looks whether other limits are in force. If its process
-// refused it by itself in an outage, it asks again as often.
+// lookAgain is how often a waiting call checks whether other limits are in force. It asks again
+// as often after a Degraded refusal, because the outage may be over.
 const lookAgain = time.Second
 
-// untilNext returns when c is to ask: when the last answer said or, if other limits are in
-// force by then, at once.
+// untilNext waits until c should ask: the time in the last answer or, if other limits come
+// into force before, at once.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
 	for {
 		at, woken := t.lines.next(c)
@@ -118,8 +118,8 @@ func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct
 	}
 }
 
-// outdated reports whether what the last answer about charges said was under other limits. If
-// so, calls that wait ask again at once.
+// outdated reports whether the last answer about charges was under other limits. If so,
+// waiting calls ask again at once.
 func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
 	if t.policies == nil {
 		return false
@@ -129,7 +129,7 @@ func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
 	return t.lines.outdated(charges, termsOf(&r, made), err)
 }
 
-// tooEarly returns an error if ctx's deadline is before at, or at is never.
+// tooEarly returns an error if ctx's deadline is before at, or at is Never.
 func tooEarly(ctx context.Context, c clock.Clock, at time.Time) error {
 	deadline, ok := ctx.Deadline()
 	switch {
@@ -141,7 +141,7 @@ func tooEarly(ctx context.Context, c clock.Clock, at time.Time) error {
 	return nil
 }
 
-// sleep returns when c shows at, or woken is closed, or with an error when ctx is done.
+// sleep returns when c reaches at or woken is closed, or with an error when ctx is done.
 func sleep(ctx context.Context, c clock.Clock, at time.Time, woken <-chan struct{}) error {
 	for {
 		if ctx.Err() != nil {

@@ -12,29 +12,29 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A charge that is waited for may start later, so what drains until then makes room for it:
-// it is taken of a bucket that is larger by that. That is one call for each start, where
-// calls that wait for room would compete for it. Counts of windows have no such promise: a
-// window that is to come may be charged by others. But one has room for many calls at once,
-// so what it has is taken for all that wait.
+// A call of Wait may start later, and units that drain until then make room for it. So its
+// charges are taken from a bucket that is larger by these units. That is one request for each
+// start; calls that wait for room would compete for it. A window makes no such promise, because
+// others may charge the next one. But it has room for many calls at once, so one request takes
+// the charges of all waiting calls that fit.
 
-// answer is what a backend answers a call of Wait.
+// answer is a backend's answer to a call of Wait.
 type answer struct {
 	Decision
-	calls  int           // of the same charges, that it allows
-	room   int           // if it refuses so many calls, how many fit
-	start  time.Time     // when the charges start or, if they are refused, can at the earliest
+	calls  int           // calls with the same charges that it allows
+	room   int           // calls that would fit, if it refuses several
+	start  time.Time     // when the charges start or, if they are refused, could start
 	next   time.Time     // when to ask again
-	ahead  bool          // then is askAhead before a start, and not when there is room
-	behind time.Time     // when charges behind these can start, at the earliest
-	step   time.Duration // by how much those behind start later, each
-	under  terms         // by which it was made
+	ahead  bool          // next is askAhead before a start, not when there is room
+	behind time.Time     // earliest start of the charges behind these
+	step   time.Duration // from one start behind these to the next
+	under  terms         // in force when it was made
 }
 
-// terms are what is in force for charges.
+// terms are the policies, or the block, in force for charges.
 type terms struct {
 	charges []Charge
-	blocked time.Time // until when they are, or zero
+	blocked time.Time // when the block ends, or zero
 }
 
 func termsOf(r *driver.Request, made *decision.Decision) terms {
@@ -50,8 +50,8 @@ func (t terms) are(o terms) bool {
 	})
 }
 
-// takeAhead takes charges that may start until ctx ends, for so many calls if they count in
-// windows alone.
+// takeAhead takes charges that may start until ctx ends. If all their limits reset at once, it
+// takes them for up to that many calls.
 func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) (a answer, err error) {
 	var r driver.Request
 	made, links, err := t.resolve(ctx, &r, charges)
@@ -102,14 +102,14 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	return a, nil
 }
 
-// again returns d for another call that it allows, too.
+// again returns d for another call that it allows, with a receipt for that call.
 func (d Decision) again() Decision {
 	d.receipt = &receipt{links: d.receipt.links}
 	return d
 }
 
-// callsThatFit returns how many calls about r one request may be for: more than one if all
-// limits have room for them at once, or for none.
+// callsThatFit returns the number of calls about r that one request may be for. It is 1 unless
+// all limits reset at once, and at most the number of calls that fit an empty window.
 func callsThatFit(r driver.Request) int {
 	most := int64(math.MaxInt32)
 	for _, c := range r.Charges() {
@@ -123,7 +123,7 @@ func callsThatFit(r driver.Request) int {
 	return int(max(most, 1))
 }
 
-// look reads d, and has drained add to it when a TokenBucket has what was taken of it.
+// look sets a's times and room from d. It also sets the StartAt of TokenBuckets in d.
 func (a *answer) look(d *driver.Decision) {
 	now, charges := d.Request.Now, d.Charges()
 	start, room, step, fit := now, now, int64(0), int64(a.calls)
@@ -131,7 +131,7 @@ func (a *answer) look(d *driver.Decision) {
 		c, results := &charges[i], d.ResultsOf(i)
 		for k := range c.Policy.Limits {
 			l, result := &c.Policy.Limits[k], &results[k]
-			more := int64(0) // that is not in what is used
+			more := int64(0) // units that Used does not include
 			if !d.Allowed {
 				more = c.Cost
 			}
@@ -164,8 +164,8 @@ func (a *answer) look(d *driver.Decision) {
 	}
 }
 
-// drained returns when l, which drains, has what is used of it and so many units more. If
-// nothing is more, because the charge is used already, that is the result's StartAt.
+// drained returns when l, a limit that drains, has the units used and that many more. If more is
+// 0, because Used includes the charge, that is when the charge starts, and drained sets StartAt.
 func drained(l *quota.Limit, result *driver.Result, more int64) (at int64) {
 	switch {
 	case l.Algorithm.Queues():
@@ -180,8 +180,8 @@ func drained(l *quota.Limit, result *driver.Result, more int64) (at int64) {
 	return at
 }
 
-// enlarged returns r for so many calls, with buckets that have room for what starts within
-// ahead, in ms.
+// enlarged returns r for that many calls, with buckets that have room for charges that start
+// within ahead, in ms.
 func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 	drains := func(l quota.Limit) bool { return l.Algorithm.Drains() }
 	charges := slices.Clone(r.Charges())
@@ -196,13 +196,13 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 		for k := range policy.Limits {
 			l := &policy.Limits[k]
 			capacity := l.Capacity()
-			if !l.Algorithm.Drains() || c.Cost > capacity { // which never fits
+			if !l.Algorithm.Drains() || c.Cost > capacity { // it never fits
 				continue
 			}
 			if l.Algorithm.Queues() {
 				capacity, l.MaxWait = c.Cost, 0
 			}
-			// What a limit may say is bounded, also by the time that a burst needs to drain.
+			// A policy is valid only if its burst drains within MaxWindow.
 			most, _ := exact.MulDiv(l.Quota, quota.MaxWindow.Milliseconds(), l.Window.Milliseconds())
 			more, _ := exact.MulDiv(ahead, l.Quota, l.Window.Milliseconds())
 			l.Burst = min(capacity+more, most)
@@ -212,7 +212,7 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 	return driver.NewRequest(r.Now, charges...)
 }
 
-// leftOf returns for how many ms ctx lasts, at most MaxWindow.
+// leftOf returns how many ms ctx lasts, at most MaxWindow.
 func leftOf(ctx context.Context) int64 {
 	left := quota.MaxWindow
 	if deadline, ok := ctx.Deadline(); ok {
@@ -221,7 +221,7 @@ func leftOf(ctx context.Context) int64 {
 	return left.Milliseconds()
 }
 
-// drainTime returns how many ms of l so many units drain in, rounded down.
+// drainTime returns how many ms units need to drain from l, rounded down.
 func drainTime(l *quota.Limit, units int64) int64 {
 	ms, _ := exact.MulDiv(units, l.Window.Milliseconds(), l.Quota)
 	return ms

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/clock"
 )
 
-// lines has the calls of Wait that have not returned.
+// lines contains the calls of Wait that have not returned.
 type lines struct {
 	clock clock.Clock
 	calls atomic.Int64
@@ -20,21 +20,22 @@ type lines struct {
 	named map[string]*line
 }
 
-// line is the calls about the same counts. One at a time has its turn, and asks the backend.
+// line contains the calls about the same counts. One at a time has its turn, and asks the
+// backend.
 type line struct {
 	name  string
-	calls int     // that have not returned
-	turn  *call   // whose turn it is, or nil
-	queue []*call // those that wait for a turn, in order
+	calls int     // number of calls that have not returned
+	turn  *call   // the call that has its turn, or nil
+	queue []*call // calls that wait for a turn, in order
 
-	// What the last answer says of the calls that it is not for.
-	next  time.Time     // when to ask: before that, the answer would be no
-	ahead bool          // next waits for a start that was given out, not for room: a refund changes nothing
-	under terms         // the limits that this holds for
-	start time.Time     // the first of the queue starts then at the earliest,
-	step  time.Duration // and each other so much later than the one in front of it
+	// From the last answer, for the calls behind it.
+	next  time.Time     // when to ask: before, the answer would be no
+	ahead bool          // next waits for a start that is taken, not for room: a refund changes nothing
+	under terms         // the terms of the answer
+	start time.Time     // the earliest start of the first call in the queue
+	step  time.Duration // from one start in the queue to the next
 
-	paused time.Time // before which none starts, also of those that have a start
+	paused time.Time // no call starts before, even if it has an earlier start
 
 	woken chan struct{} // closed by a reset, which ends a pause and makes room, by a refund, and by other limits
 }
@@ -45,14 +46,14 @@ type call struct {
 	ctx     context.Context
 	charges []Charge
 
-	called chan struct{} // closed when it is its turn, or it has one of:
-	answer *answer       // that allows it
+	called chan struct{} // closed when it is its turn, or one of these is set:
+	answer *answer       // allows it
 	err    error
-	behind *call // that shares its answer, and is called when it leaves
+	behind *call // shares its answer, and is called when it leaves
 }
 
-// askAhead is how long before a start the next call asks for its own. What is taken far ahead
-// is lost with a process and, in the middle of a queue, when a context ends.
+// askAhead is how long before a start the next call asks for its own. A start taken far ahead
+// is lost when the process ends and, in the middle of a queue, when a context does.
 const askAhead = 100 * time.Millisecond
 
 // enter adds a call to the line of its charges. It fails if ctx ends before it can start.
@@ -75,7 +76,7 @@ func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
 	return c, nil
 }
 
-// leave removes c, which returns.
+// leave removes c, which is about to return.
 func (all *lines) leave(c *call) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -89,7 +90,7 @@ func (all *lines) leave(c *call) {
 	}
 }
 
-// giveUp ends c, whose context is over, unless it has its answer.
+// giveUp ends c because its context is done, unless it has its answer.
 func (all *lines) giveUp(c *call) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -98,7 +99,7 @@ func (all *lines) giveUp(c *call) {
 	}
 }
 
-// call gives the first of the queue its turn, if it is no other's.
+// call gives the first call in the queue its turn, unless another call has it.
 func (l *line) call() {
 	if l.turn == nil && len(l.queue) > 0 {
 		l.turn, l.queue = l.queue[0], l.queue[1:]
@@ -114,7 +115,7 @@ func (c *call) pass() {
 	}
 }
 
-// alike returns how many calls, c and those behind it, have the same charges.
+// alike returns how many calls, c and the next ones behind it, have the same charges.
 func (all *lines) alike(c *call) int {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -125,8 +126,8 @@ func (all *lines) alike(c *call) int {
 	return 1 + n
 }
 
-// share gives a, of which c's turn ends, to c and to those behind it that it allows, too.
-// It returns how many of these have left.
+// share gives a to c and to the calls behind it that a allows, too, and ends c's turn. It
+// returns how many of the allowed calls have left the queue.
 func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -144,15 +145,15 @@ func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	return left
 }
 
-// expect notes what a says of the calls behind c.
+// expect updates c's line from a, a refusal, for the calls behind c.
 func (all *lines) expect(c *call, a *answer, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.note(c, a, woken)
 }
 
-// note notes what a says of the calls behind c, unless woken, which next returned, is closed: a may
-// be from before that. Calls that cannot start in time fail.
+// note updates c's line from a, for the calls behind c, unless woken, which next returned, is
+// closed: a may be from before that. Calls that can't start in time fail.
 func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	l := c.line
 	if l.woken != woken {
@@ -171,7 +172,7 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	l.queue = inTime
 }
 
-// pause notes that nothing about charges starts before until.
+// pause delays calls about charges until then, even if they have an earlier start.
 func (all *lines) pause(charges []Charge, until time.Time) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -180,7 +181,7 @@ func (all *lines) pause(charges []Charge, until time.Time) {
 	}
 }
 
-// reset notes that the counts of charges have nothing.
+// reset wakes the calls about charges, and ends their pause.
 func (all *lines) reset(charges []Charge) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -190,8 +191,8 @@ func (all *lines) reset(charges []Charge) {
 	}
 }
 
-// refunded notes that charges have given back what they took: there may be room for calls that
-// wait for it.
+// refunded wakes the calls about charges that wait for room, because a refund may have made
+// some.
 func (all *lines) refunded(charges []Charge) {
 	if all.calls.Load() == 0 {
 		return
@@ -203,8 +204,8 @@ func (all *lines) refunded(charges []Charge) {
 	}
 }
 
-// outdated reports whether the last answer about charges was under other terms, or is if err
-// is not nil. If so, calls that wait ask at once.
+// outdated reports whether the terms of charges are no longer those of the last answer, or
+// could not be resolved, with err. If so, waiting calls ask at once.
 func (all *lines) outdated(charges []Charge, is terms, err error) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -216,14 +217,14 @@ func (all *lines) outdated(charges []Charge, is terms, err error) bool {
 	return true
 }
 
-// wake has the calls of l ask at once.
+// wake makes the calls of l ask at once.
 func (l *line) wake() {
 	close(l.woken)
 	l.woken, l.next, l.start = make(chan struct{}), time.Time{}, time.Time{}
 }
 
-// pausedUntil returns until when c's line is paused, zero if it is not, and a channel that is
-// closed if the pause ends before.
+// pausedUntil returns when the pause of c's line ends, or zero if there is no pause, and a
+// channel that is closed if the pause ends earlier.
 func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -233,10 +234,10 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 	return time.Time{}, nil
 }
 
-// startOf returns when call i of the queue starts, at the earliest.
+// startOf returns the earliest start of call i of the queue.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
-// next returns when c is to ask in its turn, and a channel that is closed if it can ask now.
+// next returns when c should ask in its turn, and a channel that is closed if it can ask now.
 func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
