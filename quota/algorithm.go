@@ -24,13 +24,13 @@ const (
 	// LeakyBucket admits into a queue that drains steadily, quota units per
 	// window: each admitted charge gets an instant at which it may start.
 	LeakyBucket
-	// InFlight counts what is being served: at most Quota at once. Each decision that
+	// InFlight counts units of requests being served: at most Quota at once. Each decision that
 	// charges it holds one, whatever it costs, until it is settled or refunded; or until
 	// Window, the lease, has passed since it was made or last renewed, as when its process dies.
 	InFlight
 )
 
-// traits is what a limit of an algorithm may say, and what it promises.
+// traits are the fields that a limit of an algorithm may set, and the algorithm's promises.
 type traits struct {
 	name     string // as configuration files spell it
 	maxQuota int64
@@ -41,19 +41,18 @@ type traits struct {
 	queues       bool // see Algorithm.Queues; Limit.MaxWait may be set
 	holds        bool // see Algorithm.Holds
 
-	// edge is how many quotas fit into some time shorter than the window. Not for
-	// those that drain, which let the capacity through and what drains.
+	// edge is how many quotas fit into some time shorter than the window. Algorithms
+	// that drain don't use it: they let through the capacity and the units drained.
 	edge int64
 
 	// work is a limit's Work, and unitsPerWork the units of its quota that add 1 to
-	// it; 0 if none do.
+	// it, or 0.
 	work         int
 	unitsPerWork int64
 }
 
-// algorithms has every algorithm: what other packages ask about one is a method of
-// Algorithm or Limit, and reads it here. Package algorithm has the table of how they
-// count.
+// algorithms is the table of all algorithms. Methods of Algorithm and Limit answer other
+// packages' questions about them from it. Package algorithm has the table of how they count.
 var algorithms = [...]traits{
 	FixedWindow:   {name: "fixed-window", maxQuota: MaxQuota, aligned: true, resetsAtOnce: true, edge: 2, work: 1},
 	SlidingWindow: {name: "sliding-window", maxQuota: MaxQuota, edge: 2, work: 2},
@@ -63,7 +62,7 @@ var algorithms = [...]traits{
 	InFlight:      {name: "in-flight", maxQuota: MaxLogQuota, holds: true, edge: 1, work: 2, unitsPerWork: 125},
 }
 
-// traits returns a's line of the table; an empty one if a is not in it.
+// traits returns a's line of the table, or an empty one if a is not in it.
 func (a Algorithm) traits() *traits {
 	if int(a) < len(algorithms) {
 		return &algorithms[a]
@@ -71,26 +70,26 @@ func (a Algorithm) traits() *traits {
 	return new(traits)
 }
 
-// ResetsAtOnce reports whether all that counts stops counting at one instant, the
-// reset time, which no later charge moves. Until then it makes no difference when a
-// unit was charged: it can be charged ahead of its use, and the units that several
-// processes charged are a sum. It is true of a FixedWindow.
+// ResetsAtOnce reports whether all units stop counting at one instant, the reset time,
+// which no later charge moves. Until then it makes no difference when a unit was charged:
+// units can be charged ahead of their use, and the charges of several processes add up.
+// It is true of a FixedWindow.
 func (a Algorithm) ResetsAtOnce() bool { return a.traits().resetsAtOnce }
 
-// Drains reports whether what is used drains steadily, Quota units per Window, out of
-// a bucket of Capacity units. All that counts is then one instant, at which nothing
-// will be used: a charge moves it, or the present if that is later, by Window / Quota
-// for each unit. It is true of a TokenBucket and a LeakyBucket.
+// Drains reports whether used units drain steadily, Quota units per Window, out of a
+// bucket of Capacity units. The count is then one instant, when no unit will be used:
+// each unit charged moves it, or the present if that is later, by Window / Quota. It is
+// true of a TokenBucket and a LeakyBucket.
 func (a Algorithm) Drains() bool { return a.traits().drains }
 
-// Queues reports whether an admitted charge may have to wait for its start, until what
-// was admitted before it has drained; MaxWait bounds how long. So it matters in which
-// order charges come. What queues, drains. It is true of a LeakyBucket.
+// Queues reports whether an admitted charge may have to wait for its start, until earlier
+// charges have drained; MaxWait bounds how long. So the order of charges matters. An
+// algorithm that queues also drains. It is true of a LeakyBucket.
 func (a Algorithm) Queues() bool { return a.traits().queues }
 
 // Holds reports whether a decision holds one unit, whatever it costs, until it is settled or
-// refunded. So units are free again at any time, and not at one that is known before: what is
-// said of the time is when to ask again. It is true of InFlight.
+// refunded. It is not known before when a unit will be free, so the times in a decision say
+// when to ask again. It is true of InFlight.
 func (a Algorithm) Holds() bool { return a.traits().holds }
 
 // String returns the algorithm's name, as configuration files spell it.
@@ -123,7 +122,7 @@ func algorithmNames() []string {
 	return namesWith(func(traits) bool { return true })
 }
 
-// algorithmsWith returns the names of the algorithms that has reports: "a
+// algorithmsWith returns the names of the algorithms that has selects, as in "a
 // token-bucket or a leaky-bucket", without the first article.
 func algorithmsWith(has func(traits) bool) string {
 	return strings.Join(namesWith(has), " or a ")

@@ -17,8 +17,8 @@ type Calendar struct {
 	// A program for hosts without that database imports time/tzdata.
 	Zone string
 
-	// Day is the day on which a Month begins, 1 to 31, as a bill does: a month that is
-	// shorter begins the next one on its last day. If zero, 1. Only a Month has one.
+	// Day is the day on which a Month begins, 1 to 31, as for a bill. In a calendar month
+	// that is shorter, it begins on the last day. If zero, 1. Only a Month has a Day.
 	Day uint8
 }
 
@@ -32,8 +32,8 @@ const (
 	Month
 )
 
-// periods has what a Period is called, and the shortest that one may be: Antarctica/Troll
-// sets its clocks by two hours.
+// periods has the name and the shortest length of each Period. Clocks in Antarctica/Troll
+// change by two hours.
 var periods = [...]struct {
 	name     string
 	shortest time.Duration
@@ -51,8 +51,8 @@ func (p Period) String() string {
 	return fmt.Sprintf("Period(%d)", uint8(p))
 }
 
-// Shortest returns how long p is where clocks are set ahead: a Month is 28 days less two
-// hours at least. It is 0 if p is no period.
+// Shortest returns the shortest length of p, when clocks are set ahead: 28 days less two
+// hours for a Month. It is 0 if p is not a period.
 func (p Period) Shortest() time.Duration {
 	if int(p) < len(periods) {
 		return periods[p].shortest
@@ -70,10 +70,10 @@ func parsePeriod(name string) (Period, bool) {
 	return 0, false
 }
 
-// IsZero reports whether c is no calendar.
+// IsZero reports whether c is the zero Calendar.
 func (c Calendar) IsZero() bool { return c == Calendar{} }
 
-// String returns c as a limit's text has it: "month in Europe/Berlin from day 31".
+// String returns c as in a limit's text: "month in Europe/Berlin from day 31".
 func (c Calendar) String() string {
 	var b strings.Builder
 	b.WriteString(c.Period.String())
@@ -86,15 +86,15 @@ func (c Calendar) String() string {
 	return b.String()
 }
 
-// End returns when the window ends that is open at now, of a valid c: the first instant of
-// the next day, week or month. Where clocks skip midnight, that is when they do. It is UTC.
+// End returns the end, in UTC, of the window that is open at now, for a valid c: the first
+// instant of the next day, week or month. If clocks skip midnight, that is when they skip it.
 func (c Calendar) End(now time.Time) time.Time {
 	zone, err := location(c.Zone)
 	if err != nil {
-		zone = time.UTC // Validate lets no such zone through
+		zone = time.UTC // Validate rejects such a zone
 	}
 	today := dateOf(now.In(zone))
-	// Where clocks are set back over midnight, now may be on a day that begins again.
+	// If clocks are set back over midnight, now may be on a day that begins again.
 	last, next := c.bounds(today)
 	if again := start(last, zone); today.Equal(last) && again.After(now) {
 		return again.UTC()
@@ -102,8 +102,8 @@ func (c Calendar) End(now time.Time) time.Time {
 	return start(next, zone).UTC()
 }
 
-// bounds returns the last date, by today's, on which a window begins, and the next. Dates are
-// midnights in UTC.
+// bounds returns the first dates of today's window and of the next one. Dates are midnights
+// in UTC.
 func (c Calendar) bounds(today time.Time) (last, next time.Time) {
 	switch c.Period {
 	case Week:
@@ -119,8 +119,8 @@ func (c Calendar) bounds(today time.Time) (last, next time.Time) {
 	}
 }
 
-// inMonth returns the date on which a window begins in the month of today, or so many
-// months later.
+// inMonth returns the first date of the window that begins in the month of today, or later
+// months after that.
 func (c Calendar) inMonth(today time.Time, later int) time.Time {
 	first := time.Date(today.Year(), today.Month()+time.Month(later), 1, 0, 0, 0, 0, time.UTC)
 	last := first.AddDate(0, 1, -1).Day()
@@ -132,8 +132,8 @@ func dateOf(t time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// start returns the instant at which date begins in zone: midnight, or when clocks skip it,
-// or, if they are set back to the day before, the second midnight.
+// start returns the instant when date begins in zone: midnight. If clocks skip it, that is
+// when they do; if they are set back to the day before, it is the second midnight.
 func start(date time.Time, zone *time.Location) time.Time {
 	y, m, d := date.Date()
 	t := time.Date(y, m, d, 12, 0, 0, 0, zone)
@@ -155,10 +155,10 @@ func start(date time.Time, zone *time.Location) time.Time {
 	}
 }
 
-// locations has the zones that were loaded, by name: *time.Location.
+// locations contains the zones that were loaded, by name: *time.Location.
 var locations sync.Map
 
-// location returns the zone of that name. The zone of the host is none: hosts differ.
+// location returns the zone of that name. Local is an error: it differs between hosts.
 func location(name string) (*time.Location, error) {
 	if known, ok := locations.Load(name); ok {
 		return known.(*time.Location), nil
@@ -173,7 +173,7 @@ func location(name string) (*time.Location, error) {
 	return zone, err
 }
 
-// problemIn says what is wrong with c, which is not zero, in l.
+// problemIn describes an error of c, which is not zero, in l. It returns "" if c is valid.
 func (c Calendar) problemIn(l *Limit) string {
 	if l.Window != 0 || l.Aligned || !l.Algorithm.traits().aligned {
 		return fmt.Sprintf("calendar is %v, of a %v with a window of %v, aligned %t; only a fixed-window has one, in place of window and aligned", c, l.Algorithm, l.Window, l.Aligned)

@@ -1,12 +1,12 @@
 package quota
 
-// Charge asks for Cost units of everything that Policy allows to Key.
+// Charge asks for Cost units of each limit of Policy for Key.
 type Charge struct {
 	// Policy names the limits. Required.
 	Policy *Policy
 
 	// Key is the identity that is charged: opaque bytes of any length. Backends
-	// never show it, and hash what they cannot hold.
+	// never show it, and hash keys that they can't store.
 	Key string
 
 	// Cost is the number of units, 1 to MaxQuota. Zero means 1, so that a charge
@@ -14,13 +14,13 @@ type Charge struct {
 	// can never fit: it is refused, and the status' RetryAt is decision.Never.
 	Cost int64
 
-	// Partition is the key whose server holds the count, and part of what names the
-	// count. If empty, Key: the count is the key's, whatever else is charged with it.
+	// Partition is the key that selects the server of the count, and part of the count's
+	// name. If empty, Key: the count is the key's, whatever else is charged with it.
 	// See [Charge.Within].
 	Partition string
 
-	// Mode says what becomes of a Cost that does not fit, and of one that does. The zero
-	// value is Enforce. Charges to one count in one decision have the same.
+	// Mode says how to charge a Cost that fits, and a Cost that does not. The zero value
+	// is Enforce. All charges to one count in one decision have the same Mode.
 	Mode Mode
 }
 

@@ -27,7 +27,7 @@ type Limit struct {
 	Quota int64
 
 	// Window is the period: whole milliseconds, from 1 ms to MaxWindow; 0 with a Calendar.
-	// Of an InFlight it is the lease.
+	// For an InFlight, it is the lease.
 	Window time.Duration
 
 	// Algorithm is how units are counted. The zero value is FixedWindow.
@@ -41,13 +41,13 @@ type Limit struct {
 	// Burst is the capacity of a TokenBucket or LeakyBucket: the units that
 	// can be taken at once from a full bucket, or wait in an empty queue. With
 	// Quota 10 per second and Burst 30, a client that was silent for three
-	// seconds may send 30 requests at once. If zero, Quota; for a LeakyBucket
-	// with a MaxWait, what can wait no longer than that.
+	// seconds may send 30 requests at once. If zero, Quota or, for a LeakyBucket
+	// with a MaxWait, the units that can wait no longer than that.
 	Burst int64
 
 	// MaxWait bounds how long a LeakyBucket lets a charge wait for its start:
-	// what would wait longer is refused. Whole milliseconds. If zero, Burst
-	// alone bounds the queue.
+	// it refuses a charge that would wait longer. Whole milliseconds. If zero,
+	// Burst alone bounds the queue.
 	MaxWait time.Duration
 
 	// Calendar, if not zero, makes a FixedWindow's windows days, weeks or months, in
@@ -55,13 +55,13 @@ type Limit struct {
 	Calendar Calendar
 }
 
-// Length returns how long a window is: Window or, with a Calendar, the shortest that its
-// windows may be.
+// Length returns the length of a window: Window or, with a Calendar, the length of its
+// shortest window.
 func (l *Limit) Length() time.Duration {
 	return l.Window + l.Calendar.Period.Shortest()
 }
 
-// Units returns what a charge of cost takes of the limit: cost, or 1 at most of an InFlight.
+// Units returns the units that a charge of cost takes: cost, or at most 1 of an InFlight.
 func (l *Limit) Units(cost int64) int64 {
 	if l.Algorithm.Holds() {
 		return min(cost, 1)
@@ -69,7 +69,7 @@ func (l *Limit) Units(cost int64) int64 {
 	return cost
 }
 
-// Per returns what the quota is per, in words: "1h", or "month".
+// Per returns the period of the quota in words: "1h", or "month".
 func (l *Limit) Per() string {
 	if l.Calendar.IsZero() {
 		return FormatWindow(l.Window)
@@ -77,8 +77,8 @@ func (l *Limit) Per() string {
 	return l.Calendar.Period.String()
 }
 
-// Capacity returns the most units that can be taken at once: Quota, or what
-// Burst and MaxWait make of it for the two buckets.
+// Capacity returns the most units that can be taken at once: Quota or, for the
+// two buckets, the capacity that Burst and MaxWait set.
 func (l Limit) Capacity() int64 { return l.capacity() }
 
 func (l *Limit) capacity() int64 {
@@ -97,9 +97,9 @@ func (l *Limit) capacity() int64 {
 	return capacity
 }
 
-// Work returns what the limit asks of a server, at most, in each decision: 1 for a
-// FixedWindow, 2 for the other algorithms, and for a SlidingLog 1 more for each 125
-// units of its quota. One is some 10 µs of a Redis server. See MaxWork.
+// Work returns a server's work for the limit, at most, in each decision: 1 for a
+// FixedWindow, 2 for the other algorithms, and for a SlidingLog or an InFlight 1 more for
+// each 125 units of its quota. 1 is about 10 µs of a Redis server. See MaxWork.
 func (l Limit) Work() int {
 	a := l.Algorithm.traits()
 	if a.unitsPerWork == 0 {
@@ -124,7 +124,8 @@ func (l *Limit) period() fmt.Stringer {
 	return l.Calendar
 }
 
-// validate says what is wrong with l, in words that follow "limit 0: ".
+// validate describes an error of l, in words that follow "limit 0: ". It returns "" if l is
+// valid.
 func (l *Limit) validate() string {
 	a := l.Algorithm.traits()
 	switch {
@@ -146,7 +147,7 @@ func (l *Limit) validate() string {
 	return l.validateBucket(a)
 }
 
-// validateBucket says what is wrong with what only limits that drain may have.
+// validateBucket is validate for the fields that only limits that drain may set.
 func (l *Limit) validateBucket(a *traits) string {
 	switch {
 	case l.Burst != 0 && !a.drains:

@@ -14,8 +14,8 @@ const (
 	// out. A recorded charge does not wait for its start in a LeakyBucket.
 	Record
 
-	// Check refuses if Cost units do not fit, and charges nothing. The decision says that
-	// its cost is 0.
+	// Check refuses if Cost units do not fit, and charges nothing. The cost of the charge in
+	// the decision is 0.
 	Check
 
 	// AtMost charges as many of Cost units as fit all limits of its policy, and refuses if
@@ -42,8 +42,8 @@ func (m Mode) String() string {
 // Known reports whether m is one of the constants.
 func (m Mode) Known() bool { return int(m) < len(modeNames) }
 
-// Asks returns for how many units a charge of cost must find room: of a Record for none,
-// and of AtMost for one.
+// Asks returns how many units a charge of cost needs room for: 0 for Record, and at most 1
+// for AtMost.
 func (m Mode) Asks(cost int64) int64 {
 	switch m {
 	case Record:

@@ -15,15 +15,15 @@ import (
 // running, use another Policy of the same name. Counts are found by name, key,
 // algorithm and window, so they go on under the new one.
 //
-// Where a limit with a new window finds no record of its own, it continues from the
+// If a limit with a new window does not have a record yet, it continues from the
 // record of its algorithm whose window is nearest, and what that counts ends when it
 // was to end, or earlier: when the new window would have ended it. A charge is added
 // to the records of other windows too, as long as they live. While processes with the
 // old policy and the new one run side by side, they give about the looser of
 // both. docs/algorithms.md has the bound for each algorithm.
 type Policy struct {
-	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
-	// letters, digits, and . _ - / :
+	// Name is the resource in GitHub's headers: 1 to MaxNameBytes of letters,
+	// digits, and . _ - / :
 	Name string `json:"name,omitempty"`
 
 	// Limits are the limits, at least one, at most MaxLimits. No two may have
@@ -31,31 +31,31 @@ type Policy struct {
 	Limits []Limit `json:"limits"`
 
 	// Parent names a policy of the throttler's table that is charged, too, with the same
-	// cost: see package policies. If empty, none is.
+	// cost: see package policies. If empty, the policy has no parent.
 	Parent string `json:"parent,omitempty"`
 
 	// ParentKey is the key that the parent is charged for. If empty, the parent is charged
-	// for the keys alone whose override in the table has a ParentKey.
+	// only for keys with a ParentKey in their override in the table.
 	ParentKey string `json:"parent_key,omitempty"`
 
-	// Unit is what the quotas and costs count. The zero value is Requests.
+	// Unit is the unit of the quotas and costs. The zero value is Requests.
 	Unit Unit `json:"unit,omitempty"`
 
 	// Until is when a policy of the throttler's table ends, by the throttler's clock: from then
-	// on the table is as if it did not have it. If zero, it does not end. Of a policy that a program
-	// charges it says nothing.
+	// on the table acts as if it did not contain the policy. If zero, it does not end. It has no
+	// effect on a policy that is not in the table.
 	Until time.Time `json:"until,omitzero"`
 }
 
 // HoldsAt reports whether p has not ended at now, in ms since the epoch.
 func (p *Policy) HoldsAt(now int64) bool { return p.Until.IsZero() || now < p.Until.UnixMilli() }
 
-// Holds reports whether one of the limits does: see [Algorithm.Holds].
+// Holds reports whether one of the limits holds units: see [Algorithm.Holds].
 func (p *Policy) Holds() bool {
 	return slices.ContainsFunc(p.Limits, func(l Limit) bool { return l.Algorithm.Holds() })
 }
 
-// HoldsOnly reports whether all of the limits do.
+// HoldsOnly reports whether all limits hold units.
 func (p *Policy) HoldsOnly() bool {
 	return !slices.ContainsFunc(p.Limits, func(l Limit) bool { return !l.Algorithm.Holds() })
 }
@@ -64,8 +64,8 @@ func (p *Policy) HoldsOnly() bool {
 func (p *Policy) Charge(key string) Charge { return Charge{Policy: p, Key: key, Cost: 1} }
 
 // Validate returns nil, or an error that wraps [ErrInvalid] and names the
-// field. A throttler validates each policy that it meets; call Validate to learn
-// earlier.
+// field. A throttler validates each policy that it meets; call Validate to find
+// errors earlier.
 func (p *Policy) Validate() error {
 	if p == nil {
 		return invalid.Errorf("quota: policy is nil")
@@ -103,8 +103,8 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// isPlain reports whether p is one fixed window without mistakes, as most policies are. To
-// look for all that could be wrong takes a tenth of a take in memory.
+// isPlain reports whether p is a valid policy with one fixed window, as most policies are. A
+// full validation takes a tenth of the time of a take in memory.
 func (p *Policy) isPlain() bool {
 	if len(p.Limits) != 1 || p.Unit != Requests || p.Parent != "" || p.ParentKey != "" {
 		return false
@@ -114,8 +114,8 @@ func (p *Policy) isPlain() bool {
 		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
 }
 
-// parentProblem returns what is wrong with p's parent, without the key: the text may go to
-// a log.
+// parentProblem describes an error of p's parent, without the key: the text may go to a log.
+// It returns "" if the parent is valid.
 func (p *Policy) parentProblem() string {
 	switch {
 	case p.Parent == "" && p.ParentKey != "":
@@ -147,19 +147,19 @@ var nameBytes = func() (all [256]bool) {
 	return all
 }()
 
-// Warnings names the limits that can never refuse anything because another one
-// of the policy always refuses first. Such a policy works, but does not say
-// what its author meant. Call it where policies are loaded, and print.
+// Warnings names the limits that can never refuse anything because another limit
+// of the policy always refuses first. Such a policy works, but is hardly as its
+// author meant it. Call Warnings when policies are loaded, and print the result.
 //
 // Of two limits, the longer window must allow more units in all and fewer per
 // second: next to 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
-// refuses. A LeakyBucket is never warned about: it spaces what it does not
-// refuse.
+// refuses. Warnings never names a LeakyBucket: it spaces the charges that it
+// does not refuse.
 func (p *Policy) Warnings() []string {
 	var warnings []string
 	for i, long := range p.Limits {
 		for j, short := range p.Limits {
-			if long.Window <= short.Window || short.Window == 0 || long.Algorithm.Holds() || short.Algorithm.Holds() { // a calendar's windows are of several lengths
+			if long.Window <= short.Window || short.Window == 0 || long.Algorithm.Holds() || short.Algorithm.Holds() { // a calendar's windows have several lengths
 				continue
 			}
 			switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// MarshalText returns the algorithm's name. An error wraps [ErrInvalid]: a is no
-// algorithm.
+// MarshalText returns the algorithm's name, or an error that wraps [ErrInvalid] if a is not
+// an algorithm.
 func (a Algorithm) MarshalText() ([]byte, error) {
 	if a.traits().name == "" {
 		return nil, invalid.Errorf("quota: algorithm is %v; it must be one of %q", a, algorithmNames())
@@ -30,7 +30,7 @@ func (a *Algorithm) UnmarshalText(text []byte) error {
 
 const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
 
-// ParseLimit returns the limit that text says: a quota and a window, as in
+// ParseLimit returns the limit that text describes: a quota and a window, as in
 //
 //	10 per 1m
 //
@@ -44,7 +44,7 @@ const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as ne
 //
 //	5000 per month in Europe/Berlin from day 31
 //
-// An error wraps [ErrInvalid]: text has another form, or no policy may have this limit.
+// An error wraps [ErrInvalid]: text has another form, or the limit is not valid.
 func ParseLimit(text string) (Limit, error) {
 	var l Limit
 	words := strings.Fields(text)
@@ -83,8 +83,8 @@ func ParseLimit(text string) (Limit, error) {
 	return l, nil
 }
 
-// parseOption reads what may follow a limit's window from the front of words, and returns
-// its name and the others.
+// parseOption reads an option, which may follow a limit's window, from the front of words,
+// and returns its name and the remaining words.
 func (l *Limit) parseOption(words []string) (option string, rest []string, ok bool) {
 	option, rest = words[0], words[1:]
 	var err error
@@ -108,8 +108,8 @@ func (l *Limit) parseOption(words []string) (option string, rest []string, ok bo
 	return "an algorithm", rest, err == nil
 }
 
-// MarshalText returns the text that [ParseLimit] reads. An error wraps [ErrInvalid]: no
-// policy may have l.
+// MarshalText returns the text that [ParseLimit] reads, or an error that wraps [ErrInvalid]
+// if l is not valid.
 func (l Limit) MarshalText() ([]byte, error) {
 	if problem := l.validate(); problem != "" {
 		return nil, invalid.Errorf("quota: limit: %s", problem)
@@ -135,7 +135,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return text, nil
 }
 
-// parseCalendar reads a calendar from the front of words, and returns the others.
+// parseCalendar reads a calendar from the front of words, and returns the remaining words.
 func parseCalendar(words []string) (c Calendar, rest []string, ok bool) {
 	if c.Period, ok = parsePeriod(words[0]); !ok {
 		return c, words, false
@@ -152,8 +152,8 @@ func parseCalendar(words []string) (c Calendar, rest []string, ok bool) {
 	return c, words, ok
 }
 
-// MarshalText returns the text that [ParseLimit] reads after per. An error wraps
-// [ErrInvalid]: no limit may have c.
+// MarshalText returns the text that [ParseLimit] reads after per, or an error that wraps
+// [ErrInvalid] if c is not valid.
 func (c Calendar) MarshalText() ([]byte, error) {
 	if problem := c.problemIn(new(Limit)); problem != "" {
 		return nil, invalid.Errorf("quota: %s", problem)
@@ -161,7 +161,7 @@ func (c Calendar) MarshalText() ([]byte, error) {
 	return []byte(c.String()), nil
 }
 
-// UnmarshalText sets c to the calendar that text says, as in "month in Europe/Berlin".
+// UnmarshalText sets c to the calendar that text describes, as in "month in Europe/Berlin".
 func (c *Calendar) UnmarshalText(text []byte) error {
 	if words := strings.Fields(string(text)); len(words) > 0 {
 		if parsed, rest, ok := parseCalendar(words); ok && len(rest) == 0 {
@@ -175,7 +175,7 @@ func (c *Calendar) UnmarshalText(text []byte) error {
 	return invalid.Errorf("quota: calendar is %q; it must be day, week or month, and as needed in a time zone and from day 31, such as month in Europe/Berlin from day 31", text)
 }
 
-// UnmarshalText sets l to the limit that text says, as [ParseLimit] reads it.
+// UnmarshalText sets l to the limit that text describes, as [ParseLimit] reads it.
 func (l *Limit) UnmarshalText(text []byte) error {
 	parsed, err := ParseLimit(string(text))
 	if err == nil {

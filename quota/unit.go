@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// Unit is what a policy's quotas and costs count. It changes no count and no decision: the
-// headers of some dialects show it.
+// Unit is the unit of a policy's quotas and costs. It changes no count and no decision, but
+// the headers of some dialects show it.
 type Unit uint8
 
 // The units.
@@ -46,7 +46,7 @@ func (u *Unit) UnmarshalText(text []byte) error {
 	return invalid.Errorf("quota: unit is %q; it must be one of %q", text, unitNames)
 }
 
-// validate says what is wrong with u.
+// validate describes an error of u. It returns "" if u is valid.
 func (u Unit) validate() string {
 	if int(u) >= len(unitNames) {
 		return fmt.Sprintf("unit is %v; it must be one of %q", u, unitNames)
