@@ -122,8 +122,8 @@ func (m *Manual) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 }
 
 // BlockUntil returns when at least n functions wait to be called by AfterFunc.
-// A test calls it before it moves the clock, to be sure that what it tests is
-// waiting.
+// A test calls it before it moves the clock, to be sure that the code under test
+// is waiting.
 func (m *Manual) BlockUntil(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

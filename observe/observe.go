@@ -1,5 +1,5 @@
-// Package observe is the hook for metrics, traces and logs. An [Observer] receives what a
-// throttler and its backends do.
+// Package observe is the hook for metrics, traces and logs. An [Observer] receives the events
+// of a throttler and its backends.
 package observe
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Observer receives what a throttler.Throttler and its backends do, for metrics, traces
-// and logs. Give the same one to each of them, by its Options. Methods are called in
-// the goroutine that serves a request or a server, so they must not block, and must
-// be safe for concurrent use. No event has a key, but for a refused take's Decided.
+// Observer receives the events of a throttler.Throttler and its backends, for metrics,
+// traces and logs. Give the same one to each of them, by its Options. Methods are called
+// in the goroutine that serves a request or a server, so they must not block, and must be
+// safe for concurrent use. No event contains a key, except the Decided of a refused take.
 //
 // Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
@@ -26,20 +26,20 @@ type Observer interface {
 	// backend is in use, and whenever its breaker opens or closes.
 	Checked(e Checked)
 
-	// Moved follows each change of the backend that keeps a count, and each that
-	// failed.
+	// Moved follows each change of the backend that keeps a count, and each failure to
+	// change it.
 	Moved(e Moved)
 
-	// Failed follows each request without a decision, or with one that the shared counts had
-	// no part in, and each refund and settlement that was not made.
+	// Failed follows each request without a decision, or with a decision made without the
+	// shared counts, and each refund and settlement that was not made.
 	Failed(e Failed)
 
 	// Warned follows the first request that shows a likely mistake of configuration, and
-	// what keeps a newer version of policies from being in force.
+	// errors that keep a newer version of policies from being in force.
 	Warned(e Warned)
 }
 
-// Op is what a Throttler was asked for.
+// Op is an operation of a Throttler.
 type Op uint8
 
 // A Refund is an OpSettle.
@@ -52,14 +52,14 @@ const (
 	OpPause
 )
 
-// Ops is how many Ops there are.
+// Ops is the number of Ops.
 const Ops = int(OpPause) + 1
 
 var opNames = [Ops]string{"take", "peek", "settle", "wait", "reset", "pause"}
 
 func (o Op) String() string { return opNames[o] }
 
-// Outcome is what became of a decision.
+// Outcome is the outcome of a decision.
 type Outcome uint8
 
 const (
@@ -80,7 +80,7 @@ const (
 	OutcomeOverloaded
 )
 
-// Outcomes is how many Outcomes there are.
+// Outcomes is the number of Outcomes.
 const Outcomes = int(OutcomeOverloaded) + 1
 
 var outcomeNames = [Outcomes]string{"allowed", "refused", "invalid", "canceled", "unavailable", "overloaded"}
@@ -92,25 +92,25 @@ type Decided struct {
 	Op      Op
 	Outcome Outcome
 
-	// Policy is the name of the policy whose limit binds (see decision.Decision.Binding)
-	// and Limit the index of that limit in it. If the decision failed or has no counts, Policy
-	// is the first charge's and Limit -1, as of a reset and a pause; if it is about no
-	// charges, "" and -1.
+	// Policy is the name of the policy with the limit that binds (see
+	// decision.Decision.Binding), and Limit the limit's index in it. If the decision failed or
+	// has no counts, or for a reset or a pause, Policy is the first charge's and Limit -1. If
+	// there are no charges, Policy is "".
 	Policy string
 	Limit  int
 
 	// Degraded is the decision's: it was made without the shared counts.
 	Degraded bool
 
-	// Key is the key that is refused, and RetryAt when its charge would fit: of the limit
-	// that binds, if the outcome of a take is OutcomeRefused; else "" and zero. A key may be
-	// a person's address or name: keep it out of logs and metrics.
+	// Key is the key of the limit that binds, and RetryAt when the charges would fit, if the
+	// outcome of a take is OutcomeRefused; otherwise they are zero. A key may be a person's
+	// address or name: keep it out of logs and metrics.
 	Key     string
 	RetryAt time.Time
 
 	Start    time.Time
 	Duration time.Duration
-	Err      error // nil unless the decision failed; may have addresses in it
+	Err      error // nil unless the decision failed; may contain addresses
 }
 
 // Sent is one round trip of a backend to a server.
@@ -118,18 +118,18 @@ type Sent struct {
 	Backend   string // the package: "redisbackend"
 	Shard     string
 	Replica   bool // it went to a replica
-	Decisions int  // that shared it
+	Decisions int  // number of decisions that shared it
 	Start     time.Time
 	Duration  time.Duration
-	Err       error // may have addresses in it
+	Err       error // may contain addresses
 }
 
-// Checked is what a backend knows of one server of a shard.
+// Checked is one server of a shard, as a backend knows it.
 type Checked struct {
 	Backend string // the package: "redisbackend"
 	Shard   string
 	Server  string // "primary", "replica 0"; in a cluster, the node's address
-	Replica bool   // of another server; Cut and Lag are about replicas alone
+	Replica bool   // the server is a replica; Cut and Lag are about replicas alone
 
 	// Open reports that the server's breaker is open: it does not answer, and is
 	// sent no decisions.
@@ -151,17 +151,17 @@ type Checked struct {
 	// some process. 0 if SkewKnown is never true.
 	MaxSkew time.Duration
 
-	Err error // why the server does not answer; may have addresses in it
+	Err error // why the server does not answer; may contain addresses
 }
 
 // Moved is one change of the backend that keeps a count, or a failure to change it.
 type Moved struct {
 	From, To string // the backends' names
 	Lost     bool   // From has been down for too long: the count begins again
-	Err      error  // why it stays at From; may have addresses in it
+	Err      error  // why it stays at From; may contain addresses
 }
 
-// Result is what a failure meant to a client.
+// Result is the result of a failure for a client.
 type Result uint8
 
 const (
@@ -184,19 +184,19 @@ const (
 	// ResultLocal is the result of a request that this process decided about by its share of
 	// the quotas, because the backend failed.
 	ResultLocal
-	// ResultNotCharged is the result of requests that were allowed so and are not charged to
-	// the backend, or only perhaps.
+	// ResultNotCharged is the result of requests that this process allowed so, if they are not
+	// charged to the backend, or may not be.
 	ResultNotCharged
 )
 
-// Results is how many Results there are.
+// Results is the number of Results.
 const Results = int(ResultNotCharged) + 1
 
 var resultNames = [Results]string{"served_without_limit", "served_in_dry_run", "answered_503", "answered_500", "not_refunded", "not_settled", "counted_together", "decided_locally", "not_charged"}
 
 func (r Result) String() string { return resultNames[r] }
 
-// CauseInvalid is the Cause of a Failed whose policy or cost is invalid.
+// CauseInvalid is the Cause of a Failed about an invalid policy or cost.
 const CauseInvalid = "invalid argument"
 
 // Failed is one failure, as package middleware or a backend saw it.
@@ -204,8 +204,8 @@ type Failed struct {
 	Backend string // the package: "redisbackend"; "" if no backend failed
 	Shard   string // of Backend; "" if it has none
 
-	// Cause is a class of errors, as "connection refused": there are few, and none has
-	// addresses in it.
+	// Cause is a class of errors, such as "connection refused". There are few classes, and
+	// they contain no addresses.
 	Cause string
 
 	// Detail says more, without addresses and keys; "" if Cause says it all.
@@ -218,8 +218,8 @@ type Failed struct {
 // Warned is a likely mistake of configuration.
 type Warned struct {
 	Text   string // what happens
-	Policy string // to requests under which; "" if it does not matter
-	Hint   string // how to mend it
+	Policy string // the requests' policy; "" if it does not matter
+	Hint   string // how to fix it
 }
 
 // Nothing is an Observer that ignores all events.
@@ -243,8 +243,8 @@ func (Nothing) Failed(Failed) {}
 // Warned does nothing.
 func (Nothing) Warned(Warned) {}
 
-// All returns an Observer that passes each event to all of them, in order. Those
-// that are nil are left out.
+// All returns an Observer that passes each event to all of them, in order. It leaves
+// out nil Observers.
 func All(all ...Observer) Observer {
 	return observers(slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil }))
 }
