@@ -1,5 +1,5 @@
 // Package breaker guards calls to one server. While the server does not answer, calls
-// fail at once, and one probe at a time asks, in the background, whether it is back.
+// fail at once, and one probe at a time checks, in the background, whether it is up again.
 package breaker
 
 import (
@@ -15,18 +15,18 @@ import (
 // ErrOpen is the error of a call that was not made, because the breaker is open.
 var ErrOpen = fmt.Errorf("circuit breaker is open: the server did not answer, and %w", driver.ErrNotSent)
 
-// When a breaker opens. Both rules are about shares and times: a count of failures
-// would, at enough calls a second, open it for any small share of errors.
+// A breaker opens by two rules about shares and times: a count of failures would, at
+// enough calls a second, open it for any small share of errors.
 const (
-	window    = time.Second            // of the calls that count
-	step      = 100 * time.Millisecond // in which the window moves
-	minCalls  = 20                     // in the window, of which half failed; or
-	hangCalls = 3                      // failed in a row,
-	hangTime  = 100 * time.Millisecond // and none succeeded for as long
+	window    = time.Second            // of calls that count
+	step      = 100 * time.Millisecond // by which the window moves
+	minCalls  = 20                     // in the window, if half of them failed; or
+	hangCalls = 3                      // calls that failed in a row,
+	hangTime  = 100 * time.Millisecond // with no success for as long
 )
 
-// Probes. A server that hangs answers the probe that it has when it goes on, so the
-// timeout delays nothing but probes whose packets were lost.
+// A server that hangs answers a pending probe when it continues, so the timeout delays
+// only probes with lost packets.
 //
 // A breaker that opens soon after it closed was closed too early, so the first probe
 // waits, each time for twice as long as the last.
@@ -46,7 +46,7 @@ type Breaker struct {
 	counts  atomic.Pointer[counts]  // since the breaker last closed
 	opened  atomic.Pointer[opening] // nil while it is closed
 	success atomic.Int64            // when a call last succeeded, since started
-	row     atomic.Int64            // calls that failed since, however rare they are
+	row     atomic.Int64            // calls that failed since then, however rare
 	reset   atomic.Int64            // when the breaker last closed, since started
 
 	started time.Time
@@ -55,7 +55,7 @@ type Breaker struct {
 
 	mu     sync.Mutex
 	closed bool          // by Close
-	wait   time.Duration // of the last opening, for its first probe
+	wait   time.Duration // before the first probe of the last opening
 	probes sync.WaitGroup
 }
 
@@ -77,8 +77,8 @@ func New(probe func(context.Context) error, onChange func(open bool, cause error
 	return b
 }
 
-// Close ends the probes, and waits for the one that is being made. From then on the
-// breaker is closed, and does not open. Calling Close again does nothing.
+// Close ends the probes, and waits for a probe in progress. From then on the breaker is
+// closed, and does not open. Calling Close again does nothing.
 func (b *Breaker) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -88,7 +88,7 @@ func (b *Breaker) Close() {
 	b.opened.Store(nil)
 }
 
-// Open reports whether to make no call.
+// Open reports whether the breaker is open, so that no call should be made.
 func (b *Breaker) Open() bool { return b.opened.Load() != nil }
 
 // Since returns when the breaker opened, and false if it is closed.
@@ -107,9 +107,9 @@ func (b *Breaker) Cause() error {
 	return nil
 }
 
-// Record records the outcome of a call, nil for a success, and when it began. What says
-// nothing about the server, such as a canceled call, is not to be recorded. A call that
-// failed and began before the breaker closed says nothing: the probe knows better.
+// Record records when a call began and its outcome, nil for a success. The caller must not
+// record calls that say nothing about the server, such as canceled ones. Record ignores a
+// failed call that began before the breaker closed: the probe that closed it is newer.
 func (b *Breaker) Record(began time.Time, err error) {
 	now := time.Since(b.started)
 	switch {
@@ -131,8 +131,8 @@ func (b *Breaker) Record(began time.Time, err error) {
 	}
 }
 
-// Trip opens the breaker for err, of a call that began then, which leaves no doubt that
-// the server was down.
+// Trip opens the breaker because of a call that began then, and failed with err. err must
+// leave no doubt that the server was down.
 func (b *Breaker) Trip(began time.Time, err error) {
 	if !b.isStale(began) {
 		b.trip(b.counts.Load(), err)
@@ -144,7 +144,7 @@ func (b *Breaker) isStale(began time.Time) bool {
 	return int64(began.Sub(b.started)) < b.reset.Load()
 }
 
-// trip opens the breaker because of what c has counted.
+// trip opens the breaker with the cause err, unless it has closed since it counted in c.
 func (b *Breaker) trip(c *counts, err error) {
 	b.mu.Lock()
 	if b.closed || b.Open() || c != b.counts.Load() {
@@ -166,7 +166,7 @@ func (b *Breaker) trip(c *counts, err error) {
 	go b.probeUntilClosed(wait)
 }
 
-// failing reports whether to open, after a call that failed.
+// failing reports whether to open the breaker after a failed call.
 func (b *Breaker) failing(c *counts, now time.Duration) bool {
 	if calls, failed := c.sum(now); calls >= minCalls && 2*failed >= calls {
 		return true
@@ -213,12 +213,12 @@ func (b *Breaker) changed(open bool, cause error) {
 	}
 }
 
-// ErrSlow is the error of a probe whose server answers, but later than calls need.
+// ErrSlow is the error of a probe that the server answers, but later than calls need.
 var ErrSlow = fmt.Errorf("the server answers too late: %w", context.DeadlineExceeded)
 
-// Quick makes a probe's call, and again if it took longer than within, because it had to
-// connect or the server hung until then. It returns the call's error, or ErrSlow if both
-// took longer.
+// Quick makes a probe's call, and repeats it if it took longer than within: it may have had
+// to connect, or the server hung until then. Quick returns the call's error, or ErrSlow if
+// both calls took longer.
 func Quick(within time.Duration, call func() error) error {
 	for range 2 {
 		began := time.Now()

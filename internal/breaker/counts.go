@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// counts counts the calls of the last window, step by step. The zero value has none.
+// counts counts the calls of the last window, step by step. The zero value is empty.
 type counts struct {
 	mu    sync.Mutex
 	steps [window / step]struct {
-		n             int64 // which step it is, from the first on
+		n             int64 // number of the step, from the first on
 		calls, failed int
 	}
 }
@@ -19,7 +19,7 @@ func (c *counts) add(now time.Duration, err error) {
 	n := int64(now / step)
 	c.mu.Lock()
 	s := &c.steps[n%int64(len(c.steps))]
-	if s.n < n { // it has a step that the window has left
+	if s.n < n { // s is a step that the window has left
 		s.n, s.calls, s.failed = n, 0, 0
 	}
 	s.calls++
@@ -29,7 +29,7 @@ func (c *counts) add(now time.Duration, err error) {
 	c.mu.Unlock()
 }
 
-// sum returns how many calls there were in the window that ends now, and how many failed.
+// sum returns the number of calls in the window that ends now, and how many of them failed.
 func (c *counts) sum(now time.Duration) (calls, failed int) {
 	n := int64(now / step)
 	c.mu.Lock()

@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// Answers is what is known of a server: when it was last asked what it answered, and
-// when it was last found silent. It is safe for concurrent use.
+// Answers records when the last request that a server answered was sent, and when the
+// server was last found silent. It is safe for concurrent use.
 type Answers struct {
 	started            time.Time
 	answered, silenced atomic.Int64 // ns since started
 }
 
-// NewAnswers returns Answers of a server that was not asked.
+// NewAnswers returns Answers for a server that was not asked yet.
 func NewAnswers() *Answers { return &Answers{started: time.Now()} }
 
-// Answered notes that the server has answered what it was asked then.
+// Answered records that the server has answered a request sent at asked.
 func (a *Answers) Answered(asked time.Time) {
-	if at := int64(asked.Sub(a.started)); at > a.answered.Load() { // or nearly, which is enough
+	if at := int64(asked.Sub(a.started)); at > a.answered.Load() { // a race loses little
 		a.answered.Store(at)
 	}
 }
 
-// Silent notes that the server has not answered, until now, what it was asked.
+// Silent records that the server has not answered a request until now.
 func (a *Answers) Silent() { a.silenced.Store(int64(time.Since(a.started))) }
 
-// AnsweredSince reports whether the server has answered what it was asked after then.
+// AnsweredSince reports whether the server has answered a request sent at or after then.
 func (a *Answers) AnsweredSince(then time.Time) bool {
 	return a.answered.Load() >= int64(then.Sub(a.started))
 }
 
-// SilentSince reports whether the server was found silent after then, and has answered
-// nothing that it was asked after then.
+// SilentSince reports whether the server was found silent at or after then, and has
+// answered no request sent at or after then.
 func (a *Answers) SilentSince(then time.Time) bool {
 	return a.silenced.Load() >= int64(then.Sub(a.started)) && !a.AnsweredSince(then)
 }

@@ -1,5 +1,5 @@
-// Package busy distinguishes the delays of this process from a server's. A process that
-// is short of CPU finds that a deadline has passed when the reply has long been there.
+// Package busy distinguishes the delays of this process from a server's. A process that is
+// short of CPU may find that a deadline has passed, although the reply arrived long before.
 package busy
 
 import (
@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// LeastTime is what a server has for each reply, however late this process asked.
+	// LeastTime is the least time of a server for each reply, however late this process asked.
 	LeastTime = 50 * time.Millisecond
 
-	soon     = LeastTime / 5    // a deadline that is nearer was meant for an earlier time
-	late     = soon / 2         // a process that looks so much after a deadline is short of CPU
-	lookTime = time.Millisecond // in which a read sees what has come
+	soon     = LeastTime / 5    // a nearer deadline was meant for an earlier time
+	late     = soon / 2         // a process that looks later after a deadline is short of CPU
+	lookTime = time.Millisecond // enough for a read to return data that has arrived
 	looks    = 2                // after a deadline: the process may be stopped in one
-	maxLooks = 64               // of a server that sends byte by byte, or a process that is always late
+	maxLooks = 64               // if a server sends byte by byte, or the process is always late
 )
 
-// Silence is the error of a read that timed out, although this process looked when the
-// server had had its time: nothing had come.
+// Silence is the error of a read that timed out, although this process looked after the
+// server had had its time: nothing had arrived.
 type Silence struct{ Err error }
 
 func (s *Silence) Error() string { return s.Err.Error() }
@@ -29,11 +29,11 @@ func (s *Silence) Error() string { return s.Err.Error() }
 // Unwrap returns the timeout.
 func (s *Silence) Unwrap() error { return s.Err }
 
-// Conn returns conn, whose deadlines are the server's alone. Go fails a read after its
-// deadline without a look at the connection: a read of the returned one looks, and
-// returns what has come. It looks again, and gives the server more time, while the process
-// is late. A deadline that is set when it has passed, or nearly has, is moved to leastTime
-// from then.
+// Conn returns conn with deadlines that are the server's alone. Go fails a read after its
+// deadline without a look at the connection. A read of the returned connection looks, and
+// returns data that has arrived. It looks again, and gives the server more time, while this
+// process is late. A deadline that is set when it has passed, or nearly has, is moved to
+// leastTime from then.
 func Conn(conn net.Conn, leastTime time.Duration) net.Conn {
 	return &patientConn{Conn: conn, leastTime: min(leastTime, LeastTime)}
 }
@@ -42,7 +42,7 @@ type patientConn struct {
 	net.Conn
 	leastTime time.Duration
 	due       time.Time // when a read ends
-	looked    int       // since a deadline was set
+	looked    int       // number of looks since a deadline was set
 }
 
 func (c *patientConn) Read(p []byte) (int, error) {

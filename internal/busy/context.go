@@ -9,23 +9,23 @@ import (
 
 const (
 	steps   = 5                // of a Context's time
-	maxMore = 2 * time.Second  // that a Context may last because the process was late
-	leastOf = time.Millisecond // of a step
+	maxMore = 2 * time.Second  // by which a Context may last longer because the process was late
+	leastOf = time.Millisecond // for a step
 )
 
-// Context is a context whose time runs only while goroutines of this process do not
-// wait for a processor, and with nothing else: it ends at its deadline, or as much later
-// as this process was late, but for some seconds. Its time is counted in steps. A step
-// in which a timer, or a goroutine that yields, came late by half of it does not count.
+// Context is a context that ends with its time alone, which runs only while goroutines of
+// this process do not wait for a processor: it ends at its deadline, or as much later as
+// this process was late, up to some seconds. Its time is counted in steps. A step does not
+// count if a timer, or a goroutine that yields, was late by half of it.
 //
-// One that was stopped may be started again.
+// A Context that was stopped may be started again.
 type Context struct {
 	context.Context // for its values
 	end             time.Time
 	done            chan struct{}
 	timer           *time.Timer
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	step, left time.Duration
 	due        time.Time // when the step ends
 	stopped    bool
@@ -38,13 +38,13 @@ func NewContext() *Context {
 	return c
 }
 
-// Start starts c, which has the values of that context. An end that has passed, or nearly
-// has, is moved to LeastTime from now: what begins late has sent nothing yet.
+// Start starts c with values, a context. An end that has passed, or nearly has, is moved to
+// LeastTime from now: a call that begins late has sent nothing yet.
 func (c *Context) Start(values context.Context, end time.Time) {
 	c.StartWithin(values, Fair(end, LeastTime))
 }
 
-// StartWithin starts c as Start does, but with no more time than there is until end.
+// StartWithin starts c as Start does, but with no more time than is left until end.
 func (c *Context) StartWithin(values context.Context, end time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *Context) arm(now time.Time) {
 
 // tick ends a step.
 func (c *Context) tick() {
-	runtime.Gosched() // behind all that waits
+	runtime.Gosched() // behind all waiting goroutines
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -79,7 +79,7 @@ func (c *Context) tick() {
 	c.arm(now)
 }
 
-// Stop ends the time of c. It reports whether c may be started again: it has not ended, and
+// Stop stops the time of c. It reports whether c may be started again: c has not ended, and
 // now never will.
 func (c *Context) Stop() bool {
 	c.mu.Lock()
@@ -92,8 +92,8 @@ func (c *Context) Stop() bool {
 	return true
 }
 
-// Late reports whether a process that notices now what was to end then is late, so that
-// it is not known whether anybody else was.
+// Late reports whether this process, which has just noticed that end has passed, is late, so
+// that it can't know whether a server was.
 func Late(end time.Time) bool { return time.Since(end) > LeastTime/2 }
 
 // Deadline implements context.Context.

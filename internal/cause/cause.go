@@ -1,4 +1,4 @@
-// Package cause makes an observe.Failed of an error, without addresses.
+// Package cause turns an error into an observe.Failed, without addresses.
 package cause
 
 import (
@@ -26,14 +26,14 @@ func Event(err error, charges []quota.Charge, result observe.Result) observe.Fai
 	if len(charges) > 0 && charges[0].Policy != nil {
 		e.Policy = charges[0].Policy.Name
 	}
-	if e.Cause == observe.CauseInvalid { // no address is in it
+	if e.Cause == observe.CauseInvalid { // the text contains no address
 		e.Detail = err.Error()
 	}
 	return e
 }
 
-// Of returns the class of err, never a text that has addresses in it: the log has a line
-// for each.
+// Of returns the class of err, never a text that contains addresses: the log has a line for
+// each class.
 func Of(err error) string {
 	var dns *net.DNSError
 	var timeout interface{ Timeout() bool }

@@ -1,4 +1,4 @@
-// Package every does something again and again.
+// Package every calls a function periodically.
 package every
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Do calls f again and again, with that time between, until ctx is done.
+// Do calls f after each wait until ctx is done.
 func Do(ctx context.Context, wait time.Duration, f func()) {
 	tick := time.NewTicker(wait)
 	defer tick.Stop()

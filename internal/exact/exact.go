@@ -1,4 +1,4 @@
-// Package exact computes what the products of counts and times need more than 64 bits for.
+// Package exact computes with products of counts and times, which need more than 64 bits.
 package exact
 
 import "math/bits"
@@ -6,8 +6,8 @@ import "math/bits"
 // most is the largest count, quota.MaxQuota.
 const most = 1 << 53
 
-// MulDiv returns a*b/c rounded down, and the rest. A quotient above 2^53 is returned as that,
-// with no rest. a and b are not negative, c is positive.
+// MulDiv returns a*b/c rounded down, and the rest. For a quotient above 2^53, it returns 2^53
+// and 0. a and b are not negative, c is positive.
 func MulDiv(a, b, c int64) (quotient, rest int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -20,7 +20,7 @@ func MulDiv(a, b, c int64) (quotient, rest int64) {
 	return int64(q), int64(r)
 }
 
-// Exceeds reports whether a*b is above c*d. None is negative.
+// Exceeds reports whether a*b is above c*d. The arguments are not negative.
 func Exceeds(a, b, c, d int64) bool {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	otherHi, otherLo := bits.Mul64(uint64(c), uint64(d))

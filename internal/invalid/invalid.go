@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// Err is quota.ErrInvalid, which has the documentation.
+// Err is quota.ErrInvalid: see there.
 var Err = errors.New("invalid argument")
 
-// Errorf returns an error that wraps Err and reads as format and args say.
+// Errorf returns an error that wraps Err, with the text of fmt.Sprintf.
 func Errorf(format string, args ...any) error { return &argumentError{fmt.Sprintf(format, args...)} }
 
 type argumentError struct{ text string }

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Name names a count, by two hashes of it. They are seeded, so that no client can choose
-// two keys that meet, and so long that none meet by chance.
+// Name names a count by two hashes. They are seeded, so that no client can choose two keys
+// that collide, and long enough that keys don't collide by chance.
 type Name [2]uint64
 
 // Hasher makes names. The names of two Hashers have nothing in common.
@@ -28,7 +28,7 @@ func (h *Hasher) Of(c *quota.Charge) Name {
 	return n
 }
 
-// OfKey returns the name of the count of key under policy, whose partition is the key.
+// OfKey returns the name of the count of key under policy, in the key's own partition.
 func (h *Hasher) OfKey(policy, key string) (n Name) {
 	p := maphash.String(h[0], policy) // policies are few, and not the clients' choice
 	for i, seed := range h {
@@ -37,8 +37,8 @@ func (h *Hasher) OfKey(policy, key string) (n Name) {
 	return n
 }
 
-// Half returns the first half of the name of c's count. It is for tables in which names
-// may meet, because they compare keys.
+// Half returns half of a name of c's count. It is for tables that compare keys, and so allow
+// names to collide.
 func (h *Hasher) Half(c *quota.Charge) uint64 {
 	n := Mix(maphash.String(h[0], c.Key), maphash.String(h[0], c.Policy.Name))
 	if c.Partition != c.Key {
@@ -52,17 +52,17 @@ func (h *Hasher) OfPartition(partition string) Name {
 	return Name{maphash.String(h[0], partition), maphash.String(h[1], partition)}
 }
 
-// Numbered returns the name of a count of policy that has no key, but two numbers.
+// Numbered returns the name of a count of policy that has two numbers instead of a key.
 func (h *Hasher) Numbered(policy string, a, b uint64) Name {
 	return h.OfPartition(policy).And(Name{a, a}).And(Name{b, b})
 }
 
-// And returns the name of what n and o name together, in that order.
+// And returns a name for the pair of n and o, in that order.
 func (n Name) And(o Name) Name { return Name{Mix(n[0], o[0]), Mix(n[1], o[1])} }
 
-// Partition returns the first half of the name of a partition: by it, all counts of a
-// partition are in one stripe.
+// Partition returns the first half of the name of a partition. It selects one stripe for all
+// counts of a partition.
 func (h *Hasher) Partition(partition string) uint64 { return maphash.String(h[0], partition) }
 
-// Mix returns a hash of two, in their order.
+// Mix returns a hash of a and b, in that order.
 func Mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Own returns copies of charges that keep no memory of their caller's alive: its keys may
-// be parts of long strings.
+// Own returns copies of charges that keep no memory of the caller alive: a key may be part
+// of a long string.
 func Own(charges []quota.Charge) []quota.Charge {
 	own := slices.Clone(charges)
 	for i := range own {

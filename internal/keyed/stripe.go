@@ -1,11 +1,11 @@
-// Package keyed has what tables of keys have in common: names of the same length for keys
-// of any length, stripes of bounded size, a rule for what makes room, and a sweep. The
-// locks are the tables' own.
+// Package keyed contains the common parts of tables of keys: names of the same length for
+// keys of any length, stripes of bounded size that make room by a rank, and a sweep. Each
+// table has its own locks.
 package keyed
 
 import "math"
 
-// Stripes is how many stripes a table has.
+// Stripes is the number of stripes of a table.
 const Stripes = 64
 
 // AtOnce is how many values a Sweep looks at while its caller holds a lock.
@@ -13,12 +13,12 @@ const AtOnce = 64
 
 // How a victim is found.
 const (
-	looks = 16 // values among which one is chosen
-	few   = 64 // values that are all looked at
+	looks = 16 // values to choose from
+	few   = 64 // values, if there are no more, that are all looked at
 	tries = 4  // victims for one value that is heavier than others
 )
 
-// Entry is what a Stripe knows of a value, which embeds it.
+// Entry is a Stripe's record of a value. The value embeds it.
 type Entry struct {
 	name   Name
 	place  int32 // in all, from 1 on; 0 if it is not in a Stripe
@@ -27,7 +27,7 @@ type Entry struct {
 
 func (e *Entry) entry() *Entry { return e }
 
-// Name returns the name under which the value was added.
+// Name returns the name that the value was added under.
 func (e *Entry) Name() Name { return e.name }
 
 // Removed reports whether the value is in no Stripe.
@@ -42,7 +42,7 @@ type Value interface {
 // Stripe is a part of a table of values by name, which one lock of the table guards. The
 // zero value, with its Most set, is empty.
 type Stripe[V Value] struct {
-	Most int // that the weights of its values add up to
+	Most int // bound of the sum of its values' weights
 
 	byName map[Name]V
 	all    []V // in no order
@@ -56,8 +56,8 @@ func (s *Stripe[V]) Get(n Name) V { return s.byName[n] }
 // All returns the values, until the next Add or Remove.
 func (s *Stripe[V]) All() []V { return s.all }
 
-// Add adds v, a new value, under a name that no other has. A value without weight needs no
-// room, and makes none.
+// Add adds v, a new value, under a name that no other value has. A value of weight 0 needs no
+// room, and never makes room.
 func (s *Stripe[V]) Add(n Name, weight int, v V) {
 	if s.byName == nil {
 		s.byName = make(map[Name]V)
@@ -80,12 +80,12 @@ func (s *Stripe[V]) Remove(v V) {
 	e.place = 0
 }
 
-// Keep is the rank of a value that makes no room.
+// Keep is the rank of a value that never makes room.
 var Keep = math.Inf(1)
 
-// MakeRoom reports whether there is room for a value of that weight. If there is none, it
-// calls remove with the value of the lowest rank of a few, which removes it; several times
-// if need be, and not with one whose rank is Keep.
+// MakeRoom makes room for a value of that weight, and reports whether there is room. It calls
+// remove, which removes a value, with the value of the lowest rank among a few. If necessary,
+// it does so several times, but never with a value of rank Keep.
 func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) bool {
 	for range tries {
 		if s.weight+weight <= s.Most {
@@ -115,8 +115,8 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 	return s.weight+weight <= s.Most
 }
 
-// place returns the place of the next value to look at, of n. Successive ones are far apart,
-// because values that came together may all have much to lose. Of few, they are all.
+// place returns the index of the next of n values to look at. Successive indexes are far apart,
+// because values added together may all have a high rank. If n is few or less, they cover all.
 func (s *Stripe[V]) place(n int) int {
 	s.next++
 	if n <= few {
@@ -126,9 +126,9 @@ func (s *Stripe[V]) place(n int) int {
 	return int(uint64(s.next*golden) * uint64(n) >> 32)
 }
 
-// Sweep removes what has ended of the AtOnce values before place end, and returns
-// the place before which to go on, or 0. It goes down from math.MaxInt: by then, what takes
-// the place of a value that is removed, also between two calls, has been looked at.
+// Sweep removes the values that have ended among the AtOnce values before index end, and
+// returns the next end, or 0 if there is no value left. The first end is math.MaxInt. Sweep
+// goes down, so it has seen each value that replaces a removed one, also between two calls.
 func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {
 	end = min(end, len(s.all))
 	begin := max(end-AtOnce, 0)

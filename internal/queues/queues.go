@@ -1,5 +1,5 @@
 // Package queues lets values wait for the one goroutine that serves their key, so that it
-// takes all that wait at once.
+// takes all waiting values at once.
 package queues
 
 import (
@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Queues are queues by key. The zero value has none. It is safe for concurrent use.
+// Queues are queues by key. The zero value is empty. It is safe for concurrent use.
 type Queues[T comparable] struct {
 	mu    sync.Mutex
-	byKey map[string][]T // of each key that is served, also if nothing waits
+	byKey map[string][]T // contains each key that is served, even if no value waits
 }
 
 // Add adds v to the queue of key. It reports whether no goroutine serves key: the caller
-// then begins one, which calls Next until that returns nothing.
+// then starts one, which calls Next until Next returns nothing.
 func (q *Queues[T]) Add(key string, v T) (serve bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -26,7 +26,8 @@ func (q *Queues[T]) Add(key string, v T) (serve bool) {
 	return !served
 }
 
-// Next returns a copy of what waits for key. If nothing does, key is no longer served.
+// Next returns a copy of the values that wait for key. If no value does, key is no longer
+// served.
 func (q *Queues[T]) Next(key string) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -36,7 +37,7 @@ func (q *Queues[T]) Next(key string) []T {
 	return slices.Clone(q.byKey[key])
 }
 
-// Take takes all that waits for key, which is served.
+// Take takes all values that wait for key, which is served.
 func (q *Queues[T]) Take(key string) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,7 +46,7 @@ func (q *Queues[T]) Take(key string) []T {
 	return all
 }
 
-// TakeAll takes all that waits.
+// TakeAll takes all values that wait.
 func (q *Queues[T]) TakeAll() (all []T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,7 +68,7 @@ func (q *Queues[T]) Remove(key string, v T) bool {
 	return i >= 0
 }
 
-// Len returns how many values wait for key, and whether it is served.
+// Len returns the number of values that wait for key, and whether it is served.
 func (q *Queues[T]) Len(key string) (n int, served bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -31,8 +31,8 @@ func New(seed uint64, names []string) *Ring {
 	return r
 }
 
-// Check returns an error if names cannot be a Ring's members: none, an empty one, or
-// two that are the same. In its text they are list[i].Name, an argument of the package pkg.
+// Check returns an error if names can't be a Ring's members: there is no name, an empty
+// name, or the same name twice. The text calls them list[i].Name, an argument of package pkg.
 func Check(pkg, list string, names []string) error {
 	if len(names) == 0 {
 		return invalid.Errorf("%s: %s is empty; it must have at least one", pkg, list)

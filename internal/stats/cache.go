@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Cache keeps a V for each K. Those that exist are found without a lock and without an
+// Cache keeps a V for each K. It finds an existing V without a lock and without an
 // allocation.
 type Cache[K comparable, V any] struct {
 	Create func(K) V
-	Max    int // how many there may be besides Others
-	Others K   // for all that come later
+	Max    int // number of Ks besides Others
+	Others K   // replaces all later Ks
 
 	all atomic.Pointer[map[K]V]
-	mu  sync.Mutex // to change it
+	mu  sync.Mutex // held to change all
 }
 
 // Of returns the V of k, or of Others if there are too many.
@@ -48,7 +48,7 @@ func (c *Cache[K, V]) add(k K) V {
 	return all[k]
 }
 
-// All returns those that there are. The map is not to be changed.
+// All returns the existing Vs. The caller must not change the map.
 func (c *Cache[K, V]) All() map[K]V {
 	if all := c.all.Load(); all != nil {
 		return *all
@@ -56,7 +56,7 @@ func (c *Cache[K, V]) All() map[K]V {
 	return nil
 }
 
-// Drop forgets the V of k, which may still be in use, if is reports that it is that one.
+// Drop forgets the V of k, which may still be in use, if is reports true for it.
 func (c *Cache[K, V]) Drop(k K, is func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

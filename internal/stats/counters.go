@@ -11,7 +11,7 @@ import (
 // Metric is a metric that counts events.
 type Metric uint8
 
-// The metrics. Prometheus has them as weir_decisions_total, OpenTelemetry as weir.decisions.
+// The metrics. Prometheus calls one weir_decisions_total, OpenTelemetry weir.decisions.
 const (
 	Decisions Metric = iota
 	Refusals
@@ -20,7 +20,7 @@ const (
 	Failures
 )
 
-// Metrics says what each Metric is called, what it counts, and what its series have as labels.
+// Metrics has the name, the unit, a description and the labels of each Metric.
 var Metrics = [...]struct {
 	Name, Unit, Help string
 	Labels           []string
@@ -49,24 +49,24 @@ type (
 	failureKey   struct{ backend, shard, cause, result string }
 )
 
-// policy has the series of one policy.
+// policy contains the series of one policy.
 type policy struct {
 	name     string
-	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes]Counter] // nil before the first
+	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes]Counter] // nil before the first decision
 	refusals [quota.MaxLimits]atomic.Pointer[Counter]
 	degraded Counter
 }
 
-// Init readies c, for so many policies, pairs of backends and kinds of failure. Those that
-// come later share the label Others. create begins a series, at zero: its labels are texts, but
-// for the index of a limit, which is an int.
+// Init prepares c for at most that many policies, pairs of backends and kinds of failure.
+// Later ones share the label Others. create creates a series, at zero. Its labels are strings,
+// except for the index of a limit, which is an int.
 func (c *Counters) Init(most int, create func(m Metric, labels ...any) Counter) {
 	c.create = create
 	c.policies.Max, c.policies.Others, c.policies.Create = most, Others, func(name string) *policy {
 		return &policy{name: Label(name), degraded: create(Degraded, Label(name))}
 	}
 	c.moves.Max, c.moves.Others, c.moves.Create = most, moveKey{Others, Others}, func(k moveKey) *moveCounters {
-		all := new(moveCounters) // of all outcomes at once, so that a loss is a rise
+		all := new(moveCounters) // all outcomes at once, so that the first loss is a rise
 		for i, outcome := range moveOutcomes {
 			all[i] = create(Moves, Label(k.from), Label(k.to), outcome)
 		}
@@ -77,7 +77,7 @@ func (c *Counters) Init(most int, create func(m Metric, labels ...any) Counter) 
 	}
 }
 
-// Decided counts e, and returns its policy's label. It is not known if it is of a newer
+// Decided counts e, and returns its policy's label. known is false if e is from a newer
 // throttler.
 func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string, known bool) {
 	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
@@ -104,8 +104,8 @@ func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string
 	return p.name, true
 }
 
-// outcomes begins the series of all outcomes, so that their rates are right from the first
-// on. If two goroutines do, they get the same series.
+// outcomes creates the series of all outcomes, so that their rates are right from the first
+// decision on. If two goroutines do, they get the same series.
 func (c *Counters) outcomes(p *policy, op observe.Op) *[observe.Outcomes]Counter {
 	all := new([observe.Outcomes]Counter)
 	for i := range all {
@@ -115,8 +115,7 @@ func (c *Counters) outcomes(p *policy, op observe.Op) *[observe.Outcomes]Counter
 	return all
 }
 
-// moveOutcomes are the labels of what became of moves. The second is of counts that begin
-// again.
+// moveOutcomes are the labels of the outcomes of moves. A lost count begins again.
 var moveOutcomes = [...]string{"moved", "lost", "failed"}
 
 // Moved counts a move.
@@ -133,7 +132,7 @@ func (c *Counters) Moved(e observe.Moved) {
 
 // Failed counts a failure.
 func (c *Counters) Failed(e observe.Failed) {
-	if int(e.Result) < observe.Results { // else of a newer throttler
+	if int(e.Result) < observe.Results { // otherwise e is from a newer throttler
 		c.failures.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc(context.Background())
 	}
 }

@@ -2,7 +2,7 @@ package stats
 
 import "sync"
 
-// Counts guards S, a struct of numbers. The zero value has the zero S.
+// Counts guards S, a struct of numbers. The zero value contains the zero S.
 type Counts[S any] struct {
 	mu  sync.Mutex
 	now S

@@ -2,11 +2,11 @@ package stats
 
 import "strings"
 
-// Others is the label of what has no series.
+// Others is the label of all values that have no series.
 const Others = "(others)"
 
-// Label returns s as the value of a label or an attribute: it must be UTF-8, which the name
-// of a policy that is refused as invalid need not be.
+// Label returns s as the value of a label or an attribute, shortened and in valid UTF-8: s may
+// be the name of a policy that is refused as invalid.
 func Label(s string) string {
 	const longest = 200
 	if len(s) > longest {

@@ -7,32 +7,32 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// forgotten is when a server is dropped: its shard's others were checked for so long
-// and it was not. So goes a node that left a cluster; the servers of a process that is
-// idle, and checks none, keep what was last known.
+// forgotten is how long a server is kept while other servers of its shard are checked
+// and it is not, such as a node that left a cluster. A process that is idle checks no
+// server, and keeps all.
 const forgotten = 10 * time.Minute
 
-// Servers is what is known of each server.
+// Servers contains the last known state of each server.
 type Servers struct {
-	Max int              // those that come later are left out
+	Max int              // later servers are left out
 	Now func() time.Time // if nil, time.Now
 
 	mu  sync.Mutex // events are about one a second and server
 	all map[ServerName]*Server
 }
 
-// ServerName names a server: in Servers, by Labels.
+// ServerName names a server. In Servers, each field is a Label.
 type ServerName struct{ Backend, Shard, Server string }
 
-// Server is what the last Checked of a server said.
+// Server is the state of a server after its last Checked.
 type Server struct {
-	observe.Checked           // Skew is the last that was known
+	observe.Checked           // with the last known Skew
 	Openings        int64     // how often its breaker opened
-	Opened          time.Time // since when it is open; zero if it is not
-	At              time.Time // of the last Checked
+	Opened          time.Time // when its breaker opened; zero if it is closed
+	At              time.Time // time of the last Checked
 }
 
-// Checked notes what is known of a server.
+// Checked updates the state of a server.
 func (s *Servers) Checked(e observe.Checked) {
 	name := ServerName{Label(e.Backend), Label(e.Shard), Label(e.Server)}
 	s.mu.Lock()

@@ -1,5 +1,5 @@
-// Package stats has what observers share: series by names and their labels, what is known of
-// servers, and the numbers of what a backend's Stats returns: Counts keeps them.
+// Package stats contains the common parts of observers: series by names and labels, the state
+// of servers, and the numbers in a backend's Stats, which Counts guards.
 package stats
 
 import (
@@ -10,17 +10,17 @@ import (
 
 // Number is one number.
 type Number struct {
-	Field string // of the struct
-	Name  string // in JSON
+	Field string // name of the struct's field
+	Name  string // name in JSON
 	Gauge bool   // it may fall: a bool, or a field with the tag `metric:"gauge"`
-	Named bool   // it is one of a map
-	Key   string // in that map
+	Named bool   // it is a value of a map
+	Key   string // its key in that map
 	Value int64  // 1 for true
 }
 
-// Of returns the numbers of s, a struct: of its fields that are integers or bools, and
-// of the maps of these by strings. Others are left out. A map that is empty has one
-// Number, without a Key, if empty.
+// Of returns the numbers in s, a struct: its fields that are integers or bools, or maps of
+// these by strings, and have a name in JSON. It leaves out other fields. If empty is true,
+// an empty map has one Number, without a Key.
 func Of(s any, empty bool) []Number {
 	var all []Number
 	v := reflect.ValueOf(s)
