@@ -22,7 +22,7 @@ type taken struct {
 	d    driver.Decision // as the backend returned it
 }
 
-// takeParts takes the parts of r. If the decision is allowed, all is for a settlement.
+// takeParts takes the parts of r. If the decision is allowed, all contains the parts to settle.
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
 	whole = unread(r)
 	parts, open := r.Parts(), false
@@ -36,7 +36,7 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 			lost := t.giveBack(ctx, all, &whole)
 			if errors.Is(err, ErrUnavailable) && t.look(ctx, parts[i+1:], &whole) {
 				whole.Degraded = true
-				return whole, nil, nil // after an error, a key that is used up might be served
+				return whole, nil, nil // an error might serve a key that is used up
 			}
 			if lost != nil && !driver.MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
@@ -83,8 +83,8 @@ func (t *Throttler) isKnown(ctx context.Context, parts []driver.Part, whole *dri
 	return true
 }
 
-// queues returns 1 if p has queues, or 0: parts with queues come last. A queue keeps the first
-// place of a charge after its start, so such a charge can't be refunded in full.
+// queues returns 1 if p has queues, otherwise 0: parts with queues come last. A queue keeps the
+// first place of a charge after its start, so such a charge can't be refunded in full.
 func queues(p *driver.Part) int {
 	for _, c := range p.Request.Charges() {
 		if slices.ContainsFunc(c.Policy.Limits, func(l quota.Limit) bool { return l.Algorithm.Queues() }) {
@@ -195,8 +195,8 @@ func copyCosts(whole *driver.Decision, all []taken) {
 }
 
 // settleParts calls settle for each of all, with its share of s.Costs. If one fails, the
-// others are still settled. driver.MayHaveCharged is false of the error only if nothing was
-// sent to any partition.
+// others are still settled. driver.MayHaveCharged reports true for the error if any partition
+// is settled, or may be.
 func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
 	r, costs := s.Charged.Request, s.Costs
 	r.Now = s.Now
@@ -220,7 +220,7 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 		one.part.CopyTo(&whole, &d)
 		whole.Allowed = whole.Allowed && d.Allowed
 	}
-	if begun && failed != nil && !driver.MayHaveCharged(failed) { // it is about one partition alone
+	if begun && failed != nil && !driver.MayHaveCharged(failed) { // that is true only of the partitions that failed
 		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
 	}
 	if failed != nil {

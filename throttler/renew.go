@@ -36,7 +36,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 }
 
 // renewParts renews the units of all. If one partition doesn't hold its unit any more, the
-// units of the others are given up.
+// units of the others are released.
 func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
 	settle := func(one *taken, s driver.Settlement) (driver.Decision, error) {
 		after, err := t.backend.Settle(ctx, s)

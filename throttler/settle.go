@@ -93,8 +93,8 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	return after, nil
 }
 
-// outlive returns ctx or, if it is done, a context that lasts for settleTime: the request is
-// over, but its charge is not.
+// outlive returns ctx or, if its caller has ended it, a context that lasts for settleTime: the
+// request is over, but its charge is not.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	if driver.Ended(ctx) == nil {
 		return ctx, func() {}

@@ -59,7 +59,7 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 }
 
 // decide sets d, whatever it contains, to the take or the peek of charges. It does not read
-// d: a value passed to a backend moves to the heap, and d's receipt would with it.
+// d: a value passed to a backend moves to the heap, and d's receipt would too.
 func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
 		*d, err = t.observed(ctx, op, charges)

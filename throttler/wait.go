@@ -94,8 +94,8 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 // as often after a Degraded refusal, because the outage may be over.
 const lookAgain = time.Second
 
-// untilNext waits until c should ask: the time in the last answer or, if other limits come
-// into force before, at once.
+// untilNext waits until c should ask: at the time from the last answer or, once other limits
+// are in force, at once.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
 	for {
 		at, woken := t.lines.next(c)

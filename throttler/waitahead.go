@@ -164,8 +164,8 @@ func (a *answer) look(d *driver.Decision) {
 	}
 }
 
-// drained returns when l, a limit that drains, has the units used and that many more. If more is
-// 0, because Used includes the charge, that is when the charge starts, and drained sets StartAt.
+// drained returns when l, a limit that drains, has room for more units besides those used. If
+// more is 0, because Used includes the charge, the charge starts then, and drained sets StartAt.
 func drained(l *quota.Limit, result *driver.Result, more int64) (at int64) {
 	switch {
 	case l.Algorithm.Queues():

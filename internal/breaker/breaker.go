@@ -144,7 +144,8 @@ func (b *Breaker) isStale(began time.Time) bool {
 	return int64(began.Sub(b.started)) < b.reset.Load()
 }
 
-// trip opens the breaker with the cause err, unless it has closed since it counted in c.
+// trip opens the breaker with the cause err, unless it is open, or has closed since it
+// counted in c.
 func (b *Breaker) trip(c *counts, err error) {
 	b.mu.Lock()
 	if b.closed || b.Open() || c != b.counts.Load() {

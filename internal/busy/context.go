@@ -79,8 +79,8 @@ func (c *Context) tick() {
 	c.arm(now)
 }
 
-// Stop stops the time of c. It reports whether c may be started again: c has not ended, and
-// now never will.
+// Stop stops the time of c. It reports whether c may be started again: then c has not ended,
+// and never will.
 func (c *Context) Stop() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Do calls f after each wait until ctx is done.
+// Do calls f at intervals of wait until ctx is done.
 func Do(ctx context.Context, wait time.Duration, f func()) {
 	tick := time.NewTicker(wait)
 	defer tick.Stop()

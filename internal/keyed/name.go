@@ -37,8 +37,8 @@ func (h *Hasher) OfKey(policy, key string) (n Name) {
 	return n
 }
 
-// Half returns half of a name of c's count. It is for tables that compare keys, and so allow
-// names to collide.
+// Half returns the first half of the name of c's count. It is for tables that compare keys, and
+// so allow names to collide.
 func (h *Hasher) Half(c *quota.Charge) uint64 {
 	n := Mix(maphash.String(h[0], c.Key), maphash.String(h[0], c.Policy.Name))
 	if c.Partition != c.Key {

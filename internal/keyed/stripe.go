@@ -14,7 +14,7 @@ const AtOnce = 64
 // How a victim is found.
 const (
 	looks = 16 // values to choose from
-	few   = 64 // values, if there are no more, that are all looked at
+	few   = 64 // values that are all looked at, if there are no more
 	tries = 4  // victims for one value that is heavier than others
 )
 
@@ -127,8 +127,8 @@ func (s *Stripe[V]) place(n int) int {
 }
 
 // Sweep removes the values that have ended among the AtOnce values before index end, and
-// returns the next end, or 0 if there is no value left. The first end is math.MaxInt. Sweep
-// goes down, so it has seen each value that replaces a removed one, also between two calls.
+// returns the next end, or 0 when it has seen all. The first end is math.MaxInt. Sweep goes
+// down, so it has seen each value that replaces a removed one, also between two calls.
 func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {
 	end = min(end, len(s.all))
 	begin := max(end-AtOnce, 0)

@@ -11,7 +11,7 @@ import (
 // Metric is a metric that counts events.
 type Metric uint8
 
-// The metrics. Prometheus calls one weir_decisions_total, OpenTelemetry weir.decisions.
+// The metrics. Prometheus calls the first weir_decisions_total, OpenTelemetry weir.decisions.
 const (
 	Decisions Metric = iota
 	Refusals
