@@ -37,7 +37,8 @@ import "context"
 //     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
 //
 // Requests reach a backend validated, with every Cost and Partition filled in, and about
-// one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must return when ctx is done.
+// one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must
+// return when ctx is done.
 type Backend interface {
 	// Take decides whether all limits have room for the units that the charges' modes ask for
 	// and, if so, charges as the modes say: see [quota.Mode] and [Decision.Grant]. The costs of
