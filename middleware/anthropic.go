@@ -8,11 +8,11 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// Anthropic is the headers of Anthropic's API: anthropic-ratelimit-requests-limit,
-// -remaining and -reset, an RFC 3339 time in whole seconds, rounded up. They are about the
-// limit that binds among policies whose unit is requests. Headers of input-tokens and
-// output-tokens are about policies with that unit, and of tokens about all policies
-// whose unit is tokens of some kind. If there is no such policy, there are no such headers.
+// Anthropic is the dialect of Anthropic's API: anthropic-ratelimit-requests-limit, -remaining
+// and -reset, an RFC 3339 time in whole seconds, rounded up. They report the limit that binds
+// among policies with the unit requests. The headers of input-tokens and output-tokens report
+// policies with that unit, and the headers of tokens all policies with a unit of tokens.
+// Without such a policy, the headers are left out.
 type Anthropic struct{}
 
 var anthropic = table{
@@ -30,7 +30,7 @@ func anthropicRow(name string, units ...quota.Unit) row {
 // Names returns the twelve names.
 func (Anthropic) Names() []string { return anthropic.names() }
 
-// Write writes the headers of the units that there are.
+// Write writes the headers of the units that have a limit in r.
 func (Anthropic) Write(h http.Header, r *Report) {
 	anthropic.write(h, r, func(s *decision.Status) string {
 		return time.Unix(epochSeconds(s.Reset().UnixMilli()), 0).UTC().Format(time.RFC3339)

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A Classifier determines which charges a request makes. [Limit], [All],
-// [IPv6Chain], [ClassifierFunc] and [InHandler] return one. [New] and [Status] validate the
-// policies that it knows; the zero value knows none, and is an error there.
+// A Classifier determines the charges of a request. [Limit], [All], [IPv6Chain],
+// [ClassifierFunc] and [InHandler] return one. [New] and [Status] validate the policies that
+// it knows. The zero value is an error there.
 type Classifier struct {
 	rules []rule
 	err   error // why it cannot be used
@@ -24,7 +24,7 @@ type rule struct {
 	flags    flags
 
 	addresses []addressSource // that charges may use
-	within    *Key            // what its charges are within, nil if they are within nothing
+	within    *Key            // the key that its charges are within, or nil
 }
 
 // flags say how charges of a rule are treated when the response is known.
@@ -33,7 +33,7 @@ type flags uint8
 const (
 	noRefund     flags = 1 << iota // RefundIf does not apply
 	costReported                   // the handler reports the real cost
-	inHandler                      // the handler may charge what the rule does not
+	inHandler                      // the handler charges, by Take
 )
 
 // Limit charges each request one unit of p, to the key that key returns.
@@ -45,11 +45,11 @@ func Limit(p *throttler.Policy, key Key) Classifier {
 	}}}}
 }
 
-// ClassifierFunc returns a Classifier for charges that [Limit] and [All] cannot
-// express: costs that depend on the request, or policies from a database. A
-// request for which charges returns none is not limited. Declare policies that
-// charges always uses, so that New validates them; others are validated with
-// each request, which gets a 500 if one is not valid. It panics if charges is nil.
+// ClassifierFunc returns a Classifier for charges that [Limit] and [All] cannot express: costs
+// that depend on the request, or policies from a database. A request is not limited if charges
+// returns no charges. Declare policies that charges always uses, so that New validates them;
+// others are validated with each request, and an invalid one is a 500. ClassifierFunc panics
+// if charges is nil.
 func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies ...*throttler.Policy) Classifier {
 	if charges == nil {
 		panic("middleware: ClassifierFunc: the function is nil")
@@ -59,19 +59,19 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	}}}}
 }
 
-// InHandler charges nothing itself, and makes [Take] work in handlers behind it that charge
-// everything themselves.
+// InHandler returns a Classifier without charges. It makes [Take] work in handlers that make
+// all charges themselves.
 func InHandler() Classifier {
 	return Classifier{rules: []rule{{flags: inHandler, append: func(all []throttler.Charge, _ *http.Request) []throttler.Charge { return all }}}}
 }
 
-// All joins the charges of classifiers: one decision takes all of them or none. Each
-// charge counts for its own key. Those that are [Classifier.Within] one key are decided in
-// one atomic step; others as throttler.Throttler.Take says.
+// All joins the charges of classifiers: one decision takes all of them or none. Each charge
+// counts for its own key. Charges [Classifier.Within] one key are decided in one atomic step;
+// for others, see throttler.Throttler.Take.
 //
-// For a limit on all callers together use two middlewares rather, as the package comment
-// shows: clients would see the common policy's name. The outer one's charge is refunded
-// if the inner one refuses.
+// For a limit on all callers together, use two middlewares instead, as in the package comment:
+// otherwise clients would see the common policy's name. The outer one's charge is refunded if
+// the inner one refuses.
 func All(classifiers ...Classifier) Classifier {
 	var all Classifier
 	for _, c := range classifiers {
@@ -83,14 +83,14 @@ func All(classifiers ...Classifier) Classifier {
 	return all
 }
 
-// Within returns c with its charges counted within the key that outer returns: the users of
-// an organization, the routes of a user.
+// Within returns c with its charges counted within the key that outer returns, such as the
+// users of an organization or the routes of a user.
 //
 //	All(Limit(orgs, org), Limit(users, user).Within(org))
 //
 // The count of a user within one organization is not the user's count in another. Charges
-// within one key are on one server, decided in one atomic step. Requests for which outer
-// has no key share one, as under [Limit].
+// within one key are on one server, decided in one atomic step. Requests without an outer key
+// share one, as under [Limit].
 func (c Classifier) Within(outer Key) Classifier {
 	if c.err == nil {
 		c.err = outer.validate()
@@ -104,9 +104,9 @@ func (c Classifier) Within(outer Key) Classifier {
 	return c
 }
 
-// NoRefund returns c with its charges exempt from [Options.RefundIf]: they are
-// refunded only if the handler did not run. It makes a limit that counts every
-// request, such as GitHub's secondary limit, next to one for which 304s are free:
+// NoRefund returns c with its charges exempt from [Options.RefundIf]: they are refunded only
+// if the handler did not run. Use it for a limit that counts every request, such as GitHub's
+// secondary limit, next to a limit with free 304s:
 //
 //	All(Limit(core, caller), Limit(secondary, caller).NoRefund())
 func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }
@@ -116,7 +116,7 @@ func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }
 func (c Classifier) CostReported() Classifier { return c.flagged(costReported) }
 
 // Marked reports whether charges of c are marked [Classifier.NoRefund] or
-// [Classifier.CostReported]. What reads Charges without [New] does not know which.
+// [Classifier.CostReported]. The result of Charges does not contain the marks.
 func (c Classifier) Marked() bool { return c.has(noRefund | costReported) }
 
 func (c Classifier) flagged(f flags) Classifier {
@@ -158,7 +158,7 @@ func (c Classifier) all(f flags) bool {
 	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f == 0 })
 }
 
-// least returns how many charges each request makes at least.
+// least returns the least number of charges that a request makes.
 func (c Classifier) least() int {
 	n := 0
 	for _, r := range c.rules {
@@ -169,12 +169,12 @@ func (c Classifier) least() int {
 	return n
 }
 
-// dynamic reports whether charges may be others than c knows.
+// dynamic reports whether c may make charges under policies that it does not know.
 func (c Classifier) dynamic() bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.dynamic })
 }
 
-// validate reports what of c is known to be wrong.
+// validate returns an error if c is known to be invalid.
 func (c Classifier) validate() error {
 	if c.err != nil {
 		return c.err

@@ -16,10 +16,10 @@ import (
 // IPOptions configures [ClientIP] and [IPv6Chain]. Nil and the zero value select
 // the defaults.
 type IPOptions struct {
-	// TrustedProxies are the addresses of the proxies whose X-Forwarded-For is
-	// believed. If empty, none is. A prefix that covers much of the internet is
-	// an error, because it lets clients choose their address: IPv4 prefixes have
-	// at least 8 bits, IPv6 prefixes at least 7, the length of fc00::/7.
+	// TrustedProxies are the addresses of the proxies that are trusted to set X-Forwarded-For.
+	// If empty, the header is ignored. A prefix that covers much of the internet is an error,
+	// because it lets clients choose their address: IPv4 prefixes must have at least 8 bits,
+	// IPv6 prefixes at least 7, the length of fc00::/7.
 	TrustedProxies []netip.Prefix
 
 	// IPv6Prefix is the length of the prefix that counts as one IPv6 client, 1
@@ -28,8 +28,8 @@ type IPOptions struct {
 	IPv6Prefix int
 }
 
-// How much of X-Forwarded-For is read: so many entries, of so many bytes each with their
-// spaces and comma. Each request pays for it before any limit.
+// Bounds of X-Forwarded-For: the number of entries that are read, and the bytes of each with
+// its spaces and comma. The header is read before any limit.
 const (
 	maxForwarded      = 32
 	maxForwardedEntry = 256
@@ -41,25 +41,24 @@ const (
 	minIPv6Bits = 7
 )
 
-// ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv6
-// address that embeds an IPv4 address is the IPv4 address: one in IPv6 form, or of
-// NAT64 (64:ff9b::/96), 6to4 (2002::/16) or Teredo (2001::/32). Addresses of NAT64's
-// local prefix, 64:ff9b:1::/48, count one by one: where they have the IPv4 address is the
-// network's choice.
+// ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv6 address that
+// embeds an IPv4 address counts as that: an IPv4-mapped address, or one of NAT64
+// (64:ff9b::/96), 6to4 (2002::/16) or Teredo (2001::/32). Addresses of NAT64's local prefix,
+// 64:ff9b:1::/48, count one by one, because each network chooses where they contain the IPv4
+// address.
 //
-// The address is the one that a ClientIPFrom… middleware of chi has found, if
-// one ran in front. Else it is the connection's; or, if that belongs to a
-// trusted proxy, the rightmost address of X-Forwarded-For that does not. Where
-// that header ends, or has an entry that is not an address, the last trusted
-// proxy counts as the client: what lies further left may be made up. No more than 32
-// entries are read. Entries may carry a port.
+// If a ClientIPFrom… middleware of chi ran in front, and found an address, that is used.
+// Otherwise the address is the connection's or, if that belongs to a trusted proxy, the
+// rightmost address of X-Forwarded-For that does not. If the header ends before, or contains
+// an invalid entry, the last trusted proxy counts as the client: entries further left may be
+// forged. At most 32 entries are read. Entries may have a port.
 //
-// A loopback or private address that sends X-Forwarded-For or Forwarded, and is not
-// among TrustedProxies, is likely a proxy whose clients all share its count: that is
-// logged once.
+// A loopback or private address that sends X-Forwarded-For or Forwarded, and is not among
+// TrustedProxies, is likely a proxy, and all of its clients share one count. The middleware
+// warns about that once.
 //
-// A request without any address, as through a Unix socket, has no key. Bad
-// options are an error in [New], which wraps throttler.ErrInvalid.
+// A request without an address, as through a Unix socket, has no key. Invalid options are an
+// error in [New], which wraps throttler.ErrInvalid.
 func ClientIP(options *IPOptions) Key {
 	from, err := addressFrom(options)
 	if err != nil {
@@ -71,12 +70,12 @@ func ClientIP(options *IPOptions) Key {
 	}}
 }
 
-// IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once,
-// each under a separate policy, all or nothing: a client with a whole /48 is
-// stopped there, and one customer of a provider is not stopped by another's
-// traffic. Quotas should rise from p64 to p48. An IPv4 client, and what [ClientIP]
-// counts as one, is charged under p64 alone. Addresses are found as [ClientIP] finds them; requests without one
-// share a count under p64.
+// IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once, each under a
+// separate policy, all or nothing: a client with a whole /48 is stopped there, and one
+// customer of a provider is not stopped by another's traffic. Quotas should rise from p64 to
+// p48. An IPv4 client, and an address that [ClientIP] counts by itself, is charged under p64
+// alone. IPv6Chain finds addresses as [ClientIP] does; requests without an address share a
+// count under p64.
 func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	from, err := addressFrom(options)
 	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
@@ -101,7 +100,7 @@ func ipKey(addr netip.Addr, ipv6Prefix int) string {
 	return string(netip.PrefixFrom(addr, ipv6Prefix).Masked().AppendTo(key))
 }
 
-// Prefixes whose addresses embed IPv4 addresses.
+// Prefixes of addresses that embed IPv4 addresses.
 var (
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052
 	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
@@ -109,11 +108,10 @@ var (
 	teredo     = netip.MustParsePrefix("2001::/32")      // RFC 4380
 )
 
-// embedded returns the client's IPv4 address that addr embeds, or addr. A /64
-// would be too much or too little: NAT64 has all of IPv4 in one, Teredo all clients of a
-// server, and with 6to4 an IPv4 address has 65,536. A client cannot choose what is
-// embedded, because answers go there. It is for keys alone: whether a proxy is trusted
-// goes by the address itself.
+// embedded returns the client's IPv4 address that addr embeds, or addr. A /64 would be the
+// wrong unit: one contains all of IPv4 in NAT64 and all clients of a server in Teredo, and in
+// 6to4 an IPv4 address has 65,536. A client can't choose the embedded address, because answers
+// go there. embedded is for keys alone: proxies are trusted by the address itself.
 func embedded(addr netip.Addr) netip.Addr {
 	if addr.Is4() || !addr.IsValid() {
 		return addr
@@ -130,7 +128,7 @@ func embedded(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// isOneClient reports whether addr, and no prefix of it, is a client.
+// isOneClient reports whether addr counts by itself and not by a prefix.
 func isOneClient(addr netip.Addr) bool { return addr.Is4() || nat64Local.Contains(addr) }
 
 // addressSource finds clients' addresses.
@@ -170,7 +168,7 @@ func minBits(p netip.Prefix) int {
 	return minIPv6Bits
 }
 
-// key returns the key of addr, or "" if that is not valid.
+// key returns the key of addr, or "" if addr is invalid.
 func (s addressSource) key(addr netip.Addr) string {
 	if addr = embedded(addr); addr.IsValid() {
 		return ipKey(addr, s.ipv6Prefix)
@@ -214,8 +212,8 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 	return addr
 }
 
-// missesProxy reports whether r seems to come from a proxy that is not declared. A
-// client can make the header up, but not have a private address of ours.
+// missesProxy reports whether r seems to come from a proxy that is not declared. A client can
+// forge the header, but not a private address of ours.
 func (s addressSource) missesProxy(r *http.Request) bool {
 	if len(r.Header["X-Forwarded-For"]) == 0 && len(r.Header["Forwarded"]) == 0 || chimiddleware.GetClientIPAddr(r.Context()).IsValid() {
 		return false

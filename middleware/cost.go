@@ -13,23 +13,20 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// SetCost reports the real cost of r, for handlers that know it only when the
-// work is done: rows read, bytes sent. It goes to the charges marked
-// [Classifier.CostReported] of the innermost middleware that has any, and of each
-// dry run. A charge that was too high is refunded in part; one that was too low is
-// raised, beyond the quota if need be.
+// SetCost reports the real cost of r, for handlers that know it only when the work is done:
+// rows read, bytes sent. It applies to the charges marked [Classifier.CostReported] of the
+// innermost middleware with such charges, and of each dry run. A charge that was too high is
+// refunded in part; a charge that was too low is raised, even beyond the quota.
 //
-// A charge is settled once. If there is a report when the response begins, it is
-// settled then, and the response's headers show the cost; of several reports until
-// then, the last one counts. Else it is settled when the handler returns, to the last
-// report until then, and the headers show the first charge. A report that comes too
-// late changes nothing, and is an error.
+// A charge is settled once. If there is a report when the response begins, the charge is
+// settled then, to the last report, and the response's headers show the cost. Otherwise it is
+// settled when the handler returns, to the last report until then, and the headers show the
+// first charge. A later report changes nothing, and is an error.
 //
-// The error wraps [throttler.ErrInvalid] and says why the call does nothing: no
-// middleware asked for the cost, the cost is negative or above
-// quota.MaxQuota, or the charge is settled, also because it was refunded. It is nil
-// if a middleware asked but has made no charge, because its backend does not
-// answer or its dry run would have refused.
+// The error wraps [throttler.ErrInvalid] and says why the call does nothing: no middleware
+// asked for the cost, the cost is negative or above quota.MaxQuota, or the charge has been
+// settled or refunded. It is nil if a middleware asked but has made no charge, because its
+// backend does not answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
 	return reportOf(r, cost, func(inner *entry) (err error) {
 		asked, enforced := false, false
@@ -48,12 +45,13 @@ func SetCost(r *http.Request, cost int64) error {
 	})
 }
 
-// SetCostOf is SetCost for the charges under the policy of that name, marked or
-// not, in the last [Take] of the handler, or the innermost middleware, that has any.
+// SetCostOf is SetCost for the charges under the named policy, marked or not, in the handler's
+// last [Take] with such charges or, without one, in the innermost middleware with such
+// charges.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
 	charges := func(e *entry) bool {
 		return slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
-			return c.Policy != nil && c.Policy.Name == policy // a dry run serves what is not valid
+			return c.Policy != nil && c.Policy.Name == policy // may be nil: a dry run serves invalid charges
 		})
 	}
 	return reportOf(r, cost, func(inner *entry) error {
@@ -69,8 +67,7 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	})
 }
 
-// reportOf has do report cost to the charges of r, by the innermost entry, under the ledger's
-// lock.
+// reportOf checks cost, and calls do with r's innermost entry, under the ledger's lock.
 func reportOf(r *http.Request, cost int64, do func(inner *entry) error) error {
 	e := entryOf(r)
 	switch {
@@ -84,8 +81,8 @@ func reportOf(r *http.Request, cost int64, do func(inner *entry) error) error {
 	return do(e)
 }
 
-// report is a cost that the handler has reported, of one policy or, if that is
-// "", of all charges marked CostReported.
+// report is a cost that the handler has reported for one policy or, if policy is "", for all
+// charges marked CostReported.
 type report struct {
 	policy string
 	cost   int64
@@ -116,25 +113,24 @@ func (e *entry) note(policy string, cost int64) error {
 	return nil
 }
 
-// settlement says what an entry is settled to.
+// settlement selects the costs that an entry is settled to.
 type settlement uint8
 
 const (
-	asCharged     settlement = iota // what was charged, without what is in flight
-	beforeHandler                   // the handler does not run: nothing
-	afterHandler                    // the handler ran and the response is free: what is marked NoRefund
-	asReported                      // what the handler reported
+	asCharged     settlement = iota // to the charges; units in flight are released
+	beforeHandler                   // to nothing: the handler does not run
+	afterHandler                    // to the charges marked NoRefund: the handler ran and the response is free
+	asReported                      // to the reported costs
 )
 
-// costs returns what each of e.d.Charges really costs, but for those that were added for
-// parents and follow, or nil if all are free.
-// The caller holds the ledger's lock.
+// costs returns the real cost of each of e.d.Charges, except the charges added for parents at
+// the end, or nil if all are free. The caller holds the ledger's lock.
 func (e *entry) costs(why settlement) []int64 {
 	if why == beforeHandler || why == afterHandler && !e.has(noRefund) {
 		return nil
 	}
 	if why == asCharged {
-		return []int64{} // what is in flight ends with any settlement
+		return []int64{} // any settlement releases the units in flight
 	}
 	costs := make([]int64, len(e.d.Charges())-int(e.d.Added))
 	for i := range costs {
@@ -143,9 +139,9 @@ func (e *entry) costs(why settlement) []int64 {
 	return costs
 }
 
-// costOf returns what c really costs. c may be the sum of several charges to one
-// count, each with its own flags. What is not reported costs what was charged, which the
-// mode may have made less than was asked.
+// costOf returns the real cost of c, which may be the sum of several charges to one count,
+// each with its own flags. A charge without a report keeps its cost, which the mode may have
+// made less than was asked.
 func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	var cost, unreported int64
 	all, named := e.reported(c.Policy.Name)
@@ -178,8 +174,8 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 	return 0, false
 }
 
-// readCostHeaders takes the costs from a response's header, for e and the
-// middlewares further out, and removes them: they are not for the client.
+// readCostHeaders reads the costs from a response's header, for e and the middlewares further
+// out, and removes them: they are not for the client.
 func (e *entry) readCostHeaders(header func() http.Header) {
 	for x := e; x != nil; x = x.outer {
 		if x.m.CostHeader != "" {
@@ -195,8 +191,7 @@ func (e *entry) readCostHeaders(header func() http.Header) {
 
 func (t *throttle) isCostHeader(name string) bool { return strings.EqualFold(name, t.CostHeader) }
 
-// readCostHeader takes the cost from e's header or trailer, in any spelling, if
-// there is one.
+// readCostHeader notes the cost in e's header or trailer, in any spelling, if it is set.
 func (e *entry) readCostHeader(h http.Header) {
 	name := e.m.CostHeader
 	var values []string

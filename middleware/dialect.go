@@ -14,17 +14,17 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// A Dialect is the headers that say what is left of the limits on a request. [GitHub],
-// [IETF], [Draft3], [OpenAI] and [Anthropic] are dialects, and so is a type of a program,
-// whose values must be comparable: a pointer, or a struct without slices, maps and funcs.
+// A Dialect writes the headers that report how much of the limits is left. [GitHub], [IETF],
+// [Draft3], [OpenAI] and [Anthropic] are dialects. A program can define others, with
+// comparable values: a pointer, or a struct without slices, maps and funcs.
 type Dialect interface {
 	// Names returns the names of all headers that Write may set, in any spelling. A
 	// handler's own headers and trailers of these names are removed.
 	Names() []string
 
-	// Write sets the headers in h, by what r says. It runs just before the final status of
-	// a response goes out, and again if the headers have to say something else. r is not
-	// to be kept. Write must not call other functions of this package.
+	// Write sets the headers in h from r. It runs just before the final status of a response
+	// is sent, and again if the headers must change. Write must not keep r, and must not call
+	// other functions of this package.
 	Write(h http.Header, r *Report)
 }
 
@@ -46,9 +46,9 @@ func (all Dialects) Write(h http.Header, r *Report) {
 	}
 }
 
-// NoHeaders is no dialect: a refusal says when to try again, by Retry-After, and nothing
-// else about its limits, nor do other middlewares that the request passes. It is for limits
-// whose state helps to get around them, such as a login's.
+// NoHeaders hides the limits of a middleware: a refusal says when to try again, by
+// Retry-After, and other middlewares that the request passes do not report the limits, either.
+// It is for limits that are easier to get around if their state is known, such as a login's.
 type NoHeaders struct{}
 
 // Names returns nil.
@@ -60,8 +60,8 @@ func (NoHeaders) Write(http.Header, *Report) {}
 // table is a dialect's rows of headers.
 type table []row
 
-// row is the names of three headers about one limit: of policies with one of units, or of all
-// if it has none.
+// row is the names of three headers about the limit that binds among policies with one of
+// units, or among all policies if units is empty.
 type row struct {
 	limit, remaining, reset string
 	units                   []quota.Unit
@@ -74,8 +74,8 @@ func (t table) names() (names []string) {
 	return names
 }
 
-// write writes the rows that there is a limit for. reset returns what the last header of a row
-// says.
+// write writes the rows that have a limit in r. reset returns the value of a row's last
+// header.
 func (t table) write(h http.Header, r *Report, reset func(s *decision.Status) string) {
 	for _, of := range t {
 		if s, ok := r.BindingOf(of.units...); ok {
@@ -109,15 +109,15 @@ func flatten(d Dialect) (all []Dialect, err error) {
 	return []Dialect{d}, nil
 }
 
-// Report is what a [Dialect] writes about: what is left of all limits on a request, of all
-// middlewares that enforce one, but those with [NoHeaders].
+// Report is the state of the limits on a request, for a [Dialect] to write. It covers all
+// middlewares that enforce a limit, except those with [NoHeaders].
 type Report struct {
 	entries []*entry // the outermost first
 	room    [4]*entry
 	values  [5]string // of GitHub's headers
 }
 
-// reset makes r a report about what has a dialect in enforced.
+// reset makes r a report about the entries in enforced that have a dialect.
 func (r *Report) reset(enforced []*entry) {
 	r.entries = r.room[:0]
 	for _, e := range enforced {
@@ -138,9 +138,9 @@ func (r *Report) write(h http.Header) {
 	}
 }
 
-// Binding returns the limit to report where there is room for one: of those that refused,
-// the one that frees last; else the one that this charge, repeated, would exhaust first,
-// with the latest Reset.
+// Binding returns the limit to report if there is room for only one: of the limits that
+// refused, the one that frees last; otherwise the one that this charge, repeated, would
+// exhaust first, with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
 	if len(r.entries) == 1 {
 		return r.entries[0].d.Binding()
@@ -149,8 +149,8 @@ func (r *Report) Binding() (binding decision.Status) {
 	return binding
 }
 
-// BindingOf is Binding among the limits of policies with one of units, or of all if it is given
-// none. It returns false if there is no such limit.
+// BindingOf is Binding among the limits of policies with one of units, or of all policies if
+// units is empty. It returns false if there is no such limit.
 func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok bool) {
 	for s := range r.Limits() {
 		if (len(units) == 0 || slices.Contains(units, s.Policy.Unit)) && (!ok || s.BindsBefore(&binding)) {
@@ -160,8 +160,8 @@ func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok boo
 	return binding, ok
 }
 
-// Limits ranges over all limits, the outermost middleware's first, in the order of its
-// charges and of their policies' limits, each as last decided about.
+// Limits ranges over all limits, the outermost middleware's first, in the order of its charges
+// and of their policies' limits, each as of the last decision about it.
 func (r *Report) Limits() iter.Seq[decision.Status] {
 	return func(yield func(decision.Status) bool) {
 		for _, e := range r.entries {
@@ -179,8 +179,8 @@ func (r *Report) Limits() iter.Seq[decision.Status] {
 	}
 }
 
-// Now returns when the limits were decided about, in whole milliseconds, UTC: the latest
-// of the decisions' instants. A request that waited for its start has its answer then.
+// Now returns the time of the report, in whole milliseconds, UTC: the latest StartAt of the
+// decisions, because a request that waits for its start is answered then.
 func (r *Report) Now() (now time.Time) {
 	for _, e := range r.entries {
 		if at := e.d.StartAt(); at.After(now) {
@@ -190,10 +190,10 @@ func (r *Report) Now() (now time.Time) {
 	return now
 }
 
-// silent reports whether nothing is said about t's limits.
+// silent reports whether t has no dialect, and its limits are not reported.
 func (t *throttle) silent() bool { return len(t.dialects) == 0 }
 
-// setDialects sets what follows from Options.Dialect.
+// setDialects sets the fields of t that follow from Options.Dialect.
 func (t *throttle) setDialects() error {
 	if t.Dialect == nil {
 		t.Dialect = GitHub{}
@@ -216,7 +216,7 @@ func (t *throttle) setDialects() error {
 	return nil
 }
 
-// isRateHeader reports whether name names a rate header of t's or of any middleware's.
+// isRateHeader reports whether name is a rate header of t's dialects or of every middleware.
 func (t *throttle) isRateHeader(name string) bool {
 	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(ours string) bool { return strings.EqualFold(name, ours) })
 }

@@ -1,9 +1,9 @@
 // Package middleware limits the requests to an http.Handler.
 //
-// A [Classifier] determines the charges of each request. They are taken before
-// the handler runs, so that requests in flight count. The response reports the
-// limits in the headers that GitHub's API made common. A response that costs
-// nothing, by default a 304, is refunded before its status is sent.
+// A [Classifier] determines the charges of each request. They are taken before the handler
+// runs, so that requests in flight count. The response reports the limits in the headers that
+// GitHub's API made common. If the response costs nothing, by default a 304, the charges are
+// refunded before its status is sent.
 //
 //	t := throttler.New(memorybackend.NewDefault(), nil)
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
@@ -13,11 +13,12 @@
 //	}
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
 //
-// A request is served without being charged only if the backend did not answer
-// and [Options.OnFailure], or wrap/fallback, leaves its policies open. A policy or cost that is not valid is an error
-// of [New], or a 500 if it comes with the request. A panic is charged, unless nothing of
-// the response was sent and [Options.RefundIf] says that a 500 is free. A client that
-// hangs up once its handler runs, or breaks off its request, is charged. [Options.Observer] receives what goes wrong.
+// A request is served without being charged only if the backend did not answer and
+// [Options.OnFailure], or wrap/fallback, leaves its policies open. An invalid policy or cost
+// is an error of [New], or a 500 if it comes with the request. A request is charged if its
+// handler panics, unless nothing of the response was sent and [Options.RefundIf] reports that
+// a 500 is free. It is charged, too, if the client hangs up while the handler runs, or breaks
+// off the request. [Options.Observer] receives failures.
 //
 // The package does not authenticate.
 //
@@ -41,17 +42,17 @@
 //	}
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
 //
-// Nested middlewares share an account of the request. A request that one refuses is
-// refunded in the outer ones, unless another call of theirs ran a handler, or another
-// response than the refusal is sent. The headers report the limit that binds among
-// all, in each [Dialect] that any of them has.
+// Nested middlewares share an account of the request. If one refuses the request, the outer
+// ones refund it, unless another call behind them ran a handler, or a response other than the
+// refusal is sent. The headers report the limit that binds among all middlewares, in each
+// [Dialect] that one of them uses.
 //
 // # Handlers
 //
-// The package works with net/http and with chi, and docs/frameworks.md says how with Gin
-// and Echo. The ResponseWriter keeps the
-// optional interfaces of the server's, http.ResponseController works, and a
-// request keeps what handlers set in it. A handler that writes nothing leaves the response
-// to what is further out. [FromContext] has the request's decision, [Take] charges more, and
-// [SetCost] reports what the request really cost.
+// The package works with net/http and chi; for Gin and Echo, see docs/frameworks.md. The
+// ResponseWriter implements the optional interfaces that the server's does,
+// http.ResponseController works, and a request keeps the forms, pattern and path values that
+// handlers set in it. If a handler writes nothing, an outer handler may still respond.
+// [FromContext] returns the request's decision, [Take] charges more, and [SetCost] reports the
+// request's real cost.
 package middleware

@@ -7,9 +7,9 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// Draft3 is the headers of the IETF draft's third version, which many clients and proxies
-// still speak: RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, which is seconds
-// from now, rounded up. They are about the limit that binds.
+// Draft3 is the dialect of the IETF draft's third version, which many clients and proxies
+// still read: RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, in seconds from now,
+// rounded up. They report the limit that binds.
 type Draft3 struct{}
 
 var draft3 = table{{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", nil}}

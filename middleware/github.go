@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// GitHub is the headers of GitHub's API, the default: X-RateLimit-Limit, -Remaining, -Used,
-// -Reset (Unix seconds) and -Resource, about the limit that binds.
+// GitHub is the dialect of GitHub's API, the default: X-RateLimit-Limit, -Remaining, -Used,
+// -Reset (Unix seconds) and -Resource. They report the limit that binds.
 type GitHub struct{}
 
 // GitHub's names in Go's canonical case; on the wire case does not matter.
@@ -23,8 +23,8 @@ func (GitHub) Names() []string {
 	return []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Used", "X-RateLimit-Reset", "X-RateLimit-Resource"}
 }
 
-// Write writes all five. Their values are in r, and all numbers in one string: this runs on
-// every response.
+// Write writes all five. To save allocations, since it runs on every response, the values are
+// in r, and the numbers in one string.
 func (GitHub) Write(h http.Header, r *Report) {
 	s := r.Binding()
 	var digits [96]byte

@@ -13,12 +13,12 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// What handlers do with the limits of their requests. SetCost is in cost.go.
+// Functions that handlers call about the limits of their requests. SetCost is in cost.go.
 
-// FromContext returns the decision about the request whose context ctx is: of the handler's
-// last [Take], or of the innermost middleware that the request has passed that enforces one.
-// It returns false if there is none: no charge was made, or the backend did not answer. The
-// middleware refunds and settles it, unless another process has, by a receipt.
+// FromContext returns the decision about the request with context ctx: the decision of its
+// handler's last [Take] or, without one, of the innermost middleware in front that enforces a
+// decision. It returns false if no charge was made, or the backend did not answer. The
+// middleware refunds and settles the decision, unless another process has, by a receipt.
 func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 	e, _ := ctx.Value(entryKey{}).(*entry)
 	if e == nil {
@@ -37,24 +37,24 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 	return d, false
 }
 
-// Take charges r more, from within its handler, by the throttler and options of the innermost
-// middleware in front: what a request needs may be known only when its body is read. If it
-// returns false, Take has answered to w, with a refusal for example, and the handler is to
-// return:
+// Take makes more charges for r, from within its handler, with the throttler and options of
+// the innermost middleware in front. It is for charges that are known only when the body has
+// been read. If Take returns false, it has written a response to w, such as a refusal, and the
+// handler must return:
 //
 //	if !middleware.Take(w, r, throttler.Charge{Policy: points, Key: caller, Cost: cost}) {
 //		return
 //	}
 //
-// [Classifier.Charges] has the key of the caller that was charged in front.
+// [Classifier.Charges] returns the charges made in front, with the key of the caller.
 //
-// Charges of one call are all taken or none. What the middlewares in front, and earlier
-// calls, have charged stays charged after a refusal, because the handler ran. A response that
-// is free by [Options.RefundIf] is free of these charges, too. The headers report the limit
-// that binds among all. Call Take before the response begins.
+// One call takes all of its charges or none. After a refusal, the charges of the middlewares
+// in front and of earlier calls stay, because the handler ran. If a response is free by
+// [Options.RefundIf], these charges are refunded, too. The headers report the limit that binds
+// among all charges. Call Take before the response begins.
 //
-// Behind no middleware of this package that has charges for the request, or [InHandler], Take
-// answers 500.
+// Take answers 500 unless a middleware of this package in front has charges for the request,
+// or uses [InHandler].
 func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) bool {
 	outer := entryOf(r)
 	if outer == nil {
@@ -75,12 +75,12 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 	}
 	goesOn := t.decide(w, e)
 	if goesOn {
-		e.add() // if it is undecided, too, so that no header tells of the others alone
+		e.add() // even if undecided: headers must not report the other entries alone
 	}
 	return goesOn
 }
 
-// taken returns the last Take of e's handler that is as is reports, or nil.
+// taken returns the last entry by a Take of e's handler that satisfies is, or nil.
 func (e *entry) taken(is func(x *entry) bool) *entry {
 	for x := e.l.last.Load(); x != nil; x = x.earlier {
 		if x.inHandler && x.outer == e && is(x) {
@@ -90,11 +90,11 @@ func (e *entry) taken(is func(x *entry) bool) *entry {
 	return nil
 }
 
-// WriteHeaders writes to h what is left of the limits that decisions are about, in a dialect,
-// [GitHub]'s if it is nil, and Retry-After if one is refused. It is for programs that ask a
-// throttler by themselves, for a response that no middleware of this package is in front of.
-// Of several decisions about one count, the last one counts. Where one has no counts, because
-// it is Degraded or Blocked for example, the dialect writes nothing: it would be a lie.
+// WriteHeaders writes to h the rate headers of decisions in a dialect, or [GitHub]'s if it is
+// nil, and Retry-After if a decision is refused and its charges can fit later. It is for
+// programs that call a throttler themselves, for a response without a middleware of this
+// package. Of several decisions about one count, the last one is reported. If a decision has
+// no counts, as when it is Degraded or Blocked, WriteHeaders writes no rate headers.
 func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decision) {
 	if dialect == nil {
 		dialect = GitHub{}
@@ -115,7 +115,7 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	}
 }
 
-// decidedAfter reports whether r has a decision about c's count after e's.
+// decidedAfter reports whether r contains a later decision than e's about c's count.
 func (r *Report) decidedAfter(e *entry, c *throttler.Charge) bool {
 	for _, o := range r.entries {
 		if o.decided <= e.decided {

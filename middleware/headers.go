@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// removeFields removes the fields that a handler, or a server behind it, has set under
-// names that is reports, in any spelling, and withdraws such trailers: net/http sends no
-// others than those that are announced.
+// removeFields removes from h the fields that a handler, or a server behind it, has set under
+// names that satisfy is, in any spelling. It also withdraws such names from Trailer: net/http
+// sends only trailers that are announced.
 func removeFields(h http.Header, is func(name string) bool) {
 	for name := range h {
 		if is(strings.TrimPrefix(name, http.TrailerPrefix)) {
@@ -33,8 +33,8 @@ func removeFields(h http.Header, is func(name string) bool) {
 	h["Trailer"] = []string{strings.Join(kept, ", ")}
 }
 
-// removeLateTrailers removes rate headers among trailers that were not announced, and were
-// set since the response began with so many fields in h. Few handlers set any.
+// removeLateTrailers removes rate headers from the unannounced trailers that were set since
+// the response began. It compares the number of fields first: few handlers set trailers.
 func (l *ledger) removeLateTrailers(h http.Header) {
 	if uint16(len(h)) == l.fields {
 		return
@@ -46,8 +46,8 @@ func (l *ledger) removeLateTrailers(h http.Header) {
 	}
 }
 
-// isRateHeader reports whether name is one of GitHub's or the IETF's, which are
-// removed from what handlers set whatever the dialect: most clients would believe them.
+// isRateHeader reports whether name is a rate header of GitHub or the IETF. Handlers can't set
+// these, whatever the dialect: most clients would believe them.
 func isRateHeader(name string) bool {
 	if len(name) < len(headerLimits) || name[0]|0x20 != 'x' && name[0]|0x20 != 'r' {
 		return false // most, at a glance
@@ -60,8 +60,8 @@ func isRateHeader(name string) bool {
 	return false
 }
 
-// isRateHeader reports whether name is not to be a handler's, under the dialects of the
-// middlewares that enforce something.
+// isRateHeader reports whether handlers can't set name, because it is a rate header in the
+// dialects of the middlewares that enforce something.
 func (l *ledger) isRateHeader(name string) bool {
 	if isRateHeader(name) {
 		return true
@@ -74,9 +74,9 @@ func (l *ledger) isRateHeader(name string) bool {
 	return false
 }
 
-// writeHeaders makes h report what is left of all that is enforced, in the dialects of
-// all middlewares. If something is enforced but undecided, or decided without the
-// shared counts, or because a key is blocked, there are none: any would be a lie.
+// writeHeaders writes the rate headers of all enforced decisions to h, in the dialects of all
+// middlewares. It writes no headers if an enforced decision is missing, was made without the
+// shared counts, or blocks a key: the counts are unknown.
 func (l *ledger) writeHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
-	if _, ok := h["Content-Type"]; !ok || len(h) > 1 { // or none is ours: to range over h takes some time to begin
+	if _, ok := h["Content-Type"]; !ok || len(h) > 1 { // a lone Content-Type is not ours, and ranging over h takes some time to begin
 		removeFields(h, l.isRateHeader)
 	}
 	l.enforced = true
@@ -93,7 +93,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 		return
 	}
 	rates := &l.rates
-	if rates.values[0] != "" { // a header that was written before may be on its way
+	if rates.values[0] != "" { // the values that were written before may be in use
 		rates = new(Report)
 	}
 	rates.reset(enforced)
@@ -105,9 +105,9 @@ func (l *ledger) writeHeaders(h http.Header) {
 	}
 }
 
-// appendEnforced appends the entries whose decisions are enforced to all, the outermost
-// first. Of several entries of one middleware, the last one counts. It reports whether the
-// headers cannot tell the truth.
+// appendEnforced appends the entries with enforced decisions to all, the outermost first, and
+// of several entries of one middleware, except by Take, only the last. unknown reports whether
+// the counts of such an entry are unknown.
 func (l *ledger) appendEnforced(all []*entry) (_ []*entry, unknown bool) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(all, func(o *entry) bool {
@@ -122,8 +122,8 @@ func (l *ledger) appendEnforced(all []*entry) (_ []*entry, unknown bool) {
 	return all, unknown
 }
 
-// clearHeaders removes what is not l's from h, the header of a 1xx response, if anything
-// is enforced.
+// clearHeaders removes the handler's rate headers from h, the header of a 1xx response, if
+// anything is enforced.
 func (l *ledger) clearHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// IETF is the two structured fields of draft-ietf-httpapi-ratelimit-headers-11, with one item
-// for each limit:
+// IETF is the dialect of draft-ietf-httpapi-ratelimit-headers-11: two structured fields, with
+// one item for each limit:
 //
 //	RateLimit-Policy: "core";q=60;w=3600
 //	RateLimit: "core";r=59;t=3600
@@ -55,7 +55,7 @@ func (IETF) Write(h http.Header, r *Report) {
 	h[headerLimits] = []string{string(limits)}
 }
 
-// unitOf returns the parameter qu of a limit, or "" for requests, which needs none.
+// unitOf returns the parameter qu of a limit, or "" for requests, the default.
 func unitOf(s *decision.Status, held bool) string {
 	switch {
 	case held:
@@ -66,8 +66,8 @@ func unitOf(s *decision.Status, held bool) string {
 	return s.Policy.Unit.String()
 }
 
-// fieldName names a limit: by its policy, and, where that has several, by its
-// window and algorithm too. Policies' names need no escapes in a field's string.
+// fieldName names a limit: by its policy and, if that has several limits, by its window, and
+// by its algorithm if two have that window. Policy names need no escapes in a field's string.
 func fieldName(s *decision.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name

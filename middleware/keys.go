@@ -15,15 +15,14 @@ import (
 // kind. The zero value is an error in [New].
 type Key struct {
 	of        func(r *http.Request) (key string, ok bool)
-	addresses []addressSource // that it may use
-	optional  bool            // Join does without it
+	addresses []addressSource // sources that it may use
+	optional  bool            // Join can omit it
 	err       error           // why it cannot be used
 }
 
-// KeyFunc returns a Key for what this package has no function for, such as the
-// organization that a route names. of returns false if the request has no such
-// key. The string should begin with its kind, as in "org:acme". KeyFunc panics if
-// of is nil.
+// KeyFunc returns a Key for a kind of key that this package does not provide, such as the
+// organization in a route. of returns false if the request has no such key. The string should
+// begin with its kind, as in "org:acme". KeyFunc panics if of is nil.
 func KeyFunc(of func(r *http.Request) (key string, ok bool)) Key {
 	if of == nil {
 		panic("middleware: KeyFunc: the function is nil")
@@ -38,7 +37,7 @@ func (k Key) Of(r *http.Request) (key string, ok bool) { return k.of(r) }
 // one costs time before any limit.
 const maxCredential = 16 << 10
 
-// unknown is the key that requests without one share.
+// unknown is the key shared by all requests that have no key.
 const unknown = "unknown:"
 
 func (k Key) orUnknown(r *http.Request) string {
@@ -76,14 +75,12 @@ func Everyone() Key {
 	return Key{of: func(*http.Request) (string, bool) { return "everyone:", true }}
 }
 
-// Subject keys by the authenticated user, or whatever identity subject finds in
-// a request that the application has authenticated: usually what a middleware in
-// front has put into its context. An empty subject is none.
+// Subject keys by the authenticated user, or another identity that subject finds in a request
+// that the application has authenticated, usually in its context. An empty subject is no key.
 //
-// Subject, [BearerToken] and [APIKey] return the same key for the same subject,
-// so that a user has one count by whatever means it authenticates. Give subjects
-// of different kinds their own prefixes, such as "user/7" and "app/7". It
-// panics if subject is nil.
+// Subject, [BearerToken] and [APIKey] return the same key for the same subject, so that a user
+// has one count however it authenticates. Give subjects of different kinds their own prefixes,
+// such as "user/7" and "app/7". Subject panics if subject is nil.
 func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	if subject == nil {
 		panic("middleware: Subject: the function is nil")
@@ -94,13 +91,13 @@ func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	}}
 }
 
-// BearerToken keys by the subject of the token of "Authorization: Bearer …", or
-// GitHub's "token …". verify reports whether the token is valid, and whose it is.
-// A token that is not valid is no key, so that with [FirstOf] its requests count
-// by address: if it were one, each invented token would have a fresh quota.
-// Nor is one above 16 KiB. BearerToken does not authenticate; refusing such requests
-// is up to the handler. It panics if verify is nil. Verify runs for each request, before any limit:
-// keep it cheap, or authenticate in front and use [Subject].
+// BearerToken keys by the subject of the token of "Authorization: Bearer …", or GitHub's
+// "token …". verify reports whether the token is valid, and returns its subject. An invalid
+// token is no key, so that with [FirstOf] its requests count by address: otherwise each
+// invented token would have a fresh quota. Nor is a header above 16 KiB. BearerToken does not
+// authenticate; refusing such requests is up to the handler. It panics if verify is nil.
+// verify runs for each request, before any limit: keep it cheap, or authenticate in front and
+// use [Subject].
 func BearerToken(verify func(r *http.Request, token string) (subject string, ok bool)) Key {
 	if verify == nil {
 		panic("middleware: BearerToken: verify is nil; unverified tokens must not be keys")
@@ -149,12 +146,11 @@ func Method() Key {
 	}}
 }
 
-// RoutePattern keys by the pattern of the route that will serve the request,
-// such as "/repos/{owner}/{name}", of chi or of http.ServeMux. A request that no
-// route serves has no key, and [Join] makes one of its other parts. In front of an
-// http.ServeMux the pattern is not known yet: wrap the handlers, not the mux. What
-// changes the path that chi routes by, such as its StripSlashes and CleanPath, belongs in
-// front of the limit.
+// RoutePattern keys by the pattern of the route that will serve the request, such as
+// "/repos/{owner}/{name}", of chi or of http.ServeMux. A request that no route serves has no
+// key; [Join] uses its other keys. In front of an http.ServeMux the pattern is not known yet:
+// wrap the handlers, not the mux. Middlewares that change the path that chi routes by, such as
+// its StripSlashes and CleanPath, belong in front of the limit.
 func RoutePattern() Key {
 	return Key{optional: true, of: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
@@ -179,7 +175,7 @@ func chiPattern(rctx *chi.Context, r *http.Request) string {
 		method = r.Method
 	}
 	pattern := rctx.Routes.Find(chi.NewRouteContext(), method, path)
-	if pattern == "" && method == http.MethodHead { // what GetHead, further in, will do
+	if pattern == "" && method == http.MethodHead { // as GetHead, further in, will do
 		pattern = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
 	}
 	if pattern != "/" { // a mounted router is at both, and RoutePattern names it so
@@ -188,9 +184,9 @@ func chiPattern(rctx *chi.Context, r *http.Request) string {
 	return pattern
 }
 
-// chiPath returns the whole path that chi routes by. RoutePath has what middlewares made
-// of it, or, in a subrouter, of the rest: what led there is in the patterns, whose
-// parameters have values.
+// chiPath returns the whole path that chi routes by. RoutePath is the path after changes by
+// middlewares or, in a subrouter, the rest of it. The path before the rest follows from
+// RoutePatterns and the values of their parameters.
 func chiPath(rctx *chi.Context, r *http.Request) string {
 	prefix, values := "", rctx.URLParams.Values
 	for _, pattern := range rctx.RoutePatterns {
@@ -216,8 +212,8 @@ func chiPath(rctx *chi.Context, r *http.Request) string {
 	return strings.TrimSuffix(prefix, "/") + rest
 }
 
-// afterParameter returns what follows the parameter with which pattern begins: a
-// wildcard, or a name in braces, with an expression that may have braces too.
+// afterParameter returns pattern without the parameter at its beginning: a wildcard, or a name
+// in braces, perhaps with an expression that contains braces.
 func afterParameter(pattern string) string {
 	depth := 0
 	for i, c := range pattern {
@@ -234,8 +230,8 @@ func afterParameter(pattern string) string {
 	return ""
 }
 
-// FirstOf keys by the first of keys that the request has: a user, else the
-// client's address.
+// FirstOf keys by the first of keys that the request has, such as a user or else the client's
+// address.
 func FirstOf(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
 		for _, k := range keys {
@@ -247,10 +243,9 @@ func FirstOf(keys ...Key) Key {
 	})
 }
 
-// Join keys by all of keys together, such as a client and a route. Parts carry
-// their lengths, so that no two clients can be joined into one key. A request
-// that lacks one of keys has no key, unless what it lacks is a [RoutePattern]: then the
-// others are its key.
+// Join keys by all of keys together, such as a client and a route. Parts carry their lengths,
+// so that no two clients can be joined into one key. A request that lacks one of keys has no
+// key, but it may lack a [RoutePattern] if it has another key.
 func Join(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
 		parts, found := make([]string, len(keys)), false

@@ -13,27 +13,26 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A ledger accounts for one request: it holds what all middlewares that the
-// request passes have charged. The outermost middleware creates it and wraps the
-// response.
+// A ledger accounts for one request: it holds the charges of all middlewares that the request
+// passes. The outermost middleware creates it and wraps the response.
 //
-// Its entries are a tree, because a handler between two middlewares may call the
-// inner one several times: to try again, for the parts of a page, or for each
-// request of a batch, also in parallel. The context of the request that a
-// middleware passes on holds its entry, so that neither a wrapped writer nor an
-// http.TimeoutHandler hides it from those further in.
+// Its entries are a tree, because a handler between two middlewares may call the inner one
+// several times: to try again, for the parts of a page, or for each request of a batch,
+// perhaps in parallel. A middleware puts its entry into the context of the request that it
+// passes on, so that neither a wrapped writer nor an http.TimeoutHandler hides it from the
+// middlewares further in.
 type ledger struct {
 	w          http.ResponseWriter   // as the outermost middleware received it
 	body       *requestBody          // of the request, if it has one
 	sent       atomic.Uint32         // how far the response is: nothing, begun or hijacked
 	fullDuplex atomic.Bool           // the handler may read the body after the response has begun
-	last       atomic.Pointer[entry] // added last; earlier leads to the others
+	last       atomic.Pointer[entry] // the entry added last; earlier leads to the others
 
-	mu        sync.Mutex    // guards what follows and parts of entries; never held in a call of others but a Dialect's
-	enforced  bool          // the rate headers are not the handler's affair
-	fields    uint16        // in the header when the response began
-	decisions atomic.Uint32 // how many there were; not guarded
-	rates     Report        // what the headers are first written from
+	mu        sync.Mutex    // guards the fields below and parts of entries; of foreign code, only a Dialect runs under it
+	enforced  bool          // handlers can't set rate headers
+	fields    uint16        // number of fields in the header when the response began
+	decisions atomic.Uint32 // number of decisions; not guarded
+	rates     Report        // the report of the first headers
 
 	first entry // the outermost, in the same allocation
 }
@@ -45,37 +44,37 @@ const (
 	hijacked // the handler has the connection
 )
 
-// entry is what one middleware has charged for one call of its handler.
+// entry holds the charges of one middleware for one call of its handler.
 type entry struct {
 	m       *throttle
 	l       *ledger
 	outer   *entry // nil for the outermost
-	earlier *entry // in the order in which the ledger got them: never one further in
+	earlier *entry // the entry added before; never one further in
 
 	received *http.Request
-	passed   *http.Request // what the next handler gets, if it runs
+	passed   *http.Request // the request of the next handler, if it runs
 
-	call driver.Detached // that takes what is charged, and does not end with the client, so that the outcome is known
+	call driver.Detached // the context of the charges; does not end with the client, so that the outcome is known
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler
 
-	// What follows is guarded by the ledger's mu.
+	// The fields below are guarded by the ledger's mu.
 
-	// What the middlewares right behind this one did.
+	// The outcome of the middlewares right behind this one.
 	innerRan     bool // a handler ran behind one of them
-	innerRefused bool // none ran behind one of them
+	innerRefused bool // one of them refused, and no handler ran behind it
 
 	state     entryState
 	reports   *report                 // costs that the handler has reported
 	charges   []throttler.Charge      // as classified
 	flags     [quota.MaxCharges]flags // of charges
-	room      [1]throttler.Charge     // of charges, if there is one
-	d         throttler.Decision      // as last known; about no limits if there is none
+	room      [1]throttler.Charge     // for charges, if there is only one
+	d         throttler.Decision      // the last decision, or the zero value
 	decided   uint32                  // the place of d among the ledger's decisions
-	inHandler bool                    // it is what the outer entry's handler took by Take
-	letGo     func()                  // ends the renewals of what d has in flight; nil if that is nothing
-	due       settlement              // that the response's beginning asked for while it is in flight
+	inHandler bool                    // made by a Take of the outer entry's handler
+	letGo     func()                  // ends the renewals of the units in flight; nil if d has no such units
+	due       settlement              // requested when the response began, deferred while units are in flight
 }
 
 // Values of entry.progress.
@@ -88,13 +87,13 @@ const (
 type entryState uint8
 
 const (
-	uncharged entryState = iota // there is nothing to give back
+	uncharged entryState = iota // nothing to refund
 	charged
-	settled // refunded or settled: once
+	settled // refunded or settled, once
 )
 
-// passedContext is the context of the request that a middleware passes on: the
-// received request's, with its entry.
+// passedContext is the context of the request that a middleware passes on: the context of the
+// received request, with the middleware's entry.
 type passedContext entry
 
 type entryKey struct{}
@@ -116,8 +115,8 @@ func entryOf(r *http.Request) *entry {
 	return e
 }
 
-// newEntry returns an entry for r, in its own ledger if m is the outermost
-// middleware. The ledger does not list it until add.
+// newEntry returns an entry for r, in a new ledger if m is the outermost middleware. The
+// ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	if outer := entryOf(r); outer != nil {
 		return &entry{m: m, l: outer.l, outer: outer, received: r}
@@ -154,13 +153,13 @@ func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 	}
 	e.add()
 	returned := false
-	defer func() { e.end(w, returned) }() // a panic goes on after this
+	defer func() { e.end(w, returned) }() // a panic continues after this
 	next.ServeHTTP(w, e.passed)
 	returned = true
 }
 
-// servesUncharged notes that a request runs behind e, if e is not nil, which the
-// next middleware does not charge.
+// servesUncharged notes that a request runs behind e without a charge by the next middleware.
+// e may be nil.
 func (e *entry) servesUncharged() {
 	if e == nil {
 		return
@@ -175,17 +174,17 @@ func (e *entry) has(f flags) bool {
 	return slices.ContainsFunc(e.flags[:], func(o flags) bool { return o&f != 0 })
 }
 
-// end accounts for e when the next handler has returned or panicked. w is what it
-// wrote to.
+// end accounts for e when the next handler has returned or panicked. w is the handler's
+// writer.
 func (e *entry) end(w http.ResponseWriter, returned bool) {
 	l := e.l
 	if e.outer == nil && returned && l.sent.Load() == nothing {
 		l.running().readCostHeaders(l.w.Header)
-		l.decide(unknownStatus, l.w.Header()) // what is further out may still send an error
+		l.decide(unknownStatus, l.w.Header()) // an outer handler may still send an error
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
-	// A panic is a 500 only while nothing of the response was sent. A writer that
-	// does not lead here may hold a response back and send it after all.
+	// A panic is a 500 only if nothing of the response was sent. A writer that does not lead
+	// here may hold a response back and still send it.
 	failed := !returned && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
 	due, enforced := l.handlerEnded(e, returned, failed)
 	for _, x := range due {
@@ -202,7 +201,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 }
 
 // end completes the response when the outermost handler has ended. If nothing was sent,
-// net/http sends a 200, or what is further out something else.
+// net/http sends a 200, unless an outer handler responds.
 func (l *ledger) end(enforced bool) {
 	unsent := l.sent.Load() == nothing
 	if unsent {
@@ -229,7 +228,7 @@ func (e *entry) isWithin(o *entry) bool {
 // received is over.
 func (e *entry) contextOver() bool { return e.received.Context().Err() != nil }
 
-// isBehind reports whether what is written to w is known to come to l at once.
+// isBehind reports whether writes to w are known to reach l at once.
 func (l *ledger) isBehind(w http.ResponseWriter) bool {
 	of, ok := find[interface{ self() *ledger }](w)
 	return ok && of.self() == l
@@ -238,9 +237,8 @@ func (l *ledger) isBehind(w http.ResponseWriter) bool {
 // self is a method of all writers of the ledger, which embed it.
 func (l *ledger) self() *ledger { return l }
 
-// begin is called just before the final status goes out: the last moment at
-// which the headers can say what the request really cost. That may be after the
-// outermost handler has returned.
+// begin is called just before the final status is sent, when the headers can still show the
+// request's real cost. That may be after the outermost handler has returned.
 func (l *ledger) begin(status int) {
 	if l.sent.Load() != nothing {
 		return
@@ -263,8 +261,7 @@ func (l *ledger) begin(status int) {
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
-// running returns the last entry whose handler runs, or, if none does any more, the
-// last one.
+// running returns the last entry with a running handler or, if all have ended, the last entry.
 func (l *ledger) running() *entry {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		if !e.answered && e.progress.Load() == running {
@@ -274,20 +271,20 @@ func (l *ledger) running() *entry {
 	return l.last.Load()
 }
 
-// shareTrailer lets copies of r see trailers that the client has not announced:
-// net/http adds them to the map of the request that it knows.
+// shareTrailer lets copies of r see trailers that the client has not announced: net/http adds
+// them to the map of its own request.
 func shareTrailer(r *http.Request) {
 	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
 		r.Trailer = make(http.Header)
 	}
 }
 
-// copyBack gives the request that was received what the handlers have set in the
-// copy: net/http removes the files of MultipartForm, and middlewares further out
+// copyBack copies the forms, pattern and path values that the handlers have set to the
+// received request: net/http removes the files of MultipartForm, and middlewares further out
 // read the pattern and the form.
 func (e *entry) copyBack() {
 	to, from := e.received, e.passed
-	// Where nothing changed, nothing is written: parallel calls may share a request.
+	// Unchanged fields are not written: parallel calls may share a request.
 	if to.Form == nil && from.Form != nil {
 		to.Form = from.Form
 	}

@@ -18,11 +18,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// FailurePolicy selects what a request gets when the backend does not answer.
+// FailurePolicy selects whether a request is served when the backend does not answer.
 type FailurePolicy uint8
 
 const (
-	// Open serves the request, without rate headers: any would be a lie.
+	// Open serves the request, without rate headers: the counts are unknown.
 	Open FailurePolicy = iota
 	// Closed answers 503 with a Retry-After.
 	Closed
@@ -31,89 +31,88 @@ const (
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
-// minDeadline is the least that a deadline can be: below, no server answers.
+// minDeadline is the shortest deadline: no server answers in less.
 const minDeadline = time.Millisecond
 
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
-	// Deadline bounds each call to the throttler: a decision, refund or
-	// settlement. Its time runs from when the backend begins to wait; one that
-	// counts in memory never does. At least a millisecond. If zero, DefaultDeadline.
+	// Deadline bounds each call to the throttler: a decision, refund or settlement. It runs
+	// from when the backend begins to wait, which a backend that counts in memory never does.
+	// At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure selects what a request gets when the backend does not answer. The
-	// zero value is Open. A choice for each policy, and limits that hold meanwhile,
-	// are wrap/fallback's: what it decides is carried out, without rate headers,
-	// and an error that wraps driver.ErrFailClosed is a 503 whatever OnFailure is.
+	// OnFailure selects whether a request is served when the backend does not answer. The zero
+	// value is Open. Package fallback chooses for each policy, and can enforce limits locally
+	// during an outage; its decisions are carried out, without rate headers. An error that
+	// wraps driver.ErrFailClosed or driver.ErrOverloaded is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy
 
-	// RefundIf reports whether a response is free, from its status and header,
-	// just before they are sent. If nil, a 304 is. A panic before that counts as
-	// status 500. A handler that wrote nothing is charged: what is around the
-	// middleware, such as a framework, may still send an error for it. RefundIf is not
-	// asked about charges marked NoRefund, nor if the request's context is over, as
-	// when the client has left or a deadline has passed, or if reading the request's
-	// body failed.
+	// RefundIf reports whether a response is free, from its status and header, just before
+	// they are sent. If nil, a 304 is free. A panic before that counts as status 500. If the
+	// handler writes nothing, the request is charged: an outer handler, such as a framework's,
+	// may still send an error. RefundIf does not apply to charges marked NoRefund. It is not
+	// called if the request's context is over, as when the client has left or a deadline has
+	// passed, or if reading the request's body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
 	// GitHub also uses 403, which urllib3 and go-retryablehttp do not retry.
 	RefusalStatus int
 
-	// BlockedStatus is the status of a refusal whose key the table of policies blocks, from
-	// 400 to 499, such as 403. If zero, RefusalStatus.
+	// BlockedStatus is the status of a refusal because the table of policies blocks the key,
+	// from 400 to 499, such as 403. If zero, RefusalStatus.
 	BlockedStatus int
 
 	// DocumentationURL is the documentation_url of a refusal's body. May be empty.
 	DocumentationURL string
 
-	// Refuse writes the response to a refused request; its headers are set. If
-	// nil, the body has GitHub's shape or is application/problem+json, by Accept.
+	// Refuse writes the response to a refused request; the headers are already set. If nil,
+	// the body has GitHub's form, or an [ErrorBody]'s, or is application/problem+json, by
+	// Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
-	// Unavailable writes the response to a request that is not served because there is no
-	// decision, or no time to wait for its start; err says why, and its headers are set. If
-	// nil, it is a 503 with a body like a refusal's.
+	// Unavailable writes the response to a request that is not served because it has no
+	// decision or can't wait for its start; err says why, and the headers are already set. If
+	// nil, the response is a 503 with a body like a refusal's.
 	Unavailable func(w http.ResponseWriter, r *http.Request, err error)
 
-	// CheckOnly refuses a request that has no room and charges none: for a proxy in front
-	// of the service that charges. A replica may answer, and lag a little behind. What is
-	// not refused has no headers of the middleware, so that the service's are the client's.
+	// CheckOnly refuses requests that have no room, and charges nothing: for a proxy in front
+	// of the service that charges. A replica may answer, and lag a little behind. The
+	// middleware sets no headers on other responses, so that the client receives the
+	// service's.
 	CheckOnly bool
 
-	// RetryAfterJitter is the most by which Retry-After is lengthened at random, as a part
-	// of it, from 0 to 0.03, so that clients that are refused together do not come back
-	// together. It is never shortened.
+	// RetryAfterJitter is the largest fraction by which Retry-After is lengthened at random,
+	// from 0 to 0.03, so that clients refused together do not come back together. Retry-After
+	// is never shortened.
 	RetryAfterJitter float64
 
-	// Dialect is the headers that say what is left. If nil, [GitHub]'s. [Dialects] has
-	// several, and [NoHeaders] none. Where a request passes several middlewares,
-	// each dialect of any of them reports the limits of all but those with NoHeaders.
-	// A refusal has the dialects of the one that refused and of those in front.
+	// Dialect writes the rate headers. If nil, [GitHub]. [Dialects] combines several, and
+	// [NoHeaders] writes no headers. If a request passes several middlewares, each dialect
+	// reports the limits of all of them, except those with NoHeaders. A refusal is written in
+	// the dialects of the refusing middleware and of the ones in front.
 	Dialect Dialect
 
 	// ExposeHeaders lets scripts of other origins read Retry-After and the headers of
 	// Dialect, by Access-Control-Expose-Headers.
 	ExposeHeaders bool
 
-	// CostHeader names a response header or trailer in which the handler
-	// reports the request's real cost, as [SetCost] does, to the charges of this
-	// middleware that are marked CostReported. It must have one value, and is never
-	// sent to the client. May be empty.
+	// CostHeader names a response header or trailer. The handler sets it to the request's real
+	// cost, as by [SetCost], for the charges of this middleware that are marked CostReported.
+	// It must have one value, and is never sent to the client. May be empty.
 	CostHeader string
 
-	// DryRun, if not nil, receives each decision, and nothing is enforced: every
-	// request is served, at once and without rate headers. To try a policy out,
-	// put such a middleware in front of the one that enforces, under a policy
-	// name of its own. Its charge is refunded for a 304 and settled as if it were
-	// enforced, but kept if another middleware refuses the request. A request that
-	// it would refuse is not charged under the dry-run policy.
+	// DryRun, if not nil, receives each decision, and nothing is enforced: every request is
+	// served at once, without rate headers. To try out a policy, put such a middleware in
+	// front of the enforcing one, with another policy name. Its charge is refunded for a 304
+	// and settled as if it were enforced, but kept if another middleware refuses the request.
+	// A request that it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// Observer receives each failure and what is likely a mistake of configuration. If
-	// nil, weirlog.Default(), which logs to slog.Default(): for each shard and cause the
-	// first failure at once, then a line a minute, with counts, and one when they are over.
-	// One that is set takes its place: observe.All(metrics, weirlog.New(nil, nil)) logs
+	// Observer receives failures and likely mistakes of configuration. If nil,
+	// weirlog.Default(), which logs to slog.Default(): for each shard and cause the first
+	// failure at once, then a line a minute with counts, and a line when the failures are
+	// over. Any other Observer replaces it; observe.All(metrics, weirlog.New(nil, nil)) logs,
 	// too.
 	Observer observe.Observer
 
@@ -121,9 +120,8 @@ type Options struct {
 	OnError func(r *http.Request, err error)
 }
 
-// New returns middleware that charges requests to t as classify determines. A
-// policy or an option that is not valid is an error that wraps
-// [throttler.ErrInvalid]. New panics if t is nil.
+// New returns middleware that charges requests to t as classify determines. An invalid policy
+// or option is an error that wraps [throttler.ErrInvalid]. New panics if t is nil.
 func New(t *throttler.Throttler, classify Classifier, options *Options) (func(http.Handler) http.Handler, error) {
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
@@ -160,8 +158,8 @@ type throttle struct {
 	classify  Classifier
 	Options
 	documentation string    // DocumentationURL as a field of a refusal's body
-	dialects      []Dialect // that Dialect consists of; none for NoHeaders
-	otherNames    []string  // of the dialects' headers that are not rate headers anyway
+	dialects      []Dialect // the parts of Dialect; empty for NoHeaders
+	otherNames    []string  // the dialects' headers that isRateHeader does not know
 	exposed       string    // the names that ExposeHeaders exposes
 	waiters       waiters
 	unknownWarned atomic.Bool
@@ -227,8 +225,8 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 }
 
-// decide charges e's request, and returns whether it is to go on, when it may start. If not,
-// it is answered.
+// decide charges e's request, waits for its start, and reports whether it may be served. If
+// not, decide has answered it.
 func (t *throttle) decide(w http.ResponseWriter, e *entry) (goesOn bool) {
 	t.waiters.shutdown(serverOf(e.received))
 	if err := t.take(e); err != nil {
@@ -254,7 +252,7 @@ func (t *throttle) decide(w http.ResponseWriter, e *entry) (goesOn bool) {
 	return true
 }
 
-// classifyRequest finds out what e's request is charged.
+// classifyRequest sets the charges of e, and their flags.
 func (t *throttle) classifyRequest(e *entry) {
 	e.charges = e.room[:0]
 	for i := range t.classify.rules {
@@ -269,7 +267,7 @@ func (t *throttle) classifyRequest(e *entry) {
 	}
 }
 
-// take asks for a decision about e's charges, e.d.
+// take sets e.d to a decision about e's charges.
 func (t *throttle) take(e *entry) (err error) {
 	e.call.Begin(e.received.Context(), t.Deadline)
 	defer e.call.End()
@@ -281,7 +279,7 @@ func (t *throttle) take(e *entry) (err error) {
 	return err
 }
 
-// warn reports, once, what is likely a mistake of the operator.
+// warn reports likely mistakes of configuration, each once.
 func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 	if !t.proxyWarned.Load() && t.missesProxy(r) && !t.proxyWarned.Swap(true) {
 		t.Observer.Warned(observe.Warned{
@@ -311,7 +309,7 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 
 // serveUncharged handles a request that is charged nothing.
 func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Handler) {
-	if !t.CheckOnly && (t.CostHeader != "" || t.classify.has(inHandler)) { // it is removed all the same
+	if !t.CheckOnly && (t.CostHeader != "" || t.classify.has(inHandler)) { // to remove the cost header, or for Take
 		e.serve(w, next)
 		return
 	}
@@ -326,14 +324,14 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 		return
 	}
 	if e.outer != nil && e.outer.contextOver() {
-		e.outer.servesUncharged() // what ran between is not free because the client left
+		e.outer.servesUncharged() // a handler in between ran, and is not free because the client left
 	}
 	t.answerUnavailable(w, e, ended, nil)
 }
 
-// servesUndecided returns whether a request without a decision is served, and answers it if
-// not. It is served only if the backend could not answer and nothing says that it is closed
-// then, or in a dry run: not where this process is overloaded.
+// servesUndecided reports whether a request without a decision is served, and answers it if
+// not. A dry run serves every request. Otherwise, a request is served if the backend did not
+// answer and neither OnFailure nor err fails closed, but not if this process is overloaded.
 func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) bool {
 	switch {
 	case t.DryRun != nil:
@@ -352,8 +350,8 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 	return true
 }
 
-// settle replaces what d, e's decision, took by costs, or refunds it if costs is
-// nil. It returns the limits as they are after it, or d if that is not known.
+// settle settles d, e's decision, to costs, or refunds it if costs is nil. It returns the
+// decision with the limits after that, or d after an error.
 func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision) {
 	var c driver.Detached
 	c.Begin(e.received.Context(), t.Deadline)
@@ -372,7 +370,7 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after 
 	return after
 }
 
-// fail reports what went wrong with r, which is charged charges.
+// fail reports err, about the charges of r, to Observer and OnError.
 func (t *throttle) fail(r *http.Request, err error, charges []throttler.Charge, result observe.Result) {
 	e := cause.Event(err, charges, result)
 	if errors.Is(err, errTooLate) {

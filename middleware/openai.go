@@ -7,11 +7,11 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// OpenAI is the headers of OpenAI's API: x-ratelimit-limit-requests,
+// OpenAI is the dialect of OpenAI's API: x-ratelimit-limit-requests,
 // x-ratelimit-remaining-requests and x-ratelimit-reset-requests, a duration from now such as
-// 6m0s. They are about the limit that binds among policies whose unit is requests. Those that
-// end in -tokens are about policies with any of the other units. If there is no such policy, there
-// are no such headers.
+// 6m0s. They report the limit that binds among policies with the unit requests. The headers
+// that end in -tokens report policies with any other unit. Without such a policy, the headers
+// are left out.
 type OpenAI struct{}
 
 // tokenUnits are the units that are tokens of some kind.
@@ -25,7 +25,7 @@ var openAI = table{
 // Names returns the six names.
 func (OpenAI) Names() []string { return openAI.names() }
 
-// Write writes the headers of the units that there are.
+// Write writes the headers of the units that have a limit in r.
 func (OpenAI) Write(h http.Header, r *Report) {
 	now := r.Now()
 	openAI.write(h, r, func(s *decision.Status) string { return max(s.Reset().Sub(now), 0).String() })

@@ -8,22 +8,21 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// isNotModified is RefundIf unless Options has another: a 304 is free.
+// isNotModified is the default RefundIf: a 304 is free.
 func isNotModified(_ *http.Request, status int, _ http.Header) bool {
 	return status == http.StatusNotModified
 }
 
-// unknownStatus is the status of a response that the handlers have left to what is
-// further out.
+// unknownStatus is the status of a response that the handlers have left to an outer handler.
 const unknownStatus = 0
 
-// decide settles what is known when a response of this status begins. If it is
-// unknownStatus, only reported costs are settled.
+// decide settles the entries that can be settled when a response of this status begins. If it
+// is unknownStatus, only reported costs are settled.
 func (l *ledger) decide(status int, h http.Header) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		switch refused, charged, reported := l.outcome(e); {
 		case refused && status >= 400:
-			// A dry run keeps its charge: it tries a policy in place of one that refused.
+			// A dry run keeps its charge: it tries a policy in place of the one that refused.
 			if e.m.DryRun == nil {
 				l.settle(e, beforeHandler)
 			}
@@ -35,9 +34,9 @@ func (l *ledger) decide(status int, h http.Header) {
 	}
 }
 
-// mayBeFree reports whether a client waits for the response, and has sent all that
-// was read of the request. If not, a status says little: the handler may have done
-// its work, or have failed because of the client.
+// mayBeFree reports whether the client waits for the response, and no read of its body failed.
+// Otherwise, a status says little: the handler may have done its work, or have failed because
+// of the client.
 func (e *entry) mayBeFree() bool {
 	switch e.progress.Load() {
 	case overLate:
@@ -51,7 +50,7 @@ func (e *entry) mayBeFree() bool {
 	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
-// isFree reports whether RefundIf makes a response free that may be.
+// isFree reports whether the response may be free, and is by RefundIf.
 func (e *entry) isFree(status int, h http.Header) bool {
 	return e.mayBeFree() && e.m.RefundIf(e.passed, status, h)
 }
@@ -70,12 +69,12 @@ func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 	return refused, e.state == charged, e.reports != nil
 }
 
-// handlerEnded notes that e's handler has returned, or panicked. It returns what may have
-// to be settled now, the innermost first: e and the entries behind it whose handlers have
-// ended, if e is the outermost or its handler panicked; else e alone, if the
-// response is on its way. If it is not, RefundIf is asked first, when it begins.
-// Entries without a report are among them only if their handler failed, or if they hold
-// something in flight and the outermost handler has ended.
+// handlerEnded notes that e's handler has returned, or panicked. It returns the entries to
+// settle now, the innermost first. If e is the outermost or its handler panicked, these are e
+// and the entries behind it with ended handlers. Otherwise it is e alone, if the response has
+// begun; if not, RefundIf is called first, when it begins. An entry without a report is
+// included only if its handler failed, or if it holds units in flight and the outermost
+// handler has ended.
 func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
 	e.noteEnd()
 	within := e.outer == nil || !returned
@@ -92,7 +91,7 @@ func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, en
 	return due, l.enforced
 }
 
-// noteEnd notes that e's handler has ended, for e and for what the handler took by Take.
+// noteEnd marks e, and the charges that its handler made with Take, as ended.
 func (e *entry) noteEnd() {
 	progress := uint32(over)
 	if e.contextOver() {
@@ -106,15 +105,15 @@ func (e *entry) noteEnd() {
 	}
 }
 
-// isDue reports whether e's handler has ended, or failed, and left something to settle. The
-// caller holds the ledger's lock.
+// isDue reports whether e's handler has ended, and its charge must be settled now. The caller
+// holds the ledger's lock.
 func (e *entry) isDue(failed bool) bool {
 	holds := e.letGo != nil && e.l.first.progress.Load() != running
 	return e.state == charged && (failed || e.reports != nil || holds) && e.progress.Load() != running
 }
 
-// asked returns what the handler, or the beginning of the response, asked for e to be settled
-// to; asCharged if they did not.
+// asked returns the settlement of e that the handler, or the beginning of the response,
+// requested, or asCharged.
 func (l *ledger) asked(e *entry) settlement {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +123,7 @@ func (l *ledger) asked(e *entry) settlement {
 	return e.due
 }
 
-// settle settles e, unless it was settled before or has nothing to settle.
+// settle settles e now, unless it has no charge, is settled already, or defers this.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
 	if e.state != charged || e.defers(why) {
@@ -140,22 +139,22 @@ func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Unlock()
 }
 
-// hold begins to renew what e has in flight, if it has anything, until e is settled. That is
-// when its handler has ended and not, as for other entries, when the response begins: a
-// stream is in flight as long as it lasts. So headers say what was charged, without what a
-// 304, or a cost that was reported, gives back.
+// hold begins to renew the units that e has in flight, if any, until e is settled. That is
+// when its handler has ended and not, as for other entries, when the response begins: a stream
+// is in flight as long as it lasts. So headers report the charge before the refund for a 304
+// or a reported cost.
 func (e *entry) hold() {
 	if !slices.ContainsFunc(e.d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
 		return
 	}
-	d, t, r := e.d, e.m, e.received // not earlier: what a closure has is in memory of its own
+	d, t, r := e.d, e.m, e.received // not earlier: a closure moves its variables to the heap
 	e.letGo = t.throttler.Hold(r.Context(), d, func(err error) {
 		t.fail(r, err, d.Charges(), observe.ResultNotSettled)
 	})
 }
 
-// defers reports whether e is to be settled later, when its handler has ended, and notes it.
-// The caller holds the ledger's lock.
+// defers reports whether e must be settled later, when its handler has ended, and if so notes
+// why. The caller holds the ledger's lock.
 func (e *entry) defers(why settlement) bool {
 	if e.letGo == nil || why == beforeHandler || e.progress.Load() != running {
 		return false
@@ -166,7 +165,7 @@ func (e *entry) defers(why settlement) bool {
 	return true
 }
 
-// close notes that e is about to be settled: it holds nothing from now on.
+// close marks e as settled, and ends the renewals of its units in flight.
 func (e *entry) close() {
 	e.state = settled
 	if e.letGo != nil {

@@ -18,7 +18,7 @@ import (
 func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	d := &e.d
 	wait, retryAfter := int64(0), ""
-	// A charge that can never fit has no time to come back at.
+	// A charge that can never fit has no retry time.
 	if retryAt := d.RetryAt(); !retryAt.Equal(decision.Never) {
 		// The random numbers are seeded by the system, so that no client can guess them.
 		wait = retryAfterSeconds(retryAt.Sub(d.At()), t.RetryAfterJitter*rand.Float64())
@@ -57,8 +57,8 @@ func retryAfterSeconds(d time.Duration, part float64) int64 {
 	return max(seconds(d+more), 1)
 }
 
-// answerUnavailable answers 503 in place of the handler. If e has a decision, its
-// charge was given back. The detail is for the client, and for Options.Unavailable if err is nil.
+// answerUnavailable answers 503 in place of the handler. If e has a decision, its charge has
+// been refunded. The detail is for the client, and for Options.Unavailable if err is nil.
 func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string, err error) {
 	e.answerInPlace(w, "1")
 	if t.Unavailable != nil {
@@ -85,9 +85,9 @@ func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
 	})
 }
 
-// answerInPlace accounts for a request whose handler does not run. Others are
-// refunded when that response begins, and only if it does: a handler between may
-// send something else. Without a retryAfter, there is no such header.
+// answerInPlace accounts for a request that does not reach its handler. The outer entries are
+// refunded when the response begins, and only if it does: a handler in between may send
+// another one. If retryAfter is "", there is no such header.
 func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 	e.answered = true
 	e.add()
@@ -103,9 +103,9 @@ func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 // refusalText begins the text of a refusal.
 const refusalText = "API rate limit exceeded"
 
-// appendRefusal appends which limit refused and when it frees: in wait seconds, or
-// never if wait is 0. It begins as GitHub's text does and must not speak of a
-// secondary rate limit: clients look for those words.
+// appendRefusal appends the limit that refused and when to retry: in wait seconds, or never if
+// wait is 0. The text begins as GitHub's does and must not mention a secondary rate limit:
+// clients look for those words.
 func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 	s := d.Binding()
 	b = append(append(b, refusalText...), ": "...)
@@ -143,14 +143,14 @@ func appendWait(b []byte, wait int64) []byte {
 	return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
 }
 
-// problem is the body of a response that the middleware makes. Its texts need no
-// escapes in JSON: they are of this package, but for the names of policies, which
-// have none of the characters that do.
+// problem is the body of a response that the middleware makes. Its texts need no escapes in
+// JSON: they are texts of this package and names of policies, which contain no characters to
+// escape.
 type problem struct {
 	kind    string // a URI, the "type" of RFC 9457
 	title   string
 	detail  []byte
-	refused *throttler.Decision // whose policies were violated, if any were
+	refused *throttler.Decision // the refusal, to name the violated policies; may be nil
 }
 
 func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
@@ -170,8 +170,8 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
-	// net/http knows the length of so short a body, and a header less is one of eight,
-	// which fit into a map before it grows.
+	// net/http sets the length of so short a body, and the map of the header grows after eight
+	// fields.
 	delete(h, "Content-Length")
 	if r.Method == http.MethodHead {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -182,7 +182,7 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	}
 }
 
-// appendProblem appends p as RFC 9457 has it.
+// appendProblem appends p in the form of RFC 9457.
 func (p *problem) appendProblem(b []byte, status int) []byte {
 	b = append(append(append(b, `{"type":"`...), p.kind...), `","title":"`...)
 	b = strconv.AppendInt(append(append(b, p.title...), `","status":`...), int64(status), 10)
@@ -209,11 +209,11 @@ func appendViolated(b []byte, d *throttler.Decision) []byte {
 	return b
 }
 
-// maxAccept is how much of Accept is read, in bytes: a refusal must stay cheap.
+// maxAccept is the longest Accept that is read, in bytes: a refusal must stay cheap.
 const maxAccept = 1 << 10
 
-// prefersProblem reports whether Accept names application/problem+json, and
-// application/json not before it. It does not read an Accept above maxAccept.
+// prefersProblem reports whether Accept includes application/problem+json, and does not prefer
+// application/json. It does not read an Accept above maxAccept.
 func prefersProblem(accept []string) bool {
 	length := 0
 	for _, line := range accept {

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// requestBody is the body of a charged request. It notes how far it was read, and is read
-// ahead while the request waits: in HTTP/1, net/http notices that a client has left only when
-// it reads, so a client could leave a queue and be served all the same.
+// requestBody is the body of a charged request. It records how far it was read, and is read
+// ahead while the request waits. In HTTP/1, net/http notices that a client has left only when
+// it reads, so without this a client could leave the queue and still be served.
 type requestBody struct {
 	io.ReadCloser
 	read   atomic.Uint32 // unread, partly or toEnd
 	closed atomic.Bool
-	failed atomic.Bool // it could not be read: the client stopped, or sent what is not a body
+	failed atomic.Bool // a read failed: the client stopped, or sent an invalid body
 
 	mu      sync.Mutex
 	ahead   []byte    // read ahead, not yet passed on
-	err     error     // that ended the reading ahead
-	reads   int       // of handlers, in progress
-	filling bool      // it is being read ahead
-	stopped bool      // read no further ahead
-	filled  sync.Cond // something was read ahead, or filling has ended
+	err     error     // the error that ended fill
+	reads   int       // by handlers, in progress
+	filling bool      // fill is running
+	stopped bool      // fill must end
+	filled  sync.Cond // something was read ahead, or fill has ended
 }
 
 // Values of requestBody.read.
@@ -45,7 +45,7 @@ func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
 
-// Read passes on what was read ahead, also while more is read.
+// Read returns the bytes read ahead first, even while more are being read.
 func (b *requestBody) Read(p []byte) (int, error) {
 	if n, ok, err := b.takeAhead(p); ok {
 		return n, err
@@ -54,8 +54,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return b.receive(p)
 }
 
-// takeAhead reads what was read ahead. It returns false if there is nothing any more: then a
-// read of a handler has begun.
+// takeAhead reads from the bytes read ahead. If neither bytes nor an error are left, it counts
+// a read of a handler as begun, and returns false.
 func (b *requestBody) takeAhead(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,13 +81,13 @@ func (b *requestBody) endRead() {
 	b.reads--
 }
 
-// receive reads what was not read ahead.
+// receive reads from the underlying body.
 func (b *requestBody) receive(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err != nil:
 		b.read.Store(toEnd)
-		if !errors.Is(err, io.EOF) && !b.closed.Load() { // reading a closed body is no fault of the client
+		if !errors.Is(err, io.EOF) && !b.closed.Load() { // a read of a closed body is not the client's fault
 			b.failed.Store(true)
 		}
 	case n > 0:
@@ -109,13 +109,13 @@ const (
 	allReadAhead = 64 << 20
 )
 
-// sendGrace is how long a client that is turned away may go on sending its body.
-// If the connection were closed at once, it might not see the response.
+// sendGrace is how long a client that is not served may continue to send its body. If the
+// connection were closed at once, the client might not see the response.
 const sendGrace = 500 * time.Millisecond
 
-// readAhead begins to read the body of e's request ahead, and returns how many bytes that may
-// take; 0 if there is no need, or no memory, or the client waits for a 100 Continue, or a read
-// could not be broken off.
+// readAhead begins to read ahead in the body of e's request, and returns how many bytes that
+// may take. It returns 0 if there is no need or no memory, if the client waits for a 100
+// Continue, or if a read could not be interrupted.
 func (s *waiters) readAhead(e *entry) (limit int64) {
 	r, b := e.received, e.l.body
 	if b == nil || !hasBody(r) || r.ProtoMajor != 1 || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
@@ -136,7 +136,7 @@ func (s *waiters) readAhead(e *entry) (limit int64) {
 }
 
 // begin begins to read ahead, until stop, or until net/http ends the request. It returns false
-// if somebody reads, or all is read.
+// if a read is in progress, or the whole body was read.
 func (b *requestBody) begin(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +144,7 @@ func (b *requestBody) begin(limit int64) bool {
 		return false
 	}
 	b.stopped = false
-	if !b.filling { // else a read is in progress that was begun before
+	if !b.filling { // otherwise an earlier fill is still running
 		b.filling = true
 		go b.fill(limit)
 	}
@@ -164,16 +164,16 @@ func (b *requestBody) fill(limit int64) {
 	}
 }
 
-// stop ends the reading ahead. A read in progress goes on, for the handler's sake.
+// stop ends the reading ahead. A read in progress continues, for the handler.
 func (b *requestBody) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
 }
 
-// breakOffReading breaks a read ahead that is in progress off after grace, because net/http
-// sends no response before it has ended. It reports whether there was one. The connection
-// cannot be used again.
+// breakOffReading interrupts a read ahead in progress after grace, because net/http sends no
+// response before it has ended. It reports whether it interrupted one. If so, the connection
+// can't be used again.
 func (l *ledger) breakOffReading(grace time.Duration) (broken bool) {
 	b := l.body
 	if b == nil {
@@ -191,9 +191,9 @@ func (l *ledger) breakOffReading(grace time.Duration) (broken bool) {
 	return true
 }
 
-// closeIfPartlyRead makes net/http close the connection after an error whose
-// handler has not read the body to its end. http.MaxBytesReader asks for that by
-// an unexported method of net/http's own response, which no wrapper can have.
+// closeIfPartlyRead makes net/http close the connection after an error if the body was read
+// only in part. http.MaxBytesReader asks for that by an unexported method of net/http's own
+// response, which a wrapper can't implement.
 func (l *ledger) closeIfPartlyRead(h http.Header) {
 	if l.body != nil && l.body.read.Load() == partly && l.first.received.ProtoMajor == 1 {
 		h.Set("Connection", "close")

@@ -14,11 +14,10 @@ import (
 )
 
 // writer returns the http.ResponseWriter that handlers see: l, or a type that adds Flush,
-// Hijack and Push if the server's writer has them, and only then, because handlers ask for
-// them to learn what the connection can do. A type for each combination: a method that a
-// type has cannot be taken from it. They are all one pointer, which an interface holds
-// without an allocation. A writer that hijacks is HTTP/1's, which pushes nothing, so no
-// type does both.
+// Hijack and Push if, and only if, the server's writer has them: handlers look for them to
+// learn what the connection can do. Each combination is a type, because a type can't lose a
+// method. The types are all one pointer, which an interface holds without an allocation. No
+// type has both Hijack and Push: a writer with Hijack is HTTP/1's, which can't push.
 func (l *ledger) writer() http.ResponseWriter {
 	_, flushes := l.w.(http.Flusher)
 	_, hijacks := l.w.(http.Hijacker)
@@ -47,7 +46,7 @@ type (
 	writerFP struct{ writerF }
 )
 
-func (w writerF) Flush()            { _ = w.flush() } // as http.Flusher has it
+func (w writerF) Flush()            { _ = w.flush() } // http.Flusher returns no error
 func (w writerF) FlushError() error { return w.flush() }
 
 func (w writerH) Hijack() (net.Conn, *bufio.ReadWriter, error)  { return w.hijack() }
@@ -56,9 +55,9 @@ func (w writerFH) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijac
 func (w writerP) Push(target string, o *http.PushOptions) error  { return w.push(target, o) }
 func (w writerFP) Push(target string, o *http.PushOptions) error { return w.push(target, o) }
 
-// controlled is where http.ResponseController looks for what a ledger lacks. It has
-// Flush and Hijack whatever the server's writer has, because the controller would
-// look further, in writers that this one unwraps to, and pass the ledger by.
+// controlled has the methods that http.ResponseController does not find in a ledger. It has
+// Flush and Hijack even if the server's writer does not. Otherwise the controller would find
+// them in a writer that this one unwraps to, and bypass the ledger.
 type controlled struct{ *ledger }
 
 func (w controlled) FlushError() error                            { return w.flush() }
@@ -105,7 +104,7 @@ func (l *ledger) WriteHeader(status int) {
 		return
 	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
 		l.begin(status)
-	default: // 1xx, or what net/http panics at
+	default: // 1xx, or a status that net/http panics at
 		l.running().readCostHeaders(l.w.Header)
 		l.clearHeaders(l.w.Header())
 	}
@@ -139,12 +138,12 @@ func (l *ledger) beginToWrite(length int) error {
 	return http.ErrHijacked
 }
 
-// ReadFrom copies from src. The response begins with src's first byte: a source
-// that fails before leaves room for an error.
+// ReadFrom copies from src. The response begins with src's first byte, so that a source that
+// fails before it leaves room for an error.
 func (l *ledger) ReadFrom(src io.Reader) (int64, error) {
 	var copied int64
 	if l.sent.Load() == nothing {
-		const first = 512 // what net/http itself copies to learn the content type
+		const first = 512 // as net/http itself copies to learn the content type
 		n, err := io.CopyN(struct{ io.Writer }{l}, src, first)
 		if errors.Is(err, io.EOF) {
 			return n, nil
@@ -158,8 +157,8 @@ func (l *ledger) ReadFrom(src io.Reader) (int64, error) {
 	return copied + n, err
 }
 
-// CloseNotify is deprecated, but gin.Context.Stream panics without it. Where the server's
-// writer does not have it, it never notifies.
+// CloseNotify is deprecated, but gin.Context.Stream panics without it. If the server's writer
+// lacks it, the channel is nil.
 func (l *ledger) CloseNotify() <-chan bool {
 	if n, ok := l.w.(interface{ CloseNotify() <-chan bool }); ok {
 		return n.CloseNotify()
@@ -167,8 +166,8 @@ func (l *ledger) CloseNotify() <-chan bool {
 	return nil
 }
 
-// flush flushes by http.ResponseController, which finds a Flusher also behind
-// writers that only unwrap.
+// flush flushes with http.ResponseController, which also finds a Flusher behind writers that
+// only unwrap.
 func (l *ledger) flush() error {
 	_, flushes := find[http.Flusher](l.w)
 	_, fails := find[interface{ FlushError() error }](l.w)
@@ -178,7 +177,7 @@ func (l *ledger) flush() error {
 	return http.NewResponseController(l.w).Flush()
 }
 
-// hijack hands the connection over. If that fails, it is no response.
+// hijack hands over the connection. If that fails, the response has not begun.
 func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(l.w).Hijack()
 	if err == nil {
@@ -197,8 +196,8 @@ func (l *ledger) push(target string, o *http.PushOptions) error {
 	return l.w.(http.Pusher).Push(target, o)
 }
 
-// complain logs what net/http would log if the call reached it, which would name
-// this file as the caller.
+// complain logs the message that net/http would log if the call reached it. net/http would
+// name this file as the caller.
 func (l *ledger) complain(what string) {
 	server := serverOf(l.first.received)
 	if server == nil || l.first.received.ProtoMajor != 1 {
@@ -212,8 +211,8 @@ func (l *ledger) complain(what string) {
 	logf("http: %s from %s (%s:%d)", what, caller.Function, path.Base(caller.File), caller.Line)
 }
 
-// callerOutside returns the first frame of the stack whose function does not
-// begin with one of prefixes.
+// callerOutside returns the first stack frame of a function that does not begin with one of
+// prefixes.
 func callerOutside(prefixes ...string) runtime.Frame {
 	pc := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])

@@ -37,18 +37,19 @@ type StatusOptions struct {
 //	{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893553446,
 //	  "limits":[{"limit":60,"used":1,"remaining":59,"reset":1893553446,"window":"1h","algorithm":"fixed-window"}]}}}
 //
-// classify determines what to report: a charge for each policy of interest; costs
-// do not matter. The first four numbers are GitHub's, about the limit nearest to empty;
-// limits has all limits of the policy. A unit other than requests is named as its unit, and
-// a key that the table of policies blocks is "blocked":true. Policies that do not limit the
-// key are listed as "unlimited", and are not among the resources. Where nothing was
-// charged yet, reset is now. A replica may answer, and lag a little behind. Policies whose counts cannot be read, while a shard does not
-// answer and the limits go on without it, are not among the resources, and named:
+// classify determines the policies to report, by a charge for each; costs do not matter. The
+// first four numbers are GitHub's, about the limit that binds; limits lists all limits of the
+// policy. A unit other than requests is reported as unit, and a key that the table of policies
+// blocks as "blocked":true. Policies that do not limit the key are listed as "unlimited", and
+// are not among the resources. Before the first charge, reset is now. A replica may answer,
+// and lag a little behind. If the counts of a policy can't be read because a shard does not
+// answer, and limits are enforced without it, the policy is not among the resources, but
+// listed as unavailable:
 //
 //	{"resources":{},"unavailable":["core"]}
 //
-// A policy or an option that is not valid is an error that
-// wraps [throttler.ErrInvalid]. Status panics if t is nil.
+// An invalid policy or option is an error that wraps [throttler.ErrInvalid]. Status panics if
+// t is nil.
 func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions) (http.Handler, error) {
 	if t == nil {
 		panic("middleware: Status: the throttler is nil")
@@ -74,7 +75,7 @@ type status struct {
 	StatusOptions
 }
 
-// counted is what GitHub's GET /rate_limit says of a resource.
+// counted is a resource as GitHub's GET /rate_limit reports it.
 type counted struct {
 	Limit     int64 `json:"limit"`
 	Used      int64 `json:"used"`
@@ -107,7 +108,7 @@ type statusAnswer struct {
 	Unavailable []string             `json:"unavailable,omitempty"`
 }
 
-// appendNames appends the names of the policies of charges, but those in names or known.
+// appendNames appends the policy names of charges that are in neither names nor known.
 func appendNames(names []string, charges []throttler.Charge, known map[string]*resource) []string {
 	for i := range charges {
 		if name := charges[i].Policy.Name; known[name] == nil && !slices.Contains(names, name) {
@@ -136,7 +137,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // the client may have left
 }
 
-// add adds d, which is about charges, and returns those that it says nothing of.
+// add adds d, a decision about charges, and returns the charges that d does not cover.
 func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (others []throttler.Charge) {
 	if d.Degraded {
 		a.Unavailable = appendNames(a.Unavailable, charges, nil)
@@ -147,7 +148,7 @@ func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (o
 		a.Unlimited = appendNames(a.Unlimited, charges, a.Resources)
 		return nil
 	}
-	for _, c := range charges { // it is about the blocked keys alone
+	for _, c := range charges { // d is about the blocked keys alone
 		if !slices.ContainsFunc(d.Charges(), func(b throttler.Charge) bool { return sameCount(&b, &c) }) {
 			others = append(others, c)
 		}
@@ -179,13 +180,12 @@ func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttle
 	_, _ = w.Write([]byte(`{"message":"The rate limits cannot be read at the moment."}` + "\n"))
 }
 
-// byPartition groups charges by where they are counted: each group is one
-// reading.
+// byPartition groups charges by partition. One Peek reads a group.
 func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)
 	for _, c := range charges {
-		c.Cost, c.Mode = 1, quota.Enforce // to one count in one mode
+		c.Cost, c.Mode = 1, quota.Enforce // charges to one count must have one mode
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}

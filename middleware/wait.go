@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// waiters is what the requests that wait for their start have in common.
+// waiters is the state shared by the requests that wait for their start.
 type waiters struct {
 	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
 	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
@@ -45,11 +45,12 @@ const (
 	tooLate  = "The request would have to wait longer than the server may take to respond."
 )
 
-// errTooLate is the failure where neither waiting nor serving would be right.
+// errTooLate is the failure of a request that must wait longer than the server may take to
+// respond.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
-// waitOrGiveBack waits until e's decision says that the request may start. If it
-// cannot be served then, e is refunded, and the reason is returned.
+// waitOrGiveBack waits until the request may start by e's decision. If the request can't be
+// served then, waitOrGiveBack refunds e and returns the reason.
 func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if !e.d.StartAt().After(e.d.At()) || t.DryRun != nil {
 		return ""
@@ -61,9 +62,9 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	return reason
 }
 
-// waitForStart waits until e's decision says that the request may start, by the
-// throttler's clock. It returns why the request cannot be served, or "". A client
-// that leaves ends the request's context.
+// waitForStart waits until the request may start by e's decision and the throttler's clock. It
+// returns why the request can't be served, or "". The request's context ends if the client
+// leaves.
 func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
@@ -101,10 +102,9 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	return ""
 }
 
-// extendDeadlines makes the server's timeouts begin when the wait is over. It
-// returns false if the response could not be sent then. In HTTP/1, ReadTimeout is
-// extended after the wait: a deadline while net/http watches for the client to
-// leave would end the request.
+// extendDeadlines makes the server's timeouts begin when the wait is over. It returns false if
+// the response could not be sent after the wait. In HTTP/1, ReadTimeout is extended after the
+// wait: a deadline while net/http watches for the client to leave would end the request.
 func extendDeadlines(w http.ResponseWriter, r *http.Request, server *http.Server, wait time.Duration) bool {
 	if server == nil {
 		return true
