@@ -18,15 +18,15 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// A refusal is what a call that is not served ends with. Its metadata is a trailer, because
-// gRPC retries no call after a header.
+// A refusal is the answer to a call that is not served. Its metadata is a trailer, because
+// gRPC does not retry a call after a header.
 type refusal struct {
 	err     error
 	trailer metadata.MD // may be nil
 }
 
-// pushback is the one thing that gRPC's own retries read: how many milliseconds to wait, or
-// a negative number for not to retry.
+// pushback is the only metadata that gRPC's own retries read: the milliseconds to wait, or a
+// negative number to stop retrying.
 const pushback = "grpc-retry-pushback-ms"
 
 // refuse returns the refusal of a decision that is not allowed.
@@ -52,15 +52,15 @@ func refuse(d *throttler.Decision) *refusal {
 	return r
 }
 
-// later returns the refusal of a call that may be sent again after delay, which is rounded
-// up: to milliseconds, and retry-after to seconds.
+// later returns the refusal of a call that may be sent again after delay, rounded up to
+// milliseconds and, for retry-after, to seconds.
 func later(code codes.Code, text string, delay time.Duration) *refusal {
 	ms := max((delay-1).Milliseconds()+1, 1)
 	s := (ms-1)/1000 + 1
 	with, err := status.New(code, fmt.Sprintf("%s Try again in %d s.", text, s)).
 		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(ms) * time.Millisecond)})
 	if err != nil {
-		panic("weirgrpc: " + err.Error()) // only of codes.OK
+		panic("weirgrpc: " + err.Error()) // only for codes.OK
 	}
 	return &refusal{
 		err:     with.Err(),
@@ -73,12 +73,12 @@ func ended(ctx context.Context) *refusal {
 	return &refusal{err: status.FromContextError(ctx.Err()).Err()}
 }
 
-// rates returns the metadata about the limit of d that binds, or none where the shared counts
-// are not known: any would be a lie.
+// rates returns the metadata about the limit of d that binds. It is empty if the shared counts
+// are unknown.
 func rates(d throttler.Decision) metadata.MD {
 	h, md := make(http.Header), make(metadata.MD)
 	middleware.WriteHeaders(h, nil, d)
-	h.Del("Retry-After") // which later has
+	h.Del("Retry-After") // later sets it
 	for name, values := range h {
 		md.Set(name, values...)
 	}

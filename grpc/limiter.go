@@ -23,22 +23,22 @@ import (
 
 // Options configures a Limiter. Nil and the zero value select the defaults.
 type Options struct {
-	// Deadline bounds each decision and refund, as in middleware.Options. The end of the
-	// call does not, so that its charge is known. At least a millisecond. If zero,
+	// Deadline bounds each decision and refund, as in middleware.Options. The end of the call
+	// does not, so that the outcome of its charge is known. At least a millisecond. If zero,
 	// middleware.DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure selects what a call gets when the backend does not answer: middleware.Open,
-	// the zero value, serves it without rate metadata, and middleware.Closed ends it with
-	// UNAVAILABLE. An error that wraps driver.ErrFailClosed or driver.ErrOverloaded is
-	// UNAVAILABLE whatever OnFailure is.
+	// OnFailure selects whether a call is served when the backend does not answer:
+	// middleware.Open, the zero value, serves it without rate metadata, and middleware.Closed
+	// ends it with UNAVAILABLE. An error that wraps driver.ErrFailClosed or
+	// driver.ErrOverloaded is UNAVAILABLE whatever OnFailure is.
 	OnFailure middleware.FailurePolicy
 
-	// RefundIf reports whether a call is free, from the error that its handler returned. It
-	// is not asked about a call without an error, nor if the call's context is over, as when
-	// the client has left. A panic counts as an error with codes.Internal. If nil, no call
-	// is free: gRPC has nothing like the 304 that is free over HTTP. Of a stream, the
-	// charge of its start is refunded.
+	// RefundIf reports whether a call is free, from the error that its handler returned. It is
+	// not called without an error, nor if the call's context is over, as when the client has
+	// left. A panic counts as an error with codes.Internal. If nil, no call is free: gRPC has
+	// no status like 304, which is free over HTTP. For a stream, the charge of its start is
+	// refunded.
 	RefundIf func(ctx context.Context, fullMethod string, err error) bool
 
 	// PerMessage charges a stream again for each message received after the first. A
@@ -51,16 +51,16 @@ type Options struct {
 	Observer observe.Observer
 }
 
-// A Limiter has the interceptors of a server. It is safe for concurrent use.
+// A Limiter provides the interceptors of a server. It is safe for concurrent use.
 type Limiter struct {
 	throttler *throttler.Throttler
 	classify  middleware.Classifier
 	options   Options
 }
 
-// New returns a Limiter that charges calls to t as classify determines. A policy or an
-// option that is not valid is an error that wraps [throttler.ErrInvalid]; so are charges
-// marked NoRefund or CostReported, which is for HTTP alone. New panics if t is nil.
+// New returns a Limiter that charges calls to t as classify determines. An invalid policy or
+// option is an error that wraps [throttler.ErrInvalid]; so are charges marked NoRefund or
+// CostReported, which are for HTTP alone. New panics if t is nil.
 func New(t *throttler.Throttler, classify middleware.Classifier, options *Options) (*Limiter, error) {
 	if t == nil {
 		panic("weirgrpc: New: the throttler is nil")
@@ -69,7 +69,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 	if options != nil {
 		l.options = *options
 	}
-	// The rules about what both have are the middleware's.
+	// The middleware validates the options that both have.
 	if _, err := middleware.New(t, classify, &middleware.Options{Deadline: l.options.Deadline, OnFailure: l.options.OnFailure}); err != nil {
 		return nil, fmt.Errorf("weirgrpc: %w", err)
 	}
@@ -81,7 +81,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 	return l, nil
 }
 
-// errPanicked is what a panic counts as.
+// errPanicked is the error that a panic counts as.
 var errPanicked = status.Error(codes.Internal, "the handler panicked")
 
 // Unary is a grpc.UnaryServerInterceptor.
@@ -102,9 +102,9 @@ func (l *Limiter) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return handler(ctx, req)
 }
 
-// admit charges one call, or one message, and waits for its start. It returns why the call
-// is not served, or nil. The decision is the zero value if nothing was charged. What it has in
-// flight is renewed until letGo is called.
+// admit charges one call, or one message, and waits for its start. It returns the refusal of a
+// call that is not served, or nil. d is the zero value if no decision was made. Its units in
+// flight are renewed until letGo is called.
 func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decision, letGo func(), refused *refusal) {
 	letGo = func() {}
 	charges := l.classify.Charges(Request(ctx, method))
@@ -139,7 +139,7 @@ func (l *Limiter) within(ctx context.Context) (context.Context, context.CancelFu
 	return c, c.End
 }
 
-// undecided returns what a call without a decision ends with, or nil if it is served.
+// undecided returns the refusal of a call without a decision, or nil if it is served.
 func (l *Limiter) undecided(charges []throttler.Charge, err error) *refusal {
 	switch {
 	case errors.Is(err, throttler.ErrInvalid):
@@ -153,8 +153,8 @@ func (l *Limiter) undecided(charges []throttler.Charge, err error) *refusal {
 	return nil
 }
 
-// wait waits until d says that the call may start. It returns why it is not served then, or
-// nil. A call whose deadline comes first is refused at once.
+// wait waits until the call may start by d. It returns the refusal of a call that can't be
+// served then, or nil. A call with an earlier deadline is refused at once.
 func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
 	if !d.StartAt().After(d.At()) {
 		return nil
@@ -178,20 +178,20 @@ func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
 	return nil
 }
 
-// hold renews what d has in flight until letGo is called.
+// hold renews the units that d has in flight until letGo is called.
 func (l *Limiter) hold(ctx context.Context, d throttler.Decision) (letGo func()) {
 	return l.throttler.Hold(ctx, d, func(err error) { l.failed(d.Charges(), err, observe.ResultNotSettled) })
 }
 
-// settle refunds d if err makes the call free, ends what it has in flight, and returns the
-// limits after that.
+// settle refunds d if err makes the call free, releases its units in flight, and returns the
+// decision with the limits after that.
 func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
 	free := d.Allowed && err != nil && l.options.RefundIf != nil && ctx.Err() == nil && l.options.RefundIf(ctx, method, err)
 	return l.end(ctx, d, free)
 }
 
-// end gives d back if it is free, ends what it has in flight, and returns the limits after
-// that, or d if that failed.
+// end refunds d if it is free, releases its units in flight, and returns the decision with the
+// limits after that, or d after an error.
 func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) throttler.Decision {
 	within, cancel := l.within(ctx)
 	defer cancel()

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Request returns a call as package middleware sees it: a POST whose path and Pattern are
-// the full method, "/package.Service/Method", with the call's metadata as its header and
-// the peer's address. It has no body, and ctx is its context. So middleware.ClientIP,
-// APIKey and BearerToken read what a client sent, RoutePattern is the method, and Subject
-// finds what an interceptor in front has put into the context.
+// Request returns a call as package middleware sees it: a POST with the full method,
+// "/package.Service/Method", as its path and Pattern, the call's metadata as its header, and
+// the peer's address. It has no body, and ctx is its context. So middleware.ClientIP, APIKey
+// and BearerToken read the client's address and metadata, RoutePattern is the method, and
+// Subject finds the values that an interceptor in front has put into the context.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	r := &http.Request{
 		Method:     http.MethodPost,

@@ -38,7 +38,7 @@ type stream struct {
 	method  string
 	rates   metadata.MD
 	report  sync.Once // of rates
-	began   bool      // a message was received; the charge of the start is the first one's
+	began   bool      // the first message was received; the charge of the start covers it
 	refused atomic.Pointer[refusal]
 }
 
@@ -62,7 +62,7 @@ func (s *stream) addRates() {
 	})
 }
 
-// RecvMsg charges each message but the first, if Options.PerMessage says so.
+// RecvMsg charges each message after the first, if Options.PerMessage is set.
 func (s *stream) RecvMsg(m any) error {
 	if refused := s.refused.Load(); refused != nil {
 		return refused.err
@@ -80,6 +80,6 @@ func (s *stream) RecvMsg(m any) error {
 		s.refused.Store(refused)
 		return refused.err
 	}
-	s.l.settle(s.Context(), s.method, d, nil) // the stream is in flight, and not its messages
+	s.l.settle(s.Context(), s.method, d, nil) // the stream is in flight, not its messages
 	return nil
 }

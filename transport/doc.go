@@ -1,11 +1,11 @@
-// Package transport limits the requests that a program sends: an [http.RoundTripper] waits
-// before each of them, in turn with other processes, and pauses all when the other
-// side says so.
+// Package transport limits the requests that a program sends. Its [http.RoundTripper] waits
+// before each request, in turn with other processes, and pauses all of them when a response
+// asks for it.
 //
 //	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket}}}
 //	inTurn, err := transport.New(t, transport.ByHost(api), nil)
 //	client := &http.Client{Transport: inTurn}
 //
-// A response says so by Retry-After, with status 403, 429 or 503, or by an
+// A response asks for a pause by Retry-After, with status 403, 429 or 503, or by an
 // X-RateLimit-Remaining of 0 and an X-RateLimit-Reset, with any status.
 package transport

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// hold holds what d has in flight until letGo is called for the first time. If that fails, or
-// a renewal does, it lapses.
+// hold renews the units that d has in flight until the first call of letGo, which releases
+// them. If the release or a renewal fails, they lapse.
 func (t *Transport) hold(ctx context.Context, d throttler.Decision) (letGo func()) {
 	if !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
 		return func() {}
@@ -25,7 +25,7 @@ func (t *Transport) hold(ctx context.Context, d throttler.Decision) (letGo func(
 	})
 }
 
-// letGoOf has letGo called when the body of response has been read or is closed.
+// letGoOf has letGo called when the body of response has been read or closed.
 func letGoOf(response *http.Response, letGo func()) {
 	if response.Body == nil || response.Body == http.NoBody {
 		letGo()

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// pauseOf returns for how long a response, received now, asks for no requests; 0 if it does
-// not.
+// pauseOf returns the pause that a response received at now asks for, or 0.
 func pauseOf(response *http.Response, now time.Time) time.Duration {
 	pause := time.Duration(0)
 	h := response.Header
@@ -34,8 +33,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// untilReset returns how long it is until a reset: an epoch second, as GitHub's are, or the
-// seconds until then, which others send.
+// untilReset returns the time until a reset. seconds is a Unix time, as GitHub sends, or the
+// seconds until the reset, as others send.
 func untilReset(h http.Header, seconds int64, now time.Time) time.Duration {
 	const epoch = 1_000_000_000 // is 2001, or 31 years
 	if seconds < epoch {
@@ -49,8 +48,7 @@ func duration(seconds int64) time.Duration {
 	return time.Duration(min(max(seconds, 0), most)) * time.Second
 }
 
-// sent returns the time of the other side's clock, by which it names instants; ours if it
-// does not say.
+// sent returns when the response was sent, by the server's clock, or now if it does not say.
 func sent(h http.Header, now time.Time) time.Time {
 	if at, err := http.ParseTime(h.Get("Date")); err == nil {
 		return at

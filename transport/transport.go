@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// DefaultMaxPause is the MaxPause of Options that set none.
+// DefaultMaxPause bounds a pause if Options sets no MaxPause.
 const DefaultMaxPause = time.Hour
 
 // Options configures a Transport. Nil and the zero value select the defaults.
@@ -22,9 +22,9 @@ type Options struct {
 	// Base sends the requests. If nil, http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Retries is how many times a request is sent again, after the pause, that is answered
-	// with 429 or 503 and a pause. One with a body needs its GetBody. If zero, none is: the
-	// caller gets the response.
+	// Retries is how many times a request is sent again, after the pause, if the response has
+	// status 429 or 503 and asks for a pause. A request with a body needs its GetBody. If
+	// zero, requests are not sent again: the caller gets the response.
 	Retries int
 
 	// MaxPause bounds how long a response can pause requests. If zero, DefaultMaxPause.
@@ -39,9 +39,9 @@ type Transport struct {
 	options   Options
 }
 
-// New returns a Transport whose requests wait for what charges returns of them, and pause
-// that. A request without charges is sent at once. The error is about options and wraps
-// throttler.ErrInvalid. New panics if t or charges is nil.
+// New returns a Transport that waits for the charges of each request, and pauses them when a
+// response asks for it. A request without charges is sent at once. The error is about options
+// and wraps throttler.ErrInvalid. New panics if t or charges is nil.
 func New(t *throttler.Throttler, charges func(*http.Request) []throttler.Charge, options *Options) (*Transport, error) {
 	if t == nil || charges == nil {
 		panic("transport: New: t or charges is nil")
@@ -68,9 +68,9 @@ func ByHost(p *throttler.Policy) func(*http.Request) []throttler.Charge {
 	}
 }
 
-// RoundTrip waits until r may start, and sends it. What it has in flight, it has until the
-// response's body is read to its end or closed. If it cannot start before the deadline of
-// its context, or the backend does not answer, it is not sent, and the error is the one of
+// RoundTrip waits until r may start, and sends it. Its units in flight are released when the
+// response's body has been read to its end or closed. If r can't start before the deadline of
+// its context, or the backend does not answer, r is not sent, and the error wraps that of
 // [throttler.Throttler.Wait].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, charges := r.Context(), t.charges(r)
@@ -110,15 +110,15 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// pause pauses charges. The response counts after the request's context, too. An error is
-// left to the throttler's observer: there is a response.
+// pause pauses charges, even if the request's context is over. The error is left to the
+// throttler's observer: the caller gets the response.
 func (t *Transport) pause(ctx context.Context, until time.Time, charges []throttler.Charge) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	return t.throttler.Pause(ctx, until, charges...)
 }
 
-// detached returns ctx for what is to be done also if the request is over.
+// detached returns a context for a call that must be made even if the request is over.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }
@@ -133,7 +133,7 @@ func endsWithin(ctx context.Context, d time.Duration) bool {
 	return ok && time.Until(deadline) < d
 }
 
-// rewound returns r, to be sent once more.
+// rewound returns r, ready to be sent again.
 func rewound(r *http.Request) (*http.Request, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, nil
