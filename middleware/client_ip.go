@@ -42,16 +42,16 @@ const (
 )
 
 // ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv6 address that
-// embeds an IPv4 address counts as that: an IPv4-mapped address, or one of NAT64
+// embeds an IPv4 address counts as the IPv4 address: an IPv4-mapped address, or one of NAT64
 // (64:ff9b::/96), 6to4 (2002::/16) or Teredo (2001::/32). Addresses of NAT64's local prefix,
 // 64:ff9b:1::/48, count one by one, because each network chooses where they contain the IPv4
 // address.
 //
 // If a ClientIPFrom… middleware of chi ran in front, and found an address, that is used.
 // Otherwise the address is the connection's or, if that belongs to a trusted proxy, the
-// rightmost address of X-Forwarded-For that does not. If the header ends before, or contains
-// an invalid entry, the last trusted proxy counts as the client: entries further left may be
-// forged. At most 32 entries are read. Entries may have a port.
+// rightmost address of X-Forwarded-For that does not. If the header has no such address, or an
+// invalid entry comes first, the last trusted proxy counts as the client: entries further left
+// may be forged. At most 32 entries are read. Entries may have a port.
 //
 // A loopback or private address that sends X-Forwarded-For or Forwarded, and is not among
 // TrustedProxies, is likely a proxy, and all of its clients share one count. The middleware
@@ -110,8 +110,8 @@ var (
 
 // embedded returns the client's IPv4 address that addr embeds, or addr. A /64 would be the
 // wrong unit: one contains all of IPv4 in NAT64 and all clients of a server in Teredo, and in
-// 6to4 an IPv4 address has 65,536. A client can't choose the embedded address, because answers
-// go there. embedded is for keys alone: proxies are trusted by the address itself.
+// 6to4 an IPv4 address has 65,536 of them. A client can't choose the embedded address, because
+// answers go there. embedded is for keys alone: proxies are trusted by the address itself.
 func embedded(addr netip.Addr) netip.Addr {
 	if addr.Is4() || !addr.IsValid() {
 		return addr

@@ -13,10 +13,10 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// SetCost reports the real cost of r, for handlers that know it only when the work is done:
-// rows read, bytes sent. It applies to the charges marked [Classifier.CostReported] of the
-// innermost middleware with such charges, and of each dry run. A charge that was too high is
-// refunded in part; a charge that was too low is raised, even beyond the quota.
+// SetCost reports the real cost of r, for handlers that know it only when the work is done,
+// such as rows read or bytes sent. It applies to the charges marked [Classifier.CostReported]
+// of the innermost middleware with such charges, and of each dry run. A charge that was too
+// high is refunded in part; a charge that was too low is raised, even beyond the quota.
 //
 // A charge is settled once. If there is a report when the response begins, the charge is
 // settled then, to the last report, and the response's headers show the cost. Otherwise it is
@@ -46,12 +46,11 @@ func SetCost(r *http.Request, cost int64) error {
 }
 
 // SetCostOf is SetCost for the charges under the named policy, marked or not, in the handler's
-// last [Take] with such charges or, without one, in the innermost middleware with such
-// charges.
+// last [Take] that made any or, without one, in the innermost middleware that did.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
 	charges := func(e *entry) bool {
 		return slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
-			return c.Policy != nil && c.Policy.Name == policy // may be nil: a dry run serves invalid charges
+			return c.Policy != nil && c.Policy.Name == policy // a dry run serves charges with a nil Policy
 		})
 	}
 	return reportOf(r, cost, func(inner *entry) error {

@@ -74,8 +74,7 @@ func (t table) names() (names []string) {
 	return names
 }
 
-// write writes the rows that have a limit in r. reset returns the value of a row's last
-// header.
+// write writes the rows that have a limit in r. reset returns the last value of a row.
 func (t table) write(h http.Header, r *Report, reset func(s *decision.Status) string) {
 	for _, of := range t {
 		if s, ok := r.BindingOf(of.units...); ok {

@@ -60,8 +60,8 @@ func isRateHeader(name string) bool {
 	return false
 }
 
-// isRateHeader reports whether handlers can't set name, because it is a rate header in the
-// dialects of the middlewares that enforce something.
+// isRateHeader reports whether name is a rate header in the dialects of the middlewares that
+// enforce something. Handlers can't set it.
 func (l *ledger) isRateHeader(name string) bool {
 	if isRateHeader(name) {
 		return true

@@ -42,9 +42,9 @@ type Options struct {
 	Deadline time.Duration
 
 	// OnFailure selects whether a request is served when the backend does not answer. The zero
-	// value is Open. Package fallback chooses for each policy, and can enforce limits locally
-	// during an outage; its decisions are carried out, without rate headers. An error that
-	// wraps driver.ErrFailClosed or driver.ErrOverloaded is a 503 whatever OnFailure is.
+	// value is Open. Package wrap/fallback chooses for each policy, and can enforce limits
+	// locally during an outage; its decisions are carried out, without rate headers. An error
+	// that wraps driver.ErrFailClosed or driver.ErrOverloaded is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header, just before
@@ -67,8 +67,7 @@ type Options struct {
 	DocumentationURL string
 
 	// Refuse writes the response to a refused request; the headers are already set. If nil,
-	// the body has GitHub's form, or an [ErrorBody]'s, or is application/problem+json, by
-	// Accept.
+	// the body is GitHub's, or an [ErrorBody]'s, or application/problem+json, by Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
 	// Unavailable writes the response to a request that is not served because it has no
@@ -77,9 +76,8 @@ type Options struct {
 	Unavailable func(w http.ResponseWriter, r *http.Request, err error)
 
 	// CheckOnly refuses requests that have no room, and charges nothing: for a proxy in front
-	// of the service that charges. A replica may answer, and lag a little behind. The
-	// middleware sets no headers on other responses, so that the client receives the
-	// service's.
+	// of the service that charges. A replica may answer, and lag a little behind. Other
+	// responses have the service's headers, and not the middleware's.
 	CheckOnly bool
 
 	// RetryAfterJitter is the largest fraction by which Retry-After is lengthened at random,

@@ -34,9 +34,9 @@ func (l *ledger) decide(status int, h http.Header) {
 	}
 }
 
-// mayBeFree reports whether the client waits for the response, and no read of its body failed.
-// Otherwise, a status says little: the handler may have done its work, or have failed because
-// of the client.
+// mayBeFree reports whether the client waits for the response, and no read of the request's
+// body failed. Otherwise, a status says little: the handler may have done its work, or have
+// failed because of the client.
 func (e *entry) mayBeFree() bool {
 	switch e.progress.Load() {
 	case overLate:
@@ -50,7 +50,7 @@ func (e *entry) mayBeFree() bool {
 	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
-// isFree reports whether the response may be free, and is by RefundIf.
+// isFree reports whether the response may be free and RefundIf reports that it is.
 func (e *entry) isFree(status int, h http.Header) bool {
 	return e.mayBeFree() && e.m.RefundIf(e.passed, status, h)
 }
@@ -73,8 +73,8 @@ func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 // settle now, the innermost first. If e is the outermost or its handler panicked, these are e
 // and the entries behind it with ended handlers. Otherwise it is e alone, if the response has
 // begun; if not, RefundIf is called first, when it begins. An entry without a report is
-// included only if its handler failed, or if it holds units in flight and the outermost
-// handler has ended.
+// included only if failed is true, or if it holds units in flight and the outermost handler
+// has ended.
 func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
 	e.noteEnd()
 	within := e.outer == nil || !returned
@@ -123,7 +123,7 @@ func (l *ledger) asked(e *entry) settlement {
 	return e.due
 }
 
-// settle settles e now, unless it has no charge, is settled already, or defers this.
+// settle settles e now, unless e is uncharged, already settled, or deferred.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
 	if e.state != charged || e.defers(why) {

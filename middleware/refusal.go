@@ -87,7 +87,7 @@ func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
 
 // answerInPlace accounts for a request that does not reach its handler. The outer entries are
 // refunded when the response begins, and only if it does: a handler in between may send
-// another one. If retryAfter is "", there is no such header.
+// another one. If retryAfter is "", Retry-After is not set.
 func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 	e.answered = true
 	e.add()

@@ -55,7 +55,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 }
 
 // takeAhead reads from the bytes read ahead. If neither bytes nor an error are left, it counts
-// a read of a handler as begun, and returns false.
+// a handler's read as begun, and returns false.
 func (b *requestBody) takeAhead(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *waiters) readAhead(e *entry) (limit int64) {
 }
 
 // begin begins to read ahead, until stop, or until net/http ends the request. It returns false
-// if a read is in progress, or the whole body was read.
+// if a handler is reading, if the body is being read ahead already, or if all of it was read.
 func (b *requestBody) begin(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

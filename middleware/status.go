@@ -180,7 +180,7 @@ func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttle
 	_, _ = w.Write([]byte(`{"message":"The rate limits cannot be read at the moment."}` + "\n"))
 }
 
-// byPartition groups charges by partition. One Peek reads a group.
+// byPartition groups charges by partition, to read each group at once.
 func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)

@@ -45,8 +45,7 @@ const (
 	tooLate  = "The request would have to wait longer than the server may take to respond."
 )
 
-// errTooLate is the failure of a request that must wait longer than the server may take to
-// respond.
+// errTooLate reports a wait that is longer than the server may take to respond.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
 // waitOrGiveBack waits until the request may start by e's decision. If the request can't be

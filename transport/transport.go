@@ -70,7 +70,7 @@ func ByHost(p *throttler.Policy) func(*http.Request) []throttler.Charge {
 
 // RoundTrip waits until r may start, and sends it. Its units in flight are released when the
 // response's body has been read to its end or closed. If r can't start before the deadline of
-// its context, or the backend does not answer, r is not sent, and the error wraps that of
+// its context, or the backend does not answer, r is not sent, and the error wraps the error of
 // [throttler.Throttler.Wait].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, charges := r.Context(), t.charges(r)
