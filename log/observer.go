@@ -1,9 +1,9 @@
-// Package weirlog logs what weir does: requests that could not be decided about, servers
-// that stop answering and come back, replicas that lose their primary, clocks that differ,
-// refusals, and counts that were lost. No line has a key.
+// Package weirlog logs the events of weir: requests without a decision, servers that stop
+// answering and come back, replicas that lose their primary, clocks that differ, refusals, and
+// lost counts. No line contains a key.
 //
-// Callers of a throttler have the errors of its decisions, so these are not logged. Package
-// middleware, which decides what they mean to clients, reports them to its Observer.
+// A throttler returns the errors of its decisions to its callers, and does not log them.
+// Package middleware, which decides how they affect clients, reports them to its Observer.
 package weirlog
 
 import (
@@ -19,14 +19,14 @@ import (
 // Options configures an Observer. Nil and the zero value select the defaults.
 type Options struct {
 	// Every is the time between two lines about refusals of one limit, about degraded
-	// decisions of one policy, about moves that went wrong, or about failures of one
-	// shard and cause. The first is logged at once, and each further line has the count
-	// since the last. Failures are over when there are none for that long. If 0, a
-	// minute.
+	// decisions of one policy, about lost or failed moves between two backends, or about
+	// failures of one shard and cause. The first is logged at once, and each further line
+	// reports the count since the last. Failures are over when that long passes without one.
+	// If 0, a minute.
 	Every time.Duration
 
-	// MaxLines is how many lines there may be in a minute, and refusals may have half of
-	// them. What there is no line for is logged later, if it is still true. If 0, 60.
+	// MaxLines is how many lines may be logged in a minute. Refusals may use half of them.
+	// Further events are logged later, if they still apply. If 0, 60.
 	MaxLines int
 }
 
@@ -45,7 +45,7 @@ type Observer struct {
 
 var _ observe.Observer = (*Observer)(nil)
 
-// New returns an Observer that logs to log, or if it is nil, to [slog.Default].
+// New returns an Observer that logs to log or, if log is nil, to [slog.Default].
 func New(log *slog.Logger, options *Options) *Observer {
 	o := &Observer{log: log}
 	if options != nil {
@@ -66,8 +66,8 @@ func New(log *slog.Logger, options *Options) *Observer {
 
 var byDefault = New(nil, nil)
 
-// Default returns the Observer of package middleware and of backends that were given none.
-// It logs to [slog.Default].
+// Default returns the Observer that package middleware and backends use by default. It logs to
+// [slog.Default].
 func Default() *Observer { return byDefault }
 
 // Decided logs a sample of refusals and of degraded decisions.
@@ -86,7 +86,7 @@ func (o *Observer) count(key sampleKey) {
 	o.report(s)
 }
 
-// Moved logs a sample of the counts that were lost, and of those that did not move.
+// Moved logs a sample of lost counts, and of counts that did not move.
 func (o *Observer) Moved(e observe.Moved) {
 	switch {
 	case e.Err != nil:
@@ -98,15 +98,15 @@ func (o *Observer) Moved(e observe.Moved) {
 	}
 }
 
-// Failed logs failures, for each shard and cause: the first at once, then a line a
-// minute while there are any, and that they are over.
+// Failed logs failures, for each shard and cause: the first at once, then a line every
+// Options.Every while they last, and a line when they are over.
 func (o *Observer) Failed(e observe.Failed) {
 	s := o.samples[failed].Of(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
 	s.failed(e)
 	o.report(s)
 }
 
-// Warned logs e, whatever else is logged: it does not come again.
+// Warned logs e regardless of MaxLines: it does not come again.
 func (o *Observer) Warned(e observe.Warned) {
 	attrs := make([]slog.Attr, 0, 2)
 	if e.Policy != "" {
@@ -115,8 +115,8 @@ func (o *Observer) Warned(e observe.Warned) {
 	o.logger().LogAttrs(context.Background(), slog.LevelWarn, "rate limit: "+e.Text, append(attrs, slog.String("hint", e.Hint))...)
 }
 
-// Checked logs what changed at a server: whether it answers, whether a replica has its
-// primary, and whether its clock and this process' are close.
+// Checked logs the changes of a server: whether it answers, whether a replica has its primary,
+// and whether its clock and this process' are close.
 func (o *Observer) Checked(e observe.Checked) {
 	for _, l := range o.servers.checked(e, time.Now(), &o.bound, o.opts.MaxLines) {
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
@@ -130,7 +130,7 @@ func (o *Observer) logger() *slog.Logger {
 	return o.log
 }
 
-// report logs what s has counted, unless a line will be due later.
+// report logs the events counted in s, unless a line will be due later.
 func (o *Observer) report(s *sample) {
 	if s.armed.Load() || !o.logger().Enabled(context.Background(), s.kind().level) || !s.armed.CompareAndSwap(false, true) {
 		return
@@ -138,10 +138,10 @@ func (o *Observer) report(s *sample) {
 	o.due(s)
 }
 
-// due logs what s has counted, or that it is over. s is armed.
+// due logs the events counted in s, or that they are over. s is armed.
 func (o *Observer) due(s *sample) {
 	wait, ended, most := o.opts.Every, s.count.Load() == 0, o.opts.MaxLines
-	if s.key.kind == refused { // clients cause them, and must not crowd out what is wrong
+	if s.key.kind == refused { // clients cause them, and must not crowd out failures
 		most = (most + 1) / 2
 	}
 	switch {
@@ -159,7 +159,7 @@ func (o *Observer) due(s *sample) {
 	}
 	o.samples[s.key.kind].Drop(s.key, func(v *sample) bool { return v == s })
 	s.armed.Store(false)
-	if s.count.Load() > 0 { // meanwhile
+	if s.count.Load() > 0 { // counted since
 		o.report(s)
 	}
 }
@@ -184,7 +184,7 @@ func (b *bound) allow(now time.Time, most int) bool {
 	return true
 }
 
-// brief returns the text of err, cut off: a reply of a server may be in it.
+// brief returns the text of err, cut off, because it may contain a server's reply.
 func brief(err error) string {
 	const longest = 200
 	text := err.Error()

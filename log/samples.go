@@ -25,7 +25,7 @@ const (
 type sampling struct {
 	level slog.Level
 	text  string
-	over  string // logged when there are no more; "" for nothing
+	over  string // logged when the events are over, unless it is ""
 }
 
 var samplings = [kinds]sampling{
@@ -36,11 +36,11 @@ var samplings = [kinds]sampling{
 	failed:   {slog.LevelWarn, "rate limit: failures", "rate limit: failures are over"},
 }
 
-// sampleKey is what one line is about: a limit, a policy, two backends, or the failures of
-// a shard for one cause.
+// sampleKey is the subject of one line: a limit, a policy, two backends, or the failures of a
+// shard for one cause.
 type sampleKey struct {
 	kind     kind
-	name, to string // the policy's; of the backends from and to which a count moves; a backend's and its shard's
+	name, to string // a policy; the backends from and to which a count moves; or a backend and its shard
 	limit    int
 	cause    string
 }
@@ -69,7 +69,7 @@ func (k sampleKey) attrs() []slog.Attr {
 // of requests.
 const maxSamples = 256
 
-// others is the key of all that come when there are too many.
+// others is the key of the events beyond maxSamples keys.
 func others(k kind) sampleKey {
 	if k == failed {
 		return sampleKey{kind: k, cause: "(others)"}
@@ -80,14 +80,14 @@ func others(k kind) sampleKey {
 // maxPolicies is how many policies a line names.
 const maxPolicies = 16
 
-// sample is the events of one key.
+// sample counts the events of one key.
 type sample struct {
 	key   sampleKey
 	count atomic.Int64 // since the last line
 	armed atomic.Bool  // a timer will call due
 
-	mu       sync.Mutex // guards what follows, which counts of refusals do without
-	detail   string     // of the first event since the last line that has any
+	mu       sync.Mutex // guards the fields below, which counts of refusals don't use
+	detail   string     // of the first event with a detail since the last line
 	policies []string   // of failures since the last line
 	results  [observe.Results]int64
 	total    int64 // failures
@@ -123,8 +123,8 @@ func (s *sample) failed(e observe.Failed) {
 	}
 }
 
-// line returns the line about what was counted since the last one, or if that is nothing,
-// the one that says that s is over.
+// line returns the line about the events since the last line or, if there were no events, the
+// line that reports that s is over.
 func (s *sample) line() (l line, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

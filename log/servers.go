@@ -12,26 +12,26 @@ import (
 // maxServers bounds the servers that are remembered.
 const maxServers = 1024
 
-// silentEvery is the least time between two lines that one server does not answer: of
-// a server that stops and answers in turn, one line has the count.
+// silentEvery is the least time between two lines that one server does not answer. If a server
+// stops and answers in turn, one line reports how often.
 const silentEvery = 10 * time.Second
 
-// servers is what was last logged of each server that is not well.
+// servers holds the last logged state of each server with a problem.
 type servers struct {
 	mu  sync.Mutex // events are about one a second and server
 	all map[stats.ServerName]*server
 }
 
-// server is what was logged of a server.
+// server is the logged state of a server.
 type server struct {
 	silent, cut, skewed state
 
 	open  bool      // as of the last check
-	times int       // it stopped answering since a line said so
-	next  time.Time // there is no such line before
+	times int       // how often it stopped answering since the last line about that
+	next  time.Time // no such line before
 }
 
-// state is whether something is wrong with a server, as the last line about it said.
+// state is whether a server has a problem, by the last line about it.
 type state struct{ since time.Time } // zero if all is well
 
 func (s *state) isWrong() bool { return !s.since.IsZero() }
@@ -47,12 +47,12 @@ type line struct {
 type check struct {
 	observe.Checked
 	now   time.Time
-	allow func() bool // another line
+	allow func() bool // whether another line may be logged
 	lines []line
 }
 
-// checked returns a line for each way in which e differs from what was logged. What the
-// bound does not allow is found again by the next check.
+// checked returns a line for each difference between e and the logged state. Differences
+// that the bound does not allow are found again by the next check.
 func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLines int) []line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,13 +70,13 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 		return c.lines
 	}
 	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
-		s.all = make(map[stats.ServerName]*server) // those that are still wrong are logged again
+		s.all = make(map[stats.ServerName]*server) // servers that still have a problem are logged again
 	}
 	s.all[key] = v
 	return c.lines
 }
 
-// change adds a line if wrong is not what s says: that is if it is, and was if it was.
+// change adds a line if wrong differs from s: with the text is if wrong, or was if not.
 func (c *check) change(s *state, wrong bool, is, was string, attrs ...slog.Attr) {
 	if wrong == s.isWrong() || !c.allow() {
 		return
@@ -118,8 +118,8 @@ func (v *server) answers(c *check) {
 	}
 }
 
-// replicates adds a line if a replica has lost its primary, or found it again. One that
-// does not answer says nothing of that.
+// replicates adds a line if a replica has lost its primary, or found it again. The state of a
+// replica that does not answer is unknown.
 func (v *server) replicates(c *check) {
 	if c.Replica && !c.Open {
 		c.change(&v.cut, c.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again",
@@ -127,7 +127,7 @@ func (v *server) replicates(c *check) {
 	}
 }
 
-// keepsTime adds a line if the clocks have come too far apart, or close again.
+// keepsTime adds a line if the clocks have moved too far apart, or are close again.
 func (v *server) keepsTime(c *check) {
 	if !c.SkewKnown || c.MaxSkew <= 0 {
 		return
