@@ -1,5 +1,5 @@
-// Package weirprom has Prometheus metrics of weir: of decisions, round trips, servers
-// and moves. No label is a key, or is made of one.
+// Package weirprom exports Prometheus metrics of weir: of decisions, round trips, servers and
+// moves. No label is a key, or is made of one.
 package weirprom
 
 import (
@@ -18,9 +18,9 @@ type Options struct {
 	// nil, fourteen from 10 µs to 1 s.
 	Buckets []float64
 
-	// MaxNames is how many policies have their own series, and how many shards and
-	// servers. Policies and shards that come later share series with the label
-	// "(others)"; servers have none. If 0, 256.
+	// MaxNames is how many policies have their own series, and how many shards and servers.
+	// Policies and shards that come later share series with the label "(others)"; servers that
+	// come later have no series. If 0, 256.
 	MaxNames int
 }
 
@@ -49,8 +49,8 @@ type Observer struct {
 
 var _ observe.Observer = (*Observer)(nil)
 
-// New returns an Observer, and registers its metrics with r. The error is r's: another
-// Observer's metrics are registered there. Use one Observer for all throttlers of a
+// New returns an Observer, and registers its metrics with r. The error is r's, as when
+// another Observer's metrics are registered there. Use one Observer for all throttlers of a
 // process, or give each a label with [prometheus.WrapRegistererWith].
 func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	if r == nil {
@@ -137,7 +137,7 @@ func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	}
 }
 
-// tripKey is whose series a round trip is in.
+// tripKey identifies the series of a round trip.
 type tripKey struct {
 	backend, shard string
 	replica        bool
@@ -163,7 +163,7 @@ func (o *Observer) Sent(e observe.Sent) {
 	}
 }
 
-// Checked notes what is known of a server.
+// Checked records the state of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // Moved counts a move.

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/internal/stats"
 )
 
-// Stats returns a collector of what a backend's Stats returns, which the caller
-// registers:
+// Stats returns a collector of the numbers that a backend's Stats returns. The caller
+// registers it:
 //
 //	registry.MustRegister(weirprom.Stats("fallback", func() any { return b.Stats() }))
 //
