@@ -1,5 +1,5 @@
-// Package weirotel has OpenTelemetry metrics and spans of weir: of decisions, round
-// trips, servers and moves. No attribute is a key, or is made of one.
+// Package weirotel exports OpenTelemetry metrics and spans of weir: of decisions, round trips,
+// servers and moves. No attribute is a key, or is made of one.
 package weirotel
 
 import (
@@ -24,10 +24,10 @@ type Options struct {
 	// TracerProvider is where the spans go. If nil, otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
 
-	// MaxNames is how many policies have their own attributes, and how many shards
-	// and servers. Policies and shards that come later share the attribute "(others)";
-	// servers have none. If 0, 100: so many fit in the 2,000 combinations of attributes that
-	// the SDK keeps of a metric by default.
+	// MaxNames is how many policies have their own attributes, and how many shards and
+	// servers. Policies and shards that come later share the attribute "(others)"; servers
+	// that come later have no metrics. If 0, 100, which fit in the 2,000 combinations of
+	// attributes that the SDK keeps of a metric by default.
 	MaxNames int
 }
 
@@ -53,8 +53,8 @@ type Observer struct {
 
 var _ observe.Observer = (*Observer)(nil)
 
-// Attributes of metrics. They, and the names and units of the metrics, are such that an
-// exporter to Prometheus makes of them what package weirprom has: rules and boards fit both.
+// Attributes of metrics. From them, and the names and units of the metrics, an exporter to
+// Prometheus makes the metrics of package weirprom: rules and dashboards fit both.
 const (
 	opKey      = attribute.Key("op")
 	backendKey = attribute.Key("backend")
@@ -118,8 +118,8 @@ func New(options *Options) (*Observer, error) {
 	return o, nil
 }
 
-// Close ends the metrics of servers. It is for programs that make Observers again and
-// again: one that lasts as long as its program needs none.
+// Close ends the metrics of servers. It is for programs that make Observers repeatedly: an
+// Observer that lasts as long as its program need not be closed.
 func (o *Observer) Close() error { return o.servers.registration.Unregister() }
 
 // series is a stats.Counter. Its attributes are made once: the SDK sorts and hashes them.
@@ -145,7 +145,7 @@ func newSeries(counter metric.Int64Counter, m stats.Metric, labels []any) series
 
 func (s series) Inc(ctx context.Context) { s.counter.Add(ctx, 1, s.options...) }
 
-// Decided counts and times a decision and, in a trace that is recorded, makes its span.
+// Decided counts and times a decision and, in a recorded trace, makes its span.
 func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	policy, known := o.counters.Decided(ctx, e)
 	if !known {
@@ -157,7 +157,7 @@ func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	}
 }
 
-// tripKey is whose attributes a round trip has.
+// tripKey identifies the attributes of a round trip.
 type tripKey struct {
 	backend, shard string
 	replica        bool
@@ -174,7 +174,7 @@ func newTrip(k tripKey) []metric.RecordOption {
 
 // Sent counts and times a round trip.
 func (o *Observer) Sent(e observe.Sent) {
-	ctx := context.Background() // it is of many decisions
+	ctx := context.Background() // many decisions share a round trip
 	failure := ""
 	if e.Err != nil {
 		failure = errorType(e.Err)
@@ -184,7 +184,7 @@ func (o *Observer) Sent(e observe.Sent) {
 	o.tripBatch.Record(ctx, int64(e.Decisions), options...)
 }
 
-// errorType returns the class of err, of which there are few.
+// errorType returns the class of err, one of a few.
 func errorType(err error) string {
 	var timeout interface{ Timeout() bool }
 	switch {
@@ -196,7 +196,7 @@ func errorType(err error) string {
 	return "_OTHER" // by the semantic conventions
 }
 
-// Checked notes what is known of a server.
+// Checked records the state of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // Moved counts a move.

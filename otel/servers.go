@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/internal/stats"
 )
 
-// servers has the metrics of what is known of each server.
+// servers holds the state of the servers, and its metrics.
 type servers struct {
 	stats.Servers
 	registration metric.Registration
@@ -38,7 +38,7 @@ func (s *servers) register(meter metric.Meter, most int) error {
 	return errors.Join(errs[:]...)
 }
 
-// observe gives a reader what is known.
+// observe reports the state of each server to a reader.
 func (s *servers) observe(_ context.Context, to metric.Observer) error {
 	s.Each(func(name stats.ServerName, v *stats.Server) {
 		at := attributes(backendKey.String(name.Backend), shardKey.String(name.Shard), serverName.String(name.Server))

@@ -20,8 +20,8 @@ const (
 
 var spanNames = [observe.Ops]string{"weir.take", "weir.peek", "weir.settle", "weir.wait", "weir.reset", "weir.pause"}
 
-// span makes the span of a decision that is over. Its error has no text: there may be
-// addresses in it.
+// span makes the span of a decision that is over. It leaves out the text of the error, which
+// may contain addresses.
 func (o *Observer) span(ctx context.Context, policy string, e observe.Decided) {
 	var room [5]attribute.KeyValue
 	all := append(room[:0], spanPolicy.String(policy), spanOutcome.String(e.Outcome.String()))

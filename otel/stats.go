@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/internal/stats"
 )
 
-// RegisterStats makes metrics of what a backend's Stats returns:
+// RegisterStats makes metrics of the numbers that a backend's Stats returns:
 //
 //	weirotel.RegisterStats(nil, "fallback", func() any { return b.Stats() })
 //
