@@ -32,13 +32,13 @@ var contentPolicy = func() string {
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }()
 
-// Handler returns the handler of the page, at any path. It answers everybody: mount it where
-// only operators come. The page loads itself again every two seconds, unless the query has
+// Handler returns the handler of the page, at any path. It does not authenticate: mount it
+// where only operators reach it. The page reloads every two seconds, unless the query has
 // refresh=off.
 //
-// If the query has format=json, it answers what the functions given to [Observer.Stats] return,
-// as one JSON object that has them by their names; and [Refusals] as JSON, if it has
-// format=refused. weirctl top adds several processes up.
+// If the query has format=json, Handler answers with the values of the functions given to
+// [Observer.Stats], as one JSON object, by name; if it has format=refused, with [Refusals] as
+// JSON. weirctl top adds up the Refusals of several processes.
 func (o *Observer) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get("format") {
@@ -65,7 +65,7 @@ func (o *Observer) Handler() http.Handler {
 	})
 }
 
-// writeStats answers the parts as JSON.
+// writeStats answers with the values of the parts, as JSON.
 func (o *Observer) writeStats(w http.ResponseWriter) {
 	all := make(map[string]any)
 	for _, p := range o.partsNow() {
@@ -87,10 +87,10 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(text) // fails only if the client has left
 }
 
-// view is what the page shows.
+// view is the data of the page.
 type view struct {
 	Refresh  bool
-	For      time.Duration // for which events were counted
+	For      time.Duration // how long events were counted
 	Policies []row
 	Ops      []row
 	Trips    []row
@@ -148,7 +148,7 @@ func (o *Observer) view() *view {
 	return v
 }
 
-// partsNow returns the parts. They are asked without a lock: they may take one.
+// partsNow returns the parts. Their functions are called without a lock: they may take one.
 func (o *Observer) partsNow() []part {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -240,7 +240,7 @@ func (o *Observer) viewServers(v *view) {
 	})
 }
 
-// viewRare adds what has its own lock.
+// viewRare adds the events that have their own lock.
 func (o *Observer) viewRare(v *view) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 // history is how many whole seconds are kept.
 const history = 60
 
-// series are counters, and what they were when each of the last seconds began.
+// series is a set of counters, with their values at the beginning of each of the last seconds.
 type series struct {
 	totals []atomic.Int64
 	past   [history + 1][]int64 // by the second, modulo; nil is all zeros
@@ -18,7 +18,7 @@ func newSeries(counters int) *series { return &series{totals: make([]atomic.Int6
 
 func (s *series) add(counter int, n int64) { s.totals[counter].Add(n) }
 
-// save notes what the counters are as a second begins.
+// save stores the values of the counters at the beginning of a second.
 func (s *series) save(second int64) {
 	at := &s.past[second%int64(len(s.past))]
 	if *at == nil {
@@ -40,7 +40,7 @@ func (s *series) perSecond(now int64, i, j int) []int64 {
 	return all
 }
 
-// inHistory returns by how much a counter grew in them together.
+// inHistory returns by how much counter i grew in the whole history before now.
 func (s *series) inHistory(now int64, i int) int64 {
 	return s.at(now, i, i+1) - s.at(now-history, i, i+1)
 }
@@ -85,7 +85,7 @@ func (o *Observer) each(do func(*series)) {
 	}
 }
 
-// The upper bounds of durations: 1, 2 and 5 times powers of ten, from 1 µs to 10 s.
+// bounds are the upper bounds of durations: 1, 2 and 5 times powers of ten, from 1 µs to 10 s.
 var bounds = func() (all []time.Duration) {
 	for d := time.Microsecond; d < 10*time.Second; d *= 10 {
 		all = append(all, d, 2*d, 5*d)
@@ -93,7 +93,7 @@ var bounds = func() (all []time.Duration) {
 	return append(all, 10*time.Second)
 }()
 
-// buckets is how many there are: one more for what is longer.
+// buckets is the number of buckets: one more for longer durations.
 var buckets = len(bounds) + 1
 
 func bucketOf(d time.Duration) int {
@@ -105,9 +105,9 @@ func bucketOf(d time.Duration) int {
 	return len(bounds)
 }
 
-// quantile returns a bound that a part of the durations in the history did not exceed, and 0
-// if there are none. The buckets begin at first. What is longer than all bounds is the last
-// of them.
+// quantile returns the least bound that part of the durations in the history did not exceed,
+// or 0 if the history is empty. The buckets begin at first. Durations above all bounds count
+// as the last bound.
 func (s *series) quantile(now int64, first int, part float64) time.Duration {
 	counts, total := make([]int64, buckets), int64(0)
 	for i := range counts {

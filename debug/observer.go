@@ -1,16 +1,15 @@
-// Package weirdebug serves a page for operators: what a throttler and its backends do now, and
-// did in the last minute. Mount its handler where net/http/pprof's is:
+// Package weirdebug serves a page for operators about a throttler and its backends, now and in
+// the last minute. Mount its handler next to net/http/pprof's:
 //
 //	page := weirdebug.New(nil)
 //	t := throttler.New(backend, &throttler.Options{Observer: page})
 //	debug.Handle("GET /debug/weir", page.Handler())
 //
-// The page has decisions a second by policy and outcome, how long they took, the servers, the
-// counts that moved, failures, the keys that are refused most, and what Stats of backends
-// returns.
+// The page shows decisions per second by policy and outcome, their durations, the servers, the
+// counts that moved, failures, the keys that are refused most, and the Stats of backends.
 //
-// The page has no authentication, as net/http/pprof's has none. Serve it on a listener that
-// only operators reach, and never on a public one.
+// The page has no authentication, like net/http/pprof's. Serve it on a listener that only
+// operators reach, and never on a public one.
 package weirdebug
 
 import (
@@ -26,23 +25,23 @@ import (
 
 // Options configures an Observer. Nil and the zero value select the defaults.
 type Options struct {
-	// Label returns what the page shows for a key that is refused, such as the name of a
+	// Label returns the text that the page shows for a refused key, such as the name of a
 	// customer. The goroutine of a request calls it when the key enters the table, so it must
 	// not block. If nil, the page shows a hash of the key, the same in all processes, and the
 	// key is not kept.
 	Label func(policy, key string) string
 }
 
-// What is bounded: a program may make names out of requests.
+// Bounds on memory: a program may make names out of requests.
 const (
 	maxNames   = 256 // of policies, shards, servers, and kinds of moves and failures
 	maxRefused = 64  // keys
 	maxWarned  = 32
 )
 
-// Observer is an observe.Observer that keeps what its page shows. Give it to the throttler, to
-// package middleware and to each backend, with other observers by observe.All. It is safe for
-// concurrent use. Its memory is bounded: some 2 MB with 256 policies, a few kB with a dozen.
+// Observer is an observe.Observer for a page. Give it to the throttler, to package middleware
+// and to each backend, with other observers by observe.All. It is safe for concurrent use. Its
+// memory is bounded: some 2 MB with 256 policies, a few kB with a dozen.
 type Observer struct {
 	observe.Nothing // events to come
 
@@ -51,7 +50,7 @@ type Observer struct {
 	since time.Time
 
 	second  atomic.Int64         // the last one that began
-	saving  sync.Mutex           // of all series, when one begins
+	saving  sync.Mutex           // guards saving all series, when a second begins
 	ops     [observe.Ops]*series // durations, by observe.Op
 	decided stats.Cache[string, *series]
 	trips   stats.Cache[tripKey, *series]
@@ -59,7 +58,7 @@ type Observer struct {
 	refused refusals
 	servers stats.Servers
 
-	mu       sync.Mutex          // of what is rare
+	mu       sync.Mutex          // guards the rare events below
 	moves    map[[2]string]*move // by from and to
 	failures map[observe.Failed]*failure
 	warnings []observe.Warned
@@ -87,9 +86,9 @@ func New(options *Options) *Observer {
 	return o
 }
 
-// Stats adds a section to the page: what stats returns, as JSON. It is called for each view of
-// the page. Any program's numbers may be there; weir's are what Stats of backends
-// returns, and of a [stack.Stack]:
+// Stats adds a section to the page: the value that stats returns, as JSON. stats is called for
+// each view of the page, and may return any numbers of a program. Weir's numbers come from the
+// Stats methods of backends and of a [stack.Stack]:
 //
 //	for name, stats := range s.Stats() {
 //		page.Stats(name, stats)
@@ -125,7 +124,7 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	}
 }
 
-// tripKey is where round trips go.
+// tripKey identifies a destination of round trips.
 type tripKey struct {
 	backend, shard string
 	replica        bool
@@ -149,10 +148,10 @@ func (o *Observer) Sent(e observe.Sent) {
 	}
 }
 
-// Checked notes what is known of a server.
+// Checked records the state of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
-// move is what is known of the moves from one backend to another.
+// move sums up the moves from one backend to another.
 type move struct {
 	From, To            string
 	Moved, Lost, Failed int64
@@ -181,7 +180,7 @@ func (o *Observer) Moved(e observe.Moved) {
 	}
 }
 
-// failure is what is known of failures of one cause and result.
+// failure sums up the failures of one shard, cause and result.
 type failure struct {
 	observe.Failed // the last
 	Count          int64
@@ -216,7 +215,7 @@ func (o *Observer) Warned(e observe.Warned) {
 	}
 }
 
-// keep returns the value of k, which it creates, or nil if there are too many.
+// keep returns the value of k, creating it if necessary, or nil if there are too many.
 func keep[K comparable, V any](all map[K]*V, k K) *V {
 	v := all[k]
 	if v == nil && len(all) < maxNames {
@@ -226,7 +225,7 @@ func keep[K comparable, V any](all map[K]*V, k K) *V {
 	return v
 }
 
-// brief returns a text, cut off: a reply of a server may be in it.
+// brief returns text, cut off, because it may contain a server's reply.
 func brief(text string) string {
 	const longest = 200
 	if len(text) > longest {

@@ -12,10 +12,10 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// refusals knows the keys that are refused most, in constant space: the counts of this minute
-// and of the one before. Each minute has a summary by the algorithm Space-Saving (Metwally et
-// al., 2005): a key without a counter takes over the least one, and its count. So a count is
-// never too low, too high by at most what the key took over, and a key with more than one in
+// refusals counts the keys that are refused most, in constant space, for this minute and the
+// one before. Each minute is summarized by the algorithm Space-Saving (Metwally et al., 2005):
+// a key without a counter takes over the smallest counter, with its count. So a count is never
+// too low, and too high by at most the count taken over. A key with more than one in
 // maxRefused of the minute's refusals is never missing.
 type refusals struct {
 	mu       sync.Mutex
@@ -26,15 +26,16 @@ type refusals struct {
 
 const minute = time.Minute
 
-// Refusals are the keys that were refused most in the last two minutes at most, in this process.
+// Refusals lists the keys that this process refused most, in the last two minutes at most.
 type Refusals struct {
 	At    time.Time `json:"at"`
 	Since time.Time `json:"since"` // when the counts begin
 
-	// Missed is the most refusals of a key that is not among Keys. 0 if none is missing.
+	// Missed is the most refusals that a key missing from Keys can have, or 0 if no key is
+	// missing.
 	Missed int64 `json:"missed"`
 
-	Keys []Refused `json:"keys"` // the one that was refused most first
+	Keys []Refused `json:"keys"` // the most refused first
 }
 
 // Refused is a key that was refused by a limit.
@@ -43,7 +44,7 @@ type Refused struct {
 	Limit  int    `json:"limit"` // index in the policy's Limits
 	Label  string `json:"label"` // Options.Label's, or the hash of the key
 	Count  int64  `json:"count"`
-	Excess int64  `json:"excess"` // by which Count may be too high
+	Excess int64  `json:"excess"` // how far Count may be too high
 
 	// RetryAt is when the refused charge would fit, as the last refusal said.
 	RetryAt time.Time `json:"retry_at"`
@@ -59,13 +60,13 @@ type refusedKey struct {
 type refused struct {
 	label   string
 	count   int64
-	excess  int64 // by which count may be too high
+	excess  int64 // how far count may be too high
 	retryAt time.Time
 }
 
 var seed = maphash.MakeSeed()
 
-// add counts the refusal e, which was at now.
+// add counts the refusal e, made at now.
 func (r *refusals) add(e *observe.Decided, now time.Time, label func(policy, key string) string) {
 	key := refusedKey{e.Policy, e.Limit, maphash.String(seed, e.Key)}
 	if r.again(key, e.RetryAt, now) {
@@ -109,7 +110,7 @@ func (r *refusals) enter(key refusedKey, label string, retryAt time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.current[key]
-	if c == nil { // else another goroutine was first
+	if c == nil { // otherwise another goroutine was first
 		c = &refused{label: label}
 		if len(r.current) >= maxRefused {
 			least := least(r.current)
@@ -133,13 +134,13 @@ func least(counts map[refusedKey]*refused) (least refusedKey) {
 }
 
 // hashOf returns the first 96 bits of a SHA-256 of a key. It is the same in all processes, so
-// that their counts can be added up, and it is what the names of Redis keys have of it.
+// that their counts can be added up, and is part of the names of Redis keys.
 func hashOf(_, key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// most returns what was refused since the minute before the current one began.
+// most returns the refusals since the minute before the current one began.
 func (r *refusals) most(now time.Time) Refusals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
