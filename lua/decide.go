@@ -8,25 +8,24 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// A function of Lua has 200 locals and 250 registers. What it has room for is estimated, on the
-// safe side, by weights: of kinds, and these. A test loads what they let through.
+// A Lua function can have 200 locals and 250 registers. The weights of kinds, and these, are a
+// conservative estimate of how much fits. A test loads scripts up to mostWeight.
 const (
 	mostWeight    = 185
 	chargeWeight  = 3
-	settledWeight = 6 // more, of a charge that is settled
-	limitSettled  = 1 // more, of each of its limits
+	settledWeight = 6 // added for a charge in a settlement
+	limitSettled  = 1 // added for each of its limits
 	atMostWeight  = 1
-	logsWeight    = 22 // of the functions of logs
+	logsWeight    = 22 // for the functions of logs
 )
 
-// Mode begins the kinds of a charge that is taken in another mode than Enforce: Mode plus
-// that mode.
+// Mode plus the mode of a charge precedes the kinds of its limits, unless the mode is Enforce.
 const Mode = 0x10
 
-// Decide returns the script that makes decisions of one shape: settlements or takes, and
-// the kinds of the limits of each charge, behind its Mode. It reports false if a decision has too many
-// limits for one function of Lua, a dozen or so. The header of decide.lua says
-// what goes in and what comes out.
+// Decide returns the script that makes decisions of one shape: settlements or takes, and for
+// each charge the kinds of its limits, after its mode: see Mode. ok is false if a decision has
+// too many limits for one Lua function, a dozen or so. The header of decide.lua describes the
+// arguments and the reply.
 func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 	s := newShape(settles, charges)
 	s.begin()
@@ -46,8 +45,8 @@ type shape struct {
 	settles        bool
 	charges        []charge
 	limits         []limit // of all charges
-	isSingleWindow bool    // one fixed window
-	digits         bool    // a charge may have been one, and its state be digits
+	isSingleWindow bool    // the only limit is a fixed window
+	digits         bool    // the state of a charge may be digits
 	hasLog         bool
 
 	script strings.Builder
@@ -74,7 +73,7 @@ func newShape(settles bool, charges [][]byte) *shape {
 	return s
 }
 
-// begin is what comes before the states of a decision are read.
+// begin adds the part of the script before the states of a decision are read.
 func (s *shape) begin() {
 	s.add(frame.get("begin"))
 	if s.settles {
@@ -93,9 +92,9 @@ func (s *shape) begin() {
 		s.add(slidingLog.get("functions"))
 	}
 	states, replies := "{}", "{}"
-	if !s.hasLog { // one command reads all states: to call it costs more than to run it
+	if !s.hasLog { // one command reads all states: a call costs more than its execution
 		states = "call('MGET', spread(KEYS))"
-		if len(s.charges) == 1 { // a reply takes the place of its state: the table need not grow
+		if len(s.charges) == 1 { // a reply replaces its state, so the table need not grow
 			replies = "states"
 		}
 	}
@@ -117,12 +116,12 @@ func (s *shape) begin() {
 	s.add(frame.get("decision"))
 }
 
-// countsUp reports whether the one charge may be made by INCR.
+// countsUp reports whether INCR may make the only charge.
 func (s *shape) countsUp() bool {
 	return s.isSingleWindow && !s.settles && s.charges[0].mode == quota.Enforce
 }
 
-// prepare computes what depends on the cost of c alone.
+// prepare adds the locals that depend on the arguments of c alone.
 func (s *shape) prepare(c *charge) {
 	for _, l := range c.limits {
 		if c.mode != quota.Check {
@@ -134,7 +133,7 @@ func (s *shape) prepare(c *charge) {
 	}
 }
 
-// arguments returns the names of a decision's arguments, but for the first ones, and the
+// arguments returns the names of a decision's arguments, except for the first four, and the
 // format of all.
 func (s *shape) arguments() (names, form string) {
 	form = ">I1I6I4I1"
@@ -165,7 +164,7 @@ func (s *shape) arguments() (names, form string) {
 	return strings.TrimSuffix(names, ", "), form
 }
 
-// read reads the state of a charge.
+// read adds the code that reads the state of c.
 func (s *shape) read(c *charge) {
 	if c.hasLog {
 		s.add(c.words.in(slidingLog.get("read")))
@@ -204,7 +203,7 @@ func (s *shape) read(c *charge) {
 	}
 }
 
-// check leaves charges to the caller that the script cannot make.
+// check leaves the decision to the caller if the script can't make the charge c.
 func (s *shape) check(c *charge) {
 	if s.settles && c.words["LOST"] != "" {
 		s.add(c.words.in("if LOST then break end\n"))
@@ -216,7 +215,7 @@ func (s *shape) check(c *charge) {
 	}
 }
 
-// take looks at all limits, and charges them if the costs fit.
+// take checks all limits, and charges them if the costs fit.
 func (s *shape) take() {
 	fits := []string{"true"}
 	for i := range s.charges {
@@ -254,8 +253,8 @@ func (s *shape) take() {
 	s.add(frame.get("refuse"))
 }
 
-// settle computes what each charge becomes, which the caller may have to do instead, and
-// only then stores it.
+// settle refunds all charges before it charges, renews and stores any, because a renewal
+// depends on whether any limit has lapsed.
 func (s *shape) settle() {
 	s.add("local lapsed = false\n")
 	for _, c := range s.charges {
@@ -326,7 +325,7 @@ func (s *shape) end() {
 	s.add(words{"REPLY": strings.Join(append(costs, states...), " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
 }
 
-// weight estimates how much room the script takes in a function.
+// weight estimates the room that the script takes in a Lua function.
 func (s *shape) weight() int {
 	n, charge, limit := 0, chargeWeight, 0
 	if s.settles {

@@ -1,35 +1,35 @@
--- decide.lua: the frame of the scripts that make decisions, of which package lua composes
--- one for each shape: an operation, and the kinds of the limits of each charge. The
--- sections of a limit's algorithm go in here, with the limit's number in the place of $ and the
--- charge's in the place of @. Words in capitals that are no locals are composed.
+-- decide.lua: the frame of the scripts that make decisions. Package lua composes a script for
+-- each shape: an operation, and the kinds of the limits of each charge. It inserts the
+-- sections of each limit's algorithm, and replaces $ by the limit's number, @ by the charge's,
+-- and words in capitals unless they are locals.
 --
 -- KEYS     state     of a (policy, key), for each decision and each of its charges
 -- ARGV[i]  decision  made with the next keys; numbers big-endian and unsigned:
 --            1 how many times it is made, each time with other keys
 --            6 now, Unix ms
 --            4 margin, ms that a state outlives its last window
---            1 whether counts move between backends: then none begins here by itself
+--            1 whether counts move between backends: then the caller begins a count
 --            for each charge
---              7 cost, which its mode may make another; to settle: 7 cost that was charged,
---              7 real cost, both 2^54 to renew, 4 generation
+--              7 cost, which mode AtMost may lower; to settle: 7 charged cost, 7 real cost,
+--              both 2^54 to renew, 4 generation
 --              for each limit
---                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
+--                1 kind, 6 window ms, 7 quota or the end of a calendar's window, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
---            of one fixed window and nothing else, 27 more: see single_window.lua
--- Returns  the decisions' replies, one after the other, in one string:
---            0 if refused, or not held any more, 1 if allowed; for each charge in mode AtMost 2 length, 7 cost that
---            was charged; and for each charge
---              a claim that it is here and the trace of a reset, if it has them;
---              2 length and so many bytes, the rest of its state now; of a sliding
---                log, 1 kind, 6 window, 7 sum, 6 newest entry, and when 6 one unit and
---                6 the cost fit, 0 if they do now
+--            27 more if the only limit is a fixed window: see single_window.lua
+-- Returns  the decisions' replies, concatenated in one string. A reply is
+--            a byte: 1 if allowed, 0 if refused or no longer held
+--            for each charge in mode AtMost: 2 length, 7 charged cost
+--            for each charge: a claim that the count is here and the trace of a reset, if it
+--              has them; 2 length and so many bytes, the rest of its state now. For a sliding
+--              log these are 1 kind, 6 window, 7 sum, 6 newest entry, 6 when one unit fits, and
+--              6 when the cost fits, 0 if now or never
 --          or, from single_window.lua, 19 digits, which are the state before: allowed
---          or 2: nothing was done, because something is not as simple as it mostly is.
---            The caller reads the states, decides, and stores what they become: swap.lua
+--          or 2: undecided, nothing was done. The caller reads the states, decides, and stores
+--            the new states: swap.lua
 --
--- All limits are looked at, and only then charged. The expiry is set when a reset time
--- moves forward, and only then: relative to the caller's now, so that no two clocks are
--- compared. It only removes what is dead; whether a state is, its reset times say.
+-- A script checks all limits before it charges any. It sets the expiry of a key only when a
+-- reset time moves forward, relative to the caller's now, so that no two clocks are compared.
+-- The expiry only removes dead states. The reset times say whether a state is dead.
 
 --@ begin
 local call, try, spread = redis.call, redis.pcall, unpack
@@ -39,18 +39,18 @@ local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
 local CLAIM_HERE = 8 -- a lower byte begins a record
 local keys = KEYS
 
--- What is in front of a state, a claim and the trace of a reset, and the state, false if
--- that is all.
+-- Returns the front of a stored value, a claim and the trace of a reset, and the state, or
+-- false if it has no state.
 local function cut(stored)
   local CLAIM_BYTES, RESET, RESET_BYTES = 13, 11, 11
   local bytes = byte(stored) == CLAIM_HERE and CLAIM_BYTES or 0
   if byte(stored, bytes + 1) == RESET then bytes = bytes + RESET_BYTES end
-  if #stored < bytes then bytes = 0 end -- it was cut short: to the caller
+  if #stored < bytes then bytes = 0 end -- truncated: the caller decides
   return sub(stored, 1, bytes), #stored ~= bytes and sub(stored, bytes + 1)
 end
 
 --@ settles
--- Whether a front has the trace of a reset, and of another generation.
+-- Reports whether a front has the trace of a reset, and of another generation.
 local function is_other(front, generation)
   local RESET, RESET_BYTES = 11, 11
   local at = #front - RESET_BYTES + 1
@@ -78,7 +78,7 @@ for i = 1, #ARGV do
 
 --@ read
       local body@ = states[first + INDEX]
-      if not body@ or changed[keys[first + INDEX]] then -- what is no string is nothing to MGET
+      if not body@ or changed[keys[first + INDEX]] then -- MGET returns false for other types, too
         body@ = try('GET', keys[first + INDEX])
         if type(body@) == 'table' then
           if find(body@.err, 'WRONGTYPE', 1, true) then break end
@@ -97,11 +97,11 @@ for i = 1, #ARGV do
       end
 
 --@ generation
-      if claim@ ~= '' and (GIVES) and is_other(claim@, generation@) then break end -- nothing is given back
+      if claim@ ~= '' and (GIVES) and is_other(claim@, generation@) then break end -- reset since: the caller decides
 
 --@ before
       local before@ = COUNTS_UNTIL
-      if is_placed == 1 and before@ <= now then break end -- it counts nothing here
+      if is_placed == 1 and before@ <= now then break end -- no live count here: the caller decides
 
 --@ take at most
       local cost@ = min(asked@, max(LEFT, 1))
@@ -122,7 +122,7 @@ for i = 1, #ARGV do
       if cost@ > 0 then
 
 --@ settle give back
-      elseif body@ and amount@ > 0 then -- no reset time moves forward by it: the key keeps its expiry
+      elseif body@ and amount@ > 0 then -- moves no reset time forward: the key keeps its expiry
 
 --@ settle write
       if CHANGES then

@@ -5,42 +5,42 @@ import (
 	"strings"
 )
 
-// kind is a kind of limits: its algorithm's file, and the record that a state has of it
-// behind kind and window.
+// kind is a kind of limit: the file of its algorithm, and the form of its record in a state,
+// after kind and window.
 //
-// Scripts have the sections of the file in this order, and each but those marked * must be
-// there. An expression has one value, and may stand at several places.
+// A script contains the sections of the file in this order. Sections marked * are optional. An
+// expression has one value, and may appear several times.
 //
-//	prepare *      what depends on the arguments alone, with the name quota$
-//	room *         more of it, of takes
-//	known *        an expression: whether the record is one to go on with
-//	open *         once the record is read
-//	charges *      an expression: whether the script may charge; else package algorithm does
+//	prepare *      locals that depend on the arguments alone; makes quota$ a local
+//	room *         more such locals, for takes
+//	known *        an expression: whether the script can continue with the record
+//	open *         runs once the record is read
+//	charges *      an expression: whether the script may charge; if not, package algorithm does
 //	gives back *   an expression: whether the script may give back
-//	bring *        makes the record what it is now
+//	bring *        brings the record up to now
 //	left           an expression: how many units fit
-//	fits *         an expression: whether cost@ does, if it takes less to find out than what is left
-//	charge         adds cost@ to a record that was brought
-//	settle *       in place of charge and give back, where a take is settled
-//	renew *        after the settle of all limits: adds what settle took out, unless one has lapsed
-//	give back      takes amount@ out of where mark$ says, of a record that was not brought
-//	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does
-//	longest *      an expression: for how many ms a record counts at most, 2 * window$ if left out
+//	fits *         an expression: whether cost@ fits, if that is cheaper than left
+//	charge         adds cost@ to the record, after bring
+//	settle *       replaces charge and give back in a settlement
+//	renew *        after settle of all limits: adds a renewed unit, unless one has lapsed
+//	give back      removes amount@ from where mark$ says, without bring
+//	counts until   an expression: when the record stops counting, brought or not, or 0
+//	longest *      an expression: the most ms that a record counts; 2 * window$ if left out
 //
-// The locals of prepare, room and open are known to all that follows; bring's are known to fits.
+// All later sections can use the locals of prepare, room and open; left and fits also bring's.
 type kind struct {
 	name           string
 	weight         int // see mostWeight
 	file           sections
-	form           string // of struct.pack
+	form           string // for struct.pack
 	fields         []string
-	ends           string // of a fixed window: when one ends that opens now
-	isSingleWindow bool   // it can be digits: see single_window.lua
+	ends           string // an expression: when a fixed window that opens now ends
+	isSingleWindow bool   // its state can be digits: see single_window.lua
 	isLog          bool
 }
 
-// kinds has every kind, by its number in states and arguments, as package algorithm has
-// them; and no other place lists them.
+// kinds is the only list of kinds in this package. An index is a kind's number in package
+// algorithm, in states and in arguments.
 var kinds = [...]kind{
 	1: {name: "fixed window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isSingleWindow: true},
 	2: {name: "aligned window", weight: 8, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isSingleWindow: true},
@@ -57,11 +57,11 @@ var (
 	frame        = readSections("decide.lua")
 	singleWindow = readSections("single_window.lua")
 	numbers      = readSections("numbers.lua")
-	slidingLog   = readSections("algorithms/sliding_log.lua") // of which the frame asks, too
+	slidingLog   = readSections("algorithms/sliding_log.lua") // the frame uses it, too
 )
 
-// Records yields the number of each kind, and how many bytes its record has in a state
-// behind kind and window.
+// Records yields the number of each kind, and the number of bytes of its record in a state,
+// after kind and window.
 func Records(yield func(kind byte, bytes int) bool) {
 	for number, k := range kinds {
 		if k.name != "" && !yield(byte(number), formBytes(k.form)) {
@@ -70,7 +70,7 @@ func Records(yield func(kind byte, bytes int) bool) {
 	}
 }
 
-// formBytes returns how many bytes a format of numbers has.
+// formBytes returns the number of bytes that a format of numbers packs.
 func formBytes(form string) int {
 	n := 0
 	for _, digit := range strings.Split(form, "I")[1:] {

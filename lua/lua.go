@@ -1,5 +1,5 @@
-// Package lua holds the Redis scripts, embedded next to their .lua files, and composes
-// those that decide.
+// Package lua embeds the Redis scripts from its .lua files, and composes the scripts that make
+// decisions.
 package lua
 
 import (
@@ -11,12 +11,12 @@ import (
 //go:embed *.lua algorithms/*.lua
 var files embed.FS
 
-// The scripts that are one file, whose header says what goes in and what comes out.
+// Scripts that are one file each. The file's header describes the arguments and the reply.
 var (
-	// Swap stores what its caller has decided. It is swap.lua.
+	// Swap is swap.lua, which reads states, and replaces them if they are unchanged.
 	Swap = read("swap.lua")
 
-	// Sync is a root of fleet/synced. It is sync.lua.
+	// Sync is sync.lua, a root of fleet/synced.
 	Sync = read("sync.lua")
 )
 
@@ -28,8 +28,8 @@ func read(name string) string {
 	return string(text)
 }
 
-// sections are the parts of a file, by their names. A section begins with a line such as
-// "--@ give back", and ends with the next. Comments stay here.
+// sections maps names to the parts of a file. Each begins after a line such as "--@ give
+// back", and ends before the next such line. Comments are removed.
 type sections map[string]string
 
 func readSections(names ...string) sections {
@@ -45,7 +45,7 @@ func readSections(names ...string) sections {
 
 var comment = regexp.MustCompile(`(?m)(^ *| +)-- .*\n?$`)
 
-// get returns the section of that name, which must be there.
+// get returns the section called name. It panics if s does not have it.
 func (s sections) get(name string) string {
 	text, ok := s[name]
 	if !ok {

@@ -1,16 +1,16 @@
--- numbers.lua: exact arithmetic in doubles, as algorithm/exact.go has it. Nothing above
--- 2^53 is ever computed.
+-- numbers.lua: exact arithmetic in doubles, as in algorithm/exact.go. No result above 2^53 is
+-- used.
 
 --@ all
--- a * b / c rounded down, and the rest; above MAX_COUNT that, with no rest.
+-- Returns a * b / c rounded down and the remainder, or MAX_COUNT and 0 if it is larger.
 local function mul_div(a, b, c)
   local product = a * b
   if product < MAX_COUNT then
     local rest = product % c
     return (product - rest) / c, rest
   end
-  -- a = whole * c + part, and part * b / c in base 2^k, the digits of b from the
-  -- first on: as many bits at once as keep c * 2^k exact.
+  -- a * b / c = whole + part * b / c. The latter is computed in base 2^k, from the first digit
+  -- of b on, with the largest k that keeps c * 2^k exact.
   local part = a % c
   local whole = (a - part) / c * b
   local base, place = 2, 1
@@ -20,7 +20,7 @@ local function mul_div(a, b, c)
   while place >= 1 do
     local digit = (b - b % place) / place
     b = b % place
-    local high, low = rest * base, digit * part -- below 2^53, but for a base of 2
+    local high, low = rest * base, digit * part -- below 2^53, unless base is 2
     if base > 2 then
       rest = high % c
       local rest_low = low % c
@@ -51,17 +51,17 @@ local function mul_div(a, b, c)
   return whole + quotient, rest
 end
 
--- a * b / c rounded up.
+-- Returns a * b / c rounded up.
 local function ceil_div(a, b, c)
   local quotient, rest = mul_div(a, b, c)
   return rest > 0 and quotient + 1 or quotient
 end
 
 --@ level
--- (ms * quota + fraction) / window rounded up; above MAX_COUNT that.
+-- Returns (ms * quota + fraction) / window rounded up, at most MAX_COUNT.
 local function ceil_level(ms, quota, fraction, window)
   local level, rest = mul_div(ms, quota, window)
-  local part = fraction % window -- a sum with all of it might be above 2^53
+  local part = fraction % window -- rest + fraction might be above 2^53
   rest = rest + part
   return min(level + (fraction - part) / window + (rest > window and 2 or rest > 0 and 1 or 0), MAX_COUNT)
 end

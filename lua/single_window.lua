@@ -1,16 +1,15 @@
--- single_window.lua: a state with one fixed window and nothing else, which is stored as digits
--- where they fit: Redis keeps them as an integer, and counts it up by itself.
--- algorithm/encode.go has the form.
+-- single_window.lua: a state of a single fixed window is stored as 19 digits where they fit:
+-- Redis keeps them as an integer, and INCR adds a unit. algorithm/encode.go describes them.
 --
--- A decision has 27 bytes more, in which the caller says how the digits compare: the
--- window is open if they are above the first 19, and below the next 4; and one unit fits if
--- the last 4 of them, what is used, are at most the last 4 bytes, which are blank unless the
--- decision is a take of one unit, and 9998 if the quota allows what digits cannot hold.
+-- A decision has 27 more bytes, which the script compares with the digits. The window is open
+-- if the digits are above the first 19 bytes, and below the next 4. One unit fits if the last
+-- 4 digits, the used units, are at most the last 4 bytes. Those are blank unless the decision
+-- is a take of one unit, and 9998 if the quota is 9999 or more.
 
 --@ begin
 local EPOCH = 1735689600000
 
--- Whether a state of 19 bytes is the digits of a shape, a kind and a window.
+-- Reports whether a state of 19 bytes is the digits of a shape, a kind and a window.
 local function is_digits(state, shape)
   local UNITS, FIXED, ALIGNED = {1000, 60000, 3600000, 86400000}, 281474976710656, 562949953421312
   if not find(state, '^%d+$') then return false end
@@ -27,9 +26,9 @@ end
           if type(used) == 'number' then
             reply, changed[keys[first]] = body_1, true
           elseif not find(used.err, 'integer', 1, true) then
-            return used -- the server takes no writes
+            return used -- the server accepts no writes
           end
-          break -- done, or only nearly digits
+          break -- done, or no integer: the caller decides
         elseif room < '9998' then
           reply = '\0\0\19' .. body_1
           break
@@ -37,7 +36,7 @@ end
       end
 
 --@ digits
-      if body@ and #body@ == 19 and is_digits(body@, shape$) then -- in the company of other charges, it becomes a row
+      if body@ and #body@ == 19 and is_digits(body@, shape$) then -- with other charges, it becomes a row
         reset_at$, used$, size@ = sub(body@, 4, 15) + EPOCH, sub(body@, 16) + 0, '\0\19'
       else
 

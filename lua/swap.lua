@@ -1,14 +1,13 @@
--- swap.lua: stores states in the place of others, if these are still there. What no
--- script of decide.lua decides is decided by the caller, which reads by this script, and
--- stores by it.
+-- swap.lua: replaces states if they are unchanged. If no script of decide.lua decides, the
+-- caller does: it reads the states by this script, and stores the new ones by it.
 --
 -- KEYS[i]      state  of a (policy, key), for each charge of one decision
--- ARGV         none to read; else for each state
---   ARGV[3i-2] what is stored, '' if nothing is
---   ARGV[3i-1] what to store, '' to leave it as it is
---   ARGV[3i]   for how many ms at least, 0 to keep the key's expiry
--- Returns      '' if the states were stored; else this server's clock, in Unix ms, and the
---              states, each '' if there is none
+-- ARGV         empty to read; otherwise for each state
+--   ARGV[3i-2] the stored state, '' for a missing key
+--   ARGV[3i-1] the new state, '' to keep the stored one
+--   ARGV[3i]   the least ms that the key lives, 0 to keep its expiry
+-- Returns      an empty array if the states were stored; otherwise this server's clock, in
+--              Unix ms, and the stored states, '' for a missing key
 
 local stored, are_same = {}, #ARGV > 0
 for i = 1, #KEYS do

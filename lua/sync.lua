@@ -1,38 +1,37 @@
 -- sync.lua: a root of fleet/synced, which agrees on counters with all processes.
 --
 -- KEYS[1]  process   the number of its last call
--- KEYS[i]  counter   from 2 on: those that the call is about
+-- KEYS[i]  counter   from 2 on: the counters of the call
 -- ARGV[1]  header    '>Bdd': mode, number, now in ms; then for each limit of the counters
---                    '>Bd': kind and span, which is the window, or the time between two
---                    units, in ms
+--                    '>Bd': kind, and span in ms: the window, or the time between two units
 -- ARGV[2]  entries   for each counter '>Hddd': index of its limit in the header, units, x,
 --                    said
 -- Returns  one string: 'o' and the counters, or 'u' if an ADD does not follow the process's
 --          last call, and nothing was done.
 --
--- A root knows no policies: what it needs of a limit comes with each call. So processes
+-- A root knows no policies: each call contains the kind and span of its limits. So processes
 -- that have another quota for a while, or for a key, add to the same counter.
 --
--- A counter is '>dd': for a bucket the instant at which it is empty, which time passes
--- by itself, so that nothing has to leak, and the units that ever came; for a window its
--- index since the epoch, and the units in it.
+-- A counter is '>dd'. For a bucket these are the instant at which it is empty, so that time
+-- alone drains it, and the units ever added; for a window, its index since the epoch, and its
+-- units.
 --
--- An ADD adds units, to the window x. Its number makes a call that is sent twice count
--- once, and shows that this server is as it was: a process sends the next one after a
--- reply to the last, so a server that has not seen that one has lost its memory, or was
--- restored from an older copy of it. A bucket's instant is at least x, what the process
--- knows of it: its units may have come when it was empty. A counter that the server has
--- evicted begins with what it last said of it to the process: said, which is the instant
--- of a bucket, or the units of a window. A counter of a new length continues from
--- another: said is below 0, and minus the units of a window at least. Number 1 begins a
--- process, and follows no call. A STATE, of a process that the server does not know, raises
--- counters to what the process knows: to the instant x, or the units of the window x.
+-- An ADD adds units: a window's to the window x. Its number makes a call that is sent twice
+-- count once, and shows whether this server still knows earlier calls: a process sends the
+-- next number after a reply to the last, so a server that has not seen the last number has
+-- lost its memory, or was restored from an older copy. Number 1 begins a process, and follows
+-- no call. A bucket's instant becomes at least x, which the process knows: its units may have
+-- come when the bucket was empty. A counter that was evicted begins at said, which this server
+-- last replied to the process: a bucket's instant, or a window's units. A counter of a new
+-- length continues another: said is negative, and a window has at least -said units. A STATE,
+-- for a process that this server does not know, raises counters to the values that the process
+-- knows: the instant x, or the units of the window x.
 
 local ADD, STATE = 1, 2
-local WINDOW = 2 -- and a bucket, 1
+local WINDOW = 2 -- a bucket is 1
 local MARGIN = 10000 -- ms that a counter outlives its last unit
-local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync, or an ADD that is
--- sent again would count twice, and each would find its process forgotten
+local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync. Otherwise an ADD that
+-- is sent again would count twice, and each ADD would find its process forgotten.
 
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local header, entries = ARGV[1], ARGV[2]
@@ -68,7 +67,7 @@ for i = 2, #KEYS do
         a, b = math.max(said, 0), 0
     end
     local life
-    if not new and state then -- it was counted when it came first
+    if not new and state then -- a repeated call, which was counted
         life = nil
     elseif isWindow then
         if x >= a and (units ~= 0 or said < 0 or x > a or not state) then

@@ -21,7 +21,7 @@ type limit struct {
 	words words
 }
 
-// mayBeDigits reports whether the state of c may be what single_window.lua writes.
+// mayBeDigits reports whether the state of c may be digits: see single_window.lua.
 func (c *charge) mayBeDigits() bool { return len(c.limits) == 1 && c.limits[0].isSingleWindow }
 
 func newLimit(number byte, charge, place int) limit {
@@ -34,15 +34,15 @@ func newLimit(number byte, charge, place int) limit {
 	return l
 }
 
-// section returns what l's algorithm has of that name, "" if nothing.
+// section returns the section called name of l's algorithm, or "" if it has no such section.
 func (l *limit) section(name string) string { return l.words.in(l.file[name]) }
 
-// expression returns the same, as a part of a line.
+// expression returns the same section, which must exist, as a part of a line.
 func (l *limit) expression(name string) string {
 	return strings.TrimSpace(l.words.in(l.file.get(name)))
 }
 
-// fits returns whether l has room for the cost of its charge.
+// fits returns an expression: whether l has room for the cost of its charge.
 func (l *limit) fits() string {
 	if l.file.has("fits") {
 		return l.expression("fits")
@@ -53,7 +53,7 @@ func (l *limit) fits() string {
 // asksQuota reports whether quota$ is a local.
 func (l *limit) asksQuota() bool { return l.file.has("prepare") || l.ends == "quota$" }
 
-// size is how many bytes a record has.
+// size returns the number of bytes of a record of l.
 func (l *limit) size() int { return 7 + formBytes(l.form) }
 
 // newWords returns the words of c in the frame.
@@ -99,7 +99,7 @@ func (c *charge) newWords() words {
 	case 0:
 	case len(c.limits): // and there is nothing to charge
 		changes = "body@ or charged@ > MAX_COUNT"
-	default: // where the state is lost, algorithm.State.renew makes all records
+	default: // if the state is lost, algorithm.State.renew makes all records
 		changes, lost = "cost@ > 0 or body@", "not body"+number+" and charged"+number+" > MAX_COUNT"
 	}
 	return words{
@@ -112,7 +112,7 @@ func (c *charge) newWords() words {
 	}
 }
 
-// largest is the expression of the largest of all.
+// largest returns an expression: the largest of all.
 func largest(all []string) string { return oneOf("max", all) }
 
 func oneOf(function string, all []string) string {
@@ -122,11 +122,11 @@ func oneOf(function string, all []string) string {
 	return function + "(" + strings.Join(all, ", ") + ")"
 }
 
-// words are what the words of a section are replaced by: $, @, window$, and those in
+// words maps the words of a section to their replacements: $, @, window$, and the words in
 // capitals.
 type words map[string]string
 
-// in returns text with the words of w replaced, also within a longer word that w does not have.
+// in returns text with the words of w replaced, even within longer words that are not in w.
 func (w words) in(text string) string {
 	pairs := make([]string, 0, 2*len(w))
 	for word, by := range w {

@@ -1,14 +1,14 @@
--- bucket.lua: a token bucket, and what a leaky one shares with it, as algorithm/bucket.go
--- has them: the instant at which the bucket is drained, a millisecond and a fraction in
--- units of 1/quota of one; the rate and the capacity under which it was charged, and when
--- that was, by the clock furthest ahead.
+-- bucket.lua: a token bucket, and the part of a leaky bucket that is equal, as in
+-- algorithm/bucket.go: the instant at which the bucket is drained, in ms and a fraction in
+-- units of 1/quota ms; the rate and the capacity of the last charge; and the latest time of a
+-- charge, by the clock furthest ahead.
 
 --@ prepare
--- What the cost takes to drain.
+-- The time that the cost takes to drain.
 local ahead$, part$ = mul_div(cost@, window$, quota$)
 
 --@ room
--- What the rest of the capacity takes to drain, -1 if there is none.
+-- The time that the rest of the capacity takes to drain, -1 if the cost is above the capacity.
 local full$, full_part$ = -1, 0
 if cost@ <= capacity$ then full$, full_part$ = mul_div(capacity$ - cost@, window$, quota$) end
 
@@ -33,12 +33,12 @@ if charged_at$ < now then charged_at$ = now end
 --@ give back
 if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
   local ahead, part = mul_div(amount@, window$, quota$)
-  local left = mark$ - now -- what is still to drain comes back
+  local left = mark$ - now -- only the part that has not drained comes back
   if left < ahead or left == ahead and fraction_of_mark$ < part then ahead, part = left, fraction_of_mark$ end
   local waits, rest = mul_div(capacity$, window$, quota$)
   if fraction_of_mark$ < quota$ and (left > waits or left == waits and fraction_of_mark$ > rest)
       and (at$ > mark$ or at$ == mark$ and fraction$ > fraction_of_mark$) then
-    -- The charge waits for its start, and what was charged behind it has been given its own.
+    -- The charge waits for its start, and later charges keep the starts that they were given.
     ahead, part = ahead - (at$ - mark$), part - (fraction$ - fraction_of_mark$)
     if part < 0 then ahead, part = ahead - 1, part + quota$
     elseif part >= quota$ then ahead, part = ahead + 1, part - quota$ end

@@ -1,7 +1,7 @@
--- fixed_window.lua: as algorithm/fixed_window.go has it: a count and the window's reset
--- time, which is set when the window opens and never again. An aligned window opens on a
--- multiple of its length, and a calendar's window ends when the caller says, in place of the
--- quota: ENDS is when a window ends that opens now.
+-- fixed_window.lua: a count and the window's reset time, which is set only when the window
+-- opens, as in algorithm/fixed_window.go. An aligned window opens on a multiple of its length.
+-- For a calendar's window the caller passes its end in place of the quota. ENDS is the end of
+-- a window that opens now.
 
 --@ bring
 if reset_at$ <= now then used$ = 0 end

@@ -1,5 +1,5 @@
--- in_flight.lua: as algorithm/in_flight.go has it: a sliding log with a unit for each
--- decision that is not settled, whatever it costs.
+-- in_flight.lua: a sliding log with one unit for each decision that is not settled, whatever
+-- it costs, as in algorithm/in_flight.go.
 
 --@ left
 (log$.sum < capacity$ and MAX_COUNT or capacity$ - log$.sum)

@@ -1,19 +1,19 @@
--- sliding_log.lua: as algorithm/sliding_log.go has it: the number of entries, their sum,
--- and a ring of slots behind all records, of which the first one with an entry is stored.
+-- sliding_log.lua: the number of entries, their sum, and a ring of slots behind all records,
+-- as in algorithm/sliding_log.go. The first slot with an entry is stored, too.
 --
--- A log that one read brings as a whole is written as a whole. Of a longer one a charge
--- writes one slot, and trimming moves the first one on, so that what a take costs does not
--- grow with the log. When such a ring is full, the state is rewritten with room for half as
--- many more; when three quarters are free, too. Between two rewrites lie charges in
--- proportion to the entries, so each charge pays for a constant part.
+-- A log that fits in one read is written as a whole. In a longer one, a charge writes one slot
+-- and trimming advances the first slot, so that the cost of a take does not grow with the log.
+-- A ring is rewritten with room for half as many more entries when it is full, and when three
+-- quarters of it are free. The number of charges between two rewrites is proportional to the
+-- entries, so each charge pays for a constant part.
 
 --@ functions
 local FRONT_BYTES, FRONT_END, RINGS = 2560, '2559', 10 -- a number as an argument costs more than a string
 local ENTRY, ENTRY_BYTES, MAX_LOG_COST = '>I6I4', 10, 4294967295
 local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
 
--- A log is {entries, sum, log}, log being its entries, the oldest first, or {entries, sum,
--- key, base, first, slots}: base is the place of its slots in the key's string.
+-- A log is {entries, sum, log}, where log is its entries, oldest first, or {entries, sum, key,
+-- base, first, slots}, where base is the offset of its slots in the key's string.
 local function open_log(entries, sum, first, slots, key, base, state)
   local r = {entries = entries, sum = sum, slots = slots, first = first, key = key, base = base}
   if state then
@@ -24,7 +24,7 @@ local function open_log(entries, sum, first, slots, key, base, state)
   return r
 end
 
--- The bytes of n entries, from the i-th on; the oldest is the 0th.
+-- Returns the bytes of n entries, from the i-th on; the oldest is the 0th.
 local function get(r, i, n)
   if r.log then return sub(r.log, i * ENTRY_BYTES + 1, (i + n) * ENTRY_BYTES) end
   if n == 0 then return '' end
@@ -35,13 +35,13 @@ local function get(r, i, n)
   return bytes
 end
 
--- The instant and the cost of the i-th entry.
+-- Returns the instant and the cost of the i-th entry.
 local function entry(r, i)
   if r.log then return unpack(ENTRY, r.log, i * ENTRY_BYTES + 1) end
   return unpack(ENTRY, get(r, i, 1))
 end
 
--- Makes these bytes the entries from the i-th on.
+-- Stores bytes as the entries from the i-th on.
 local function set(r, i, bytes)
   if r.log and i * ENTRY_BYTES == #r.log then
     r.log = r.log .. bytes
@@ -55,23 +55,22 @@ local function set(r, i, bytes)
   end
 end
 
--- The instant and the cost of the newest entry.
+-- Returns the instant and the cost of the newest entry, or 0 and 0.
 local function newest(r)
   if r.entries == 0 then return 0, 0 end
   if not r.newest_at then r.newest_at, r.newest_cost = entry(r, r.entries - 1) end
   return r.newest_at, r.newest_cost
 end
 
--- Passes by entries, the oldest first, while they are no younger than at and their sum
--- is less than sum. Returns how many these are, their sum, and the instant of the
--- first of the others, nil if there is none.
+-- Passes by entries, oldest first, that are not younger than at, while their sum is less than
+-- sum. Returns their number, their sum, and the instant of the next entry, or nil.
 local function pass(r, at, sum)
   local i, n, passed = 0, r.log and r.entries or MANY_ENTRIES, 0
   while i < r.entries do
     n = min(n, r.entries - i)
     local bytes, place = r.log or get(r, i, n), 1
     local last_place = #bytes - MANY_BYTES + 1
-    while place <= last_place do -- to unpack eight at once costs hardly more than one
+    while place <= last_place do -- unpacking eight costs hardly more than one
       local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, bytes, place)
       local more = passed + a + b + c + d + e + f + g + h
       if last > at or more >= sum then break end
@@ -87,7 +86,7 @@ local function pass(r, at, sum)
   return r.entries, passed, nil
 end
 
--- Drops entries that do not count any more.
+-- Drops entries that no longer count.
 local function trim(r, dead_at)
   if r.entries == 0 or entry(r, 0) > dead_at then return end
   local n, sum = pass(r, dead_at, MAX_COUNT)
@@ -95,7 +94,7 @@ local function trim(r, dead_at)
   r.entries, r.sum = r.entries - n, r.sum - sum
 end
 
--- The instant up to which the newest entry counts, 0 if there is none.
+-- Returns the instant until which the newest entry counts, or 0 if the log is empty.
 local function counts_until(r, window)
   return r.entries > 0 and newest(r) + window or 0
 end
@@ -106,7 +105,7 @@ local function add_entry(r, cost, now)
   if last < now then
     if not r.log and r.entries == r.slots then r.log = get(r, 0, r.entries) end
     last, before, r.entries = now, 0, r.entries + 1
-  end -- time that stepped back logs at the last instant: entries stay in order
+  end -- if time steps back, the last instant is charged: entries stay in order
   local amount = min(before + cost, MAX_LOG_COST)
   set(r, r.entries - 1, pack(ENTRY, last, amount))
   r.sum, r.newest_at, r.newest_cost = r.sum + amount - before, last, amount
@@ -133,15 +132,15 @@ local function take_from_entry(r, mark, amount)
   return true
 end
 
--- When cost fits under the capacity, 0 if it does now or never will.
+-- Returns the instant at which cost fits the capacity, 0 if it fits now or never will.
 local function fits_at(r, cost, capacity, window)
   if cost > capacity or cost <= capacity - r.sum then return 0 end
   local _, _, at = pass(r, MAX_INSTANT, r.sum + cost - capacity)
   return at and at + window or 0
 end
 
--- The rings behind rows of so many bytes, nil if the slots stay in place. In a long state
--- they get room to spare.
+-- Returns the rings behind rows of so many bytes, or nil if the slots stay in place. Rings of
+-- a long state have room to spare.
 local function new_rings(logs, bytes)
   local entries, slots, whole = 0, 0, false
   for i = 1, #logs do
@@ -166,7 +165,7 @@ local key, base, whole -- of the charge that is read
 
 --@ read
       local body@ = try('GETRANGE', keys[first + INDEX], '0', FRONT_END)
-      if type(body@) == 'table' then -- it is no string
+      if type(body@) == 'table' then -- the key holds no string
         if find(body@.err, 'WRONGTYPE', 1, true) then break end
         return body@
       end

@@ -1,11 +1,11 @@
--- sliding_window.lua: as algorithm/sliding_window.go has it: the start of the current
--- window, its count, and the count of the window before.
+-- sliding_window.lua: the start of the current window, its count, and the count of the window
+-- before, as in algorithm/sliding_window.go.
 
 --@ bring
 local elapsed$ = now - start$
 if elapsed$ < 0 then
   elapsed$ = 0
-elseif elapsed$ >= window$ then -- windows that ended move on
+elseif elapsed$ >= window$ then -- the window has ended
   elapsed$ = elapsed$ % window$
   previous$ = now - elapsed$ == start$ + window$ and current$ or 0
   start$, current$ = now - elapsed$, 0
