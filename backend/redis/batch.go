@@ -17,10 +17,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A batch waits for its reply for minWait at least, although its callers have left. A
-// deadline of a millisecond then costs no connection, and a batch that fails says
-// something about the server. A batch in its caller's goroutine has to end with the
-// caller, and is sent there only if the caller has inlineTime left.
+// A batch waits for its reply for at least minWait, even if its callers have left. So a
+// deadline of a millisecond costs no connection, and a failed batch says something about the
+// server. A batch in its caller's goroutine has to end with the caller, and is sent there only
+// if the caller has inlineTime left.
 const (
 	minWait    = 50 * time.Millisecond
 	inlineTime = 20 * time.Millisecond
@@ -50,15 +50,15 @@ type call struct {
 
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
-// run sends the decisions of b and gives each its outcome. It resends a call only if
-// the server is sure not to have run it: with the script's text, and through the
-// server's spare client if the client did not get to dial.
+// run sends the decisions of b and gives each its outcome. It resends a call only if the
+// server has certainly not run it: with the script's text, and by the server's own client if
+// the client could not dial.
 func (b *batch) run(to *batcher) {
 	ctx := b.begin(to)
 	end, _ := ctx.Deadline()
 	c, again := to.client, false
 	b.outcome = outcome{}
-	start := b.sentAt // of the last try, which the outcome is of
+	start := b.sentAt // of the last try, as the outcome is
 	for tries := 1; ; tries++ {
 		if tries > 1 {
 			start = time.Now()
@@ -153,11 +153,11 @@ func (b *batch) plan(perSlot bool) {
 	}
 }
 
-const _ = uint8(quota.MaxWork) // decisions of a call, which are counted in a byte
+const _ = uint8(quota.MaxWork) // a byte counts the decisions of a call
 
-// argsOf returns the arguments of a call for jobs. Decisions in a row of the same bytes,
-// which have the same policies, costs and ms, are one argument, whose first byte says
-// how many they are: the script reads it once.
+// argsOf returns the arguments of a call for jobs. Consecutive decisions with equal bytes,
+// which have the same policies, costs and ms, are one argument. Its first byte is their
+// number, and the script reads it once.
 func (b *batch) argsOf(jobs []*job, again bool) []any {
 	start, keys := len(b.args), 0
 	for _, j := range jobs {
@@ -177,29 +177,29 @@ func (b *batch) argsOf(jobs []*job, again bool) []any {
 	var last *job
 	for _, j := range jobs {
 		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) { // calls of swap.lua have one job
-			last.packed[0]++ // a call has quota.MaxWork decisions at most
+			last.packed[0]++ // a call has at most quota.MaxWork decisions
 			continue
 		}
 		for i := range j.args {
 			b.args = append(b.args, &j.args[i])
 		}
 		if last = j; j.packed != nil {
-			j.packed[0] = 1 // a call that is sent again may have been another
+			j.packed[0] = 1 // a call that is sent again may have other decisions
 			b.args = append(b.args, &j.packed)
 		}
 	}
 	return b.args[start:len(b.args):len(b.args)]
 }
 
-// deliver gives b's decisions their outcomes. If again, it leaves the decisions of
-// calls that did not run in b instead, and reports whether there are any.
+// deliver gives b's decisions their outcomes. If again, calls that did not run leave their
+// decisions in b instead, and deliver reports whether there are any.
 func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 	if b.outcome.left {
 		b.leave()
 		return false
 	}
 	b.outcome.err = nil
-	b.jobs = b.jobs[:0] // the calls have them, in the same array and order
+	b.jobs = b.jobs[:0] // the calls hold them, in the same array and order
 	for i := range b.calls {
 		c := &b.calls[i]
 		err := c.err()
@@ -227,8 +227,8 @@ func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 	return len(b.jobs) > 0
 }
 
-// leave gives b's decisions their outcomes although the client has not returned. What
-// it still holds is not used again.
+// leave fails b's decisions although the client has not returned. The memory that the client
+// still holds is not used again.
 func (b *batch) leave() {
 	b.outcome.fail(b.jobs[0], context.DeadlineExceeded)
 	for _, j := range b.jobs {
@@ -238,8 +238,8 @@ func (b *batch) leave() {
 	b.jobs, b.calls, b.cmds, b.args = nil, nil, nil, nil
 }
 
-// mayResend reports whether err means that the server did not start c, for a reason
-// that resending it removes.
+// mayResend reports whether err means that the server did not start c, for a reason that a
+// second try avoids.
 func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 	var op *net.OpError
 	switch {
@@ -247,7 +247,7 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 		return true
 	case redis.HasErrorPrefix(err, "CROSSSLOT"):
 		to.perSlot.Store(true) // the one address hides several servers
-		return len(c.jobs) > 1 // one job is about several partitions, which are asked one by one from now on
+		return len(c.jobs) > 1 // a single job spans partitions, which are asked one by one from now on
 	case errors.As(err, &op) && op.Op == "dial" && b.outcome.spare == nil:
 		b.outcome.spare = to.server.own.Load()
 		return b.outcome.spare != nil
@@ -255,11 +255,11 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 	return false
 }
 
-// err returns the first error of c's commands. A missing key is none.
+// err returns the first error of c's commands. A missing key is not an error.
 func (c *call) err() error {
 	cmds := c.cmds
 	if c.jobs[0].proves {
-		cmds = cmds[1:] // the answer is worth nothing without the proof, but none is no failure
+		cmds = cmds[1:] // a missing proof makes the answer worthless, but is not a failure
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
@@ -269,8 +269,8 @@ func (c *call) err() error {
 	return nil
 }
 
-// deliver gives the decisions of c, which has its reply, theirs. If the script cannot have
-// given it, no part of it is trusted.
+// deliver gives the decisions of c their replies. If the script can't have given the reply to
+// c, no part of it is trusted.
 func (c *call) deliver() {
 	j := c.jobs[0] // the only one, unless they are batched
 	switch j.script {

@@ -14,48 +14,48 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Bounds of what one server is sent.
+// Bounds of the decisions that one server is sent.
 const (
-	maxInFlight = 8                     // batches that are sent and not answered
-	maxRecent   = 2                     // of these, that were sent just now
-	sweepEvery  = 10 * time.Millisecond // that a full queue is looked through for callers that have left
+	maxInFlight = 8                     // batches sent and not answered
+	maxRecent   = 2                     // of these, batches sent just now
+	sweepEvery  = 10 * time.Millisecond // between two sweeps of a full queue for callers that have left
 
 	perBatch   = 256    // decisions in one batch
-	aloneAfter = 64     // batches of one decision in a row, after which no others are expected to join
+	aloneAfter = 64     // consecutive batches of one decision, after which no others are expected to join
 	maxWaiting = 10_000 // decisions that wait for a batch
 
-	// A decision whose time has passed asks again and again whether the server is
-	// silent, each time after twice as long. In the queue it does so for maxQueued.
+	// A decision past its deadline asks again and again whether the server is silent, after
+	// askAgain and then twice as long each time. In the queue it gives up after maxQueued.
 	askAgain  = 4 * time.Millisecond
 	maxQueued = time.Second
 )
 
-// A batch is recent for countsFor, and perLimit more for each limit of the decisions that are
-// in flight, since a server does one after another. One that takes longer is late.
+// A batch is recent for countsFor, and perLimit more for each limit of the decisions in flight,
+// since a server makes one after another. A batch that takes longer is late.
 const (
 	countsFor = 500 * time.Microsecond
 	perLimit  = 4 * time.Microsecond
 )
 
-// A batcher sends decisions to one server. Goroutines share round trips by group
-// commit: while as many batches as may be are in flight, decisions wait, in order,
-// and the next batch takes all that wait. Before a batch is sent, goroutines that are
-// ready to run may ask and join it. No decision waits for a timer.
+// A batcher sends decisions to one server. Goroutines share round trips by group commit: while
+// no more batches may be in flight, decisions wait, in order, and the next batch takes up to
+// perBatch of them. Before a batch is sent, goroutines that are ready to run may ask and join
+// it. No decision waits for a timer.
 //
-// Few batches are large ones, which cost both sides less for each decision, so no more than
-// maxRecent are sent at once. One that takes longer, because the server is far away or its
-// connection is dead, is soon recent no more: decisions would wait for half of a long
-// round trip. Nor is any recent while the last answer was late: the last of a few
-// callers at once would wait for all of a round trip.
+// Fewer batches are larger, which costs both sides less for each decision, so at most
+// maxRecent are sent at once. A batch that takes longer, because the server is far away or its
+// connection is dead, soon stops being recent: otherwise decisions would wait for half of a
+// long round trip. While the last answer was late, no batch is recent: otherwise the last of a
+// few simultaneous callers would wait for a whole round trip.
 //
-// A decision has had its time when its deadline has passed and the server was silent
-// since it was asked for: batches have ended without a reply, and none that was
-// sent later has one. Else the delay is this process's, and the decision waits until its
-// batch ends, or until it has been in the queue for maxQueued.
+// A decision's time is over when its deadline has passed and the server was silent since it
+// was asked: batches have ended without a reply, and no later batch has one. Otherwise this
+// process is the cause of the delay, and the decision waits until its batch ends, or until it
+// has been in the queue for maxQueued.
 type batcher struct {
 	client  client
 	server  *server
-	timeout time.Duration // of a batch, and of a decision whose context has no deadline
+	timeout time.Duration // of a batch, and of a decision without a deadline
 
 	// See the constants.
 	minWait      time.Duration
@@ -68,12 +68,12 @@ type batcher struct {
 
 	mu        sync.Mutex
 	inFlight  []*batch
-	waiting   []*job    // oldest first; those whose callers have left stay until a batch comes to them, or a sweep
+	waiting   []*job    // oldest first; jobs that their callers left stay until a batch or a sweep reaches them
 	room      int       // in waiting
-	gathering bool      // a batch is about to take what waits
-	late      bool      // the last batch that had an answer was
-	alone     int       // batches in a row that had one decision
-	swept     time.Time // when callers that had left were last taken out of a full queue
+	gathering bool      // a batch is about to take the waiting jobs
+	late      bool      // the last answered batch was late
+	alone     int       // consecutive batches of one decision
+	swept     time.Time // when callers that had left were last removed from a full queue
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -137,14 +137,14 @@ func (b *batcher) do(j *job) error {
 	return b.wait(j)
 }
 
-// enqueue makes j wait for a batch.
+// enqueue appends j to the queue.
 func (b *batcher) enqueue(j *job, now time.Time) error {
-	if len(b.waiting) >= b.room && now.Sub(b.swept) > sweepEvery { // else each caller would look at all that wait
+	if len(b.waiting) >= b.room && now.Sub(b.swept) > sweepEvery { // otherwise each caller would search the queue
 		b.swept = now
 		b.waiting = slices.DeleteFunc(b.waiting, func(j *job) bool { return j.stage.Load() == left })
 	}
 	switch {
-	case b.server.breaker.Open(): // since; no batch would take j from the queue
+	case b.server.breaker.Open(): // it opened since; no batch would take j from the queue
 		return breaker.ErrOpen
 	case len(b.waiting) >= b.room:
 		return errCrowded
@@ -153,10 +153,10 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 	return nil
 }
 
-// gather returns a batch, in flight already, for j and for what joins it. The goroutines
-// that are ready to run go first, since those that ask now share its round trip: without
-// that, the first of many sends a batch of one, and the next waits for its reply. A caller that
-// has long been alone does not yield, which takes a tenth of a round trip.
+// gather returns a batch, already in flight, for j and for the jobs that join it. Goroutines
+// that are ready to run go first, so that their decisions share its round trip: otherwise the
+// first of many sends a batch of one, and the next waits for its reply. A caller that has long
+// been alone does not yield, which takes a tenth of a round trip.
 func (b *batcher) gather(j *job, now time.Time) *batch {
 	out := batchPool.Get().(*batch)
 	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
@@ -175,11 +175,11 @@ func (b *batcher) gather(j *job, now time.Time) *batch {
 	return out
 }
 
-// setDeadline sets j's deadline. It reports whether the caller may send the batch
-// itself: it can then not leave early, so the client has to keep the deadline, and
-// the deadline has to be late enough for a batch to end with it. A context that may be
-// canceled does not prevent it: every HTTP request's context may be, and another
-// goroutine for the batch doubles how long a single decision takes.
+// setDeadline sets j's deadline. It reports whether the caller may send the batch itself. The
+// caller then can't leave early, so the client has to keep the deadline, and the deadline has
+// to be late enough for a batch to end with it. A context with a deadline may also be
+// cancelable: the context of every HTTP request is, and another goroutine for the batch
+// doubles the time of a single decision.
 func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	deadline, bounded := j.ctx.Deadline()
 	switch given := j.given.Sub(now); {
@@ -212,7 +212,7 @@ func (b *batcher) canSend(now time.Time) bool {
 	return recent < maxRecent
 }
 
-// recentSince returns when a batch that is recent now was sent at the earliest.
+// recentSince returns the time after which a batch was sent if it is recent now.
 func (b *batcher) recentSince(now time.Time) time.Time {
 	limits := 0
 	for _, out := range b.inFlight {
@@ -221,14 +221,14 @@ func (b *batcher) recentSince(now time.Time) time.Time {
 	return now.Add(-b.countsFor - time.Duration(limits)*perLimit)
 }
 
-// ended notes whether out, which has ended, was late.
+// ended records whether out, which has ended, was late.
 func (b *batcher) ended(out *batch, now time.Time) {
 	if out.outcome.answered && out.outcome.err == nil { // a proxy may answer for the server
 		b.late = !out.sentAt.After(b.recentSince(now))
 	}
 }
 
-// wait returns when j has its outcome, or has had its time, or its caller has left.
+// wait returns when j has its outcome, its time is over, or its caller has left.
 func (b *batcher) wait(j *job) error {
 	ended, timeUp := j.ctx.Done(), (<-chan time.Time)(nil)
 	if j.ownDeadline {
@@ -257,8 +257,8 @@ func (b *batcher) wait(j *job) error {
 	}
 }
 
-// leave returns the error of a caller that left for err. A deadline says that the server
-// did not answer only if that is known, and this process was not late itself.
+// leave returns the error of a caller that left because of err. After a deadline it says that
+// the server did not answer only if that is known, and this process was not late itself.
 func (b *batcher) leave(j *job, err error) error {
 	unsent, sent := error(&unsentError{err}), err
 	if !errors.Is(err, context.Canceled) {
@@ -271,16 +271,16 @@ func (b *batcher) leave(j *job, err error) error {
 	return j.leave(unsent, sent)
 }
 
-// leave returns the error of a caller that leaves: unsent if j was not sent, and never
-// will be. It takes no lock: thousands of deadlines may pass at once, and with a mutex,
-// which is handed from one to the next, the last would leave much later.
+// leave returns the error of a caller that leaves: unsent if j was not sent, and never will
+// be. It takes no lock: thousands of deadlines may pass at once, and with a mutex, which is
+// handed from one caller to the next, the last would leave much later.
 func (j *job) leave(unsent, sent error) error {
 	if j.stage.CompareAndSwap(waiting, left) {
-		j.abandoned = true // the queue has it until a batch takes what waits
+		j.abandoned = true // the queue holds it until a batch or a sweep reaches it
 		return unsent
 	}
 	if j.stage.Load() == failed {
-		<-j.done // which has it at once
+		<-j.done // the outcome comes at once
 		return j.outcome()
 	}
 	select {
@@ -292,7 +292,7 @@ func (j *job) leave(unsent, sent error) error {
 	}
 }
 
-// opened fails the decisions that wait. It is called when the breaker has opened.
+// opened fails the waiting decisions. It is called when the breaker has opened.
 func (b *batcher) opened() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -339,7 +339,7 @@ func (b *batcher) end(out *batch) {
 	b.inFlight = slices.Delete(b.inFlight, i, i+1)
 }
 
-// fill fills out with waiting decisions. If there are none, out ends.
+// fill fills out with waiting decisions. It ends out and returns false if no caller waits.
 func (b *batcher) fill(out *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,24 +17,24 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// NewClient returns a client of one server, of the primary of a Sentinel master name
-// or of a Redis Cluster, with settings that suit a throttler. The caller closes it.
+// NewClient returns a client of one server, of the primary of a Sentinel master name or of a
+// Redis Cluster, with settings that suit a throttler. The caller closes it.
 //
-//   - Addrs with one address is a server. With MasterName, Addrs are Sentinels.
-//     Several addresses, or IsClusterMode, are nodes of a Redis Cluster.
-//   - A call ends with its context, also while it dials. Nothing is sent twice, and a
-//     dead server is noticed at the first failed dial, and again when it is back.
-//   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of
-//     them announces it: the topology of a Cluster is read again after each failed
-//     decision, and every second.
-//   - A reply that announces more than 8 MiB fails its connection before anything is
-//     allocated for it.
+//   - One address in Addrs is a server. With MasterName, Addrs are Sentinels. Several
+//     addresses, or any with IsClusterMode, are nodes of a Redis Cluster.
+//   - A call ends with its context, even while it dials. Nothing is sent twice. A dead server
+//     is noticed at the first failed dial, and its return at the next.
+//   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of them
+//     announces it: the topology of a Cluster is read again after each failed decision, and
+//     every second.
+//   - A reply that announces more than 8 MiB fails its connection before anything is allocated
+//     for it.
 //
-// The zero value of DialTimeout, ReadTimeout, WriteTimeout and PoolTimeout is 1 s, of
-// MaxRetries -1 and of DialerRetries 1. ContextTimeoutEnabled and DisableIdentity are
-// always set. Other fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize.
-// Dialer, if set, also does TLS. Sentinels are dialed as servers are, with
-// SentinelUsername and SentinelPassword.
+// If zero, DialTimeout, ReadTimeout, WriteTimeout and PoolTimeout are 1 s, MaxRetries is -1,
+// and DialerRetries is 1. ContextTimeoutEnabled and DisableIdentity are always set. Other
+// fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize. If Dialer is set, it
+// also does TLS. Sentinels are dialed as servers are, with SentinelUsername and
+// SentinelPassword.
 //
 // Errors name the field, and wrap quota.ErrInvalid.
 func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
@@ -82,25 +82,25 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	return c, nil
 }
 
-// noMaintNotifications returns the configuration of a client that asks for none. Without
-// an EndpointType, go-redis looks the server's name up to find one, for up to 2 s whenever
-// it makes a client: for a probe, or, under a lock that decisions need, of a cluster's node.
+// noMaintNotifications returns a configuration without maintenance notifications. Without an
+// EndpointType, go-redis resolves the server's name to find one, for up to 2 s per new client:
+// a probe's or, under a lock that decisions need, a cluster node's.
 func noMaintNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled, EndpointType: maintnotifications.EndpointTypeNone}
 }
 
-// boundedDialer returns the Dialer of o, or one that dials as o says, for connections
-// whose replies are bounded. The replies of a TLS connection are bounded behind TLS.
+// boundedDialer returns the Dialer of o, or one with the settings of o. It bounds the replies
+// of its connections, on a TLS connection after decryption.
 func boundedDialer(o *redis.UniversalOptions) dialFunc {
 	dial := o.Dialer
 	if dial == nil {
 		d := &net.Dialer{
 			Timeout: o.DialTimeout,
-			// As go-redis has it: below the idle timeouts of load balancers.
+			// As in go-redis: below the idle timeouts of load balancers.
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
 		}
 		dial = d.DialContext
-		if o.TLSConfig != nil { // and not go-redis's dialer, which lets a handshake outlast its context
+		if o.TLSConfig != nil { // go-redis's dialer lets a handshake outlast its context
 			dial = (&tls.Dialer{NetDialer: d, Config: o.TLSConfig}).DialContext
 		}
 	}
@@ -113,7 +113,7 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 	return bounded(dial, leastTime)
 }
 
-// bounded returns a dialer of connections whose replies are bounded.
+// bounded returns a dialer like dial that bounds the replies of its connections.
 func bounded(dial dialFunc, leastTime time.Duration) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -124,9 +124,9 @@ func bounded(dial dialFunc, leastTime time.Duration) dialFunc {
 	}
 }
 
-// failLate is a hook that returns a failed dial as a connection that fails at its first
-// use. After as many failed dials as a pool has connections, go-redis dials once a
-// second and fails all calls meanwhile: a server that is back would be a second late.
+// failLate is a hook that returns a failed dial as a connection that fails at its first use.
+// After as many failed dials as a pool has connections, go-redis dials once a second and fails
+// all calls in between, so it would notice a server's return up to a second late.
 type failLate struct{}
 
 func (failLate) DialHook(dial redis.DialHook) redis.DialHook {
@@ -145,7 +145,7 @@ func (failLate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// failedConn is a connection that was not made, for reason err.
+// failedConn takes the place of a connection that could not be made because of err.
 type failedConn struct{ err error }
 
 func (c failedConn) Read([]byte) (int, error)       { return 0, c.err }
@@ -157,19 +157,19 @@ func (failedConn) SetDeadline(time.Time) error      { return nil }
 func (failedConn) SetReadDeadline(time.Time) error  { return nil }
 func (failedConn) SetWriteDeadline(time.Time) error { return nil }
 
-// SyscallConn returns the reason, so that a pool drops the connection if the dial was
-// made for a call that has ended.
+// SyscallConn returns the error, so that a pool drops the connection if the dial was made for
+// a call that has ended.
 func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }
 
-// client is a Redis client whose calls end when their context does.
+// client is a Redis client. Its calls end when their contexts do.
 type client struct {
 	redis.UniversalClient
-	// keepsDeadlines reports that the client does so itself. By default go-redis
-	// lets a context's deadline pass while it waits for a reply or, in a cluster, for
-	// the reply to COMMAND.
+	// keepsDeadlines reports that the UniversalClient does so itself. By default go-redis lets
+	// a context's deadline pass while it waits for a reply or, in a cluster, for the reply to
+	// COMMAND.
 	keepsDeadlines bool
 
-	connections int // to one server, at most; maxInFlight if that is not known
+	connections int // at most, to one server; maxInFlight if unknown
 }
 
 func newClient(c redis.UniversalClient) client {

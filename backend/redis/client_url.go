@@ -21,12 +21,11 @@ import (
 //	redis://HOST:PORT?cluster=true              a Redis Cluster
 //	redis://HOST:PORT?master_name=NAME          a Sentinel master name
 //
-// A Cluster and a master name may have any number of addr. The port may be left out:
-// 6379, and of a Sentinel 26379. User and password are the servers', not the Sentinels'.
-// Percent-encode what a URL reserves, such as %2F for a slash in a password.
+// A Cluster and a master name may have any number of addr. The default port is 6379, or
+// 26379 of a Sentinel. User and password are the servers', not the Sentinels'. Reserved
+// characters must be percent-encoded, such as a slash in a password as %2F.
 //
-// Errors wrap quota.ErrInvalid. They quote nothing of the URL, which may have a
-// password.
+// Errors wrap quota.ErrInvalid. They don't quote the URL, which may contain a password.
 func ParseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Opaque != "" || u.Fragment != "" {
@@ -57,7 +56,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	return o, nil
 }
 
-// parseQuery makes o have the addresses of u, and what its query says.
+// parseQuery sets the addresses of u in o, and the options in its query.
 func parseQuery(o *redis.UniversalOptions, u *url.URL) error {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {

@@ -16,16 +16,15 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Decisions by scripts: what goes to them, and what they reply; lua/decide.lua describes
-// both.
+// This file makes decisions by scripts. lua/decide.lua describes their arguments and replies.
 
-// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an
-// exchange with it if that leaves it undecided.
+// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an exchange
+// with it if the script leaves it undecided.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.TakeAt(ctx, r, nil)
 }
 
-// TakeAt implements handoff.Store: one decision of an EVALSHA on the primary. If that
+// TakeAt implements handoff.Store: one decision of an EVALSHA on the primary. If the script
 // leaves it undecided, or counts arrive, it is an exchange: see swap.go.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
 	j := b.newDecision(ctx, r.Now, r.Charges(), nil, p)
@@ -81,8 +80,8 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 	return err
 }
 
-// newDecision returns the job of a take at now or, if st is not nil, of that settlement,
-// under p, nil if counts do not move.
+// newDecision returns the job of a take at now or, if st is not nil, of that settlement. p is
+// nil if counts do not move.
 func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Charge, st *driver.Settlement, p *handoff.Placement) *job {
 	j := b.newJob(ctx, charges)
 	buf, shape := append(j.buf, 1), append(j.shape[:0], takes) // it is made once; see batch.argsOf
@@ -136,29 +135,29 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	return j
 }
 
-// renews is both costs of a charge that is to be renewed, and no other's.
+// renews is both costs of a charge in a renewal. No other cost is as large.
 const renews = 1 << 54
 
-// isSingleWindow reports whether charges are one, under one fixed window: a count and a reset
-// time.
+// isSingleWindow reports whether charges is one charge under one fixed window that is not a
+// calendar's: a count and a reset time.
 func isSingleWindow(charges []quota.Charge) bool {
 	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce() && charges[0].Policy.Limits[0].Calendar.IsZero()
 }
 
-// appendBounds appends what single_window.lua compares with what is stored of the fixed window of c,
-// by a take or a settlement at now. All of it is digits, in the order of numbers:
+// appendBounds appends the bounds that single_window.lua compares with the stored digits of
+// c's fixed window, in a take or a settlement at now. They compare as numbers do:
 //
 //	19  the window is open if the state is above this
 //	4   and below this
-//	4   one unit fits if the last 4 of the state, what is used, are at most this
+//	4   one unit fits if the last 4 of the state, the used units, are at most this
 //
-// The last 4 are blank unless a take is of one unit. If the window is never stored as
-// digits, none are above the first.
+// The last 4 are blank unless a take is of one unit, in mode Enforce. If the window is never
+// stored as digits, the first 19 are above all others.
 func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	const mostUsed = 9999
 	l := &c.Policy.Limits[0]
 	w := algorithm.Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
-	b = slices.Grow(b, 64) // as long as what follows is at any time: j keeps it
+	b = slices.Grow(b, 64) // enough for all bounds: j keeps it
 	start := len(b)
 	ended, ok := algorithm.AppendDigits(b, w)
 	if ok {
@@ -174,13 +173,13 @@ func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	if settles || c.Cost != 1 || c.Mode != quota.Enforce {
 		return append(b, "    "...)
 	}
-	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a 1 in front
+	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a leading 1
 	return append(b, room[len(b)+1:]...)
 }
 
-// decide sends j, about charges, and reports whether a script has decided. It and what it
-// calls have small frames until the reply is there: what hundreds of goroutines that wait
-// keep in memory is much of what a decision costs.
+// decide sends j, about charges, and reports whether a script has decided. It and its callees
+// have small frames until the reply comes: the memory of hundreds of goroutines that wait is
+// much of a decision's cost.
 func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (s *shard, decided bool, err error) {
 	b.monitor.run()
 	s = b.shardOf(charges)
@@ -193,28 +192,28 @@ func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (
 	return s, j.reply[0] != repliesUndecided, nil
 }
 
-// How the reply to a decision begins, if it is not digits alone.
+// The first byte of the reply to a decision, unless it is digits alone.
 const (
-	repliesRefused   = 0 // then the states that refused
-	repliesAllowed   = 1 // then the states as they were charged
+	repliesRefused   = 0 // then the states, unchanged
+	repliesAllowed   = 1 // then the charged states
 	repliesUndecided = 2
 )
 
-// digits are the bytes of the reply that one charge is allowed, whose state was these
-// digits before.
+// digits is the length of a reply that is digits alone: one charge is allowed, and these were
+// the digits of its state before.
 const digits = 19
 
 // isDigits reports whether a reply begins with digits.
 func isDigits(reply []byte) bool { return '0' <= reply[0] && reply[0] <= '9' }
 
-// errForeign reports that a key holds what no version of weir wrote, or a newer one.
+// errForeign reports that neither this nor an earlier version of weir wrote a key's value.
 var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
 
-// errReply reports a reply that no script can give.
+// errReply reports a reply that no script gives.
 var errReply = errors.New("the script's reply has an unknown form")
 
-// splitReply returns the reply to the first decision, which has so many parts, and the
-// rest. A call's reply is the concatenation of its decisions' replies.
+// splitReply splits the reply to a call, a concatenation of the replies to its decisions, into
+// the first reply, which has so many parts, and the rest.
 func splitReply(reply []byte, parts int) (first, rest []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply
@@ -244,7 +243,7 @@ func splitReply(reply []byte, parts int) (first, rest []byte, err error) {
 	return reply[:size], reply[size:], nil
 }
 
-// readTake reads the reply to a take, r. It fails if the script cannot have given it.
+// readTake reads the reply to a take, r. It fails if the script can't have given that reply.
 func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	charges := r.Charges()
 	if !isDigits(reply) {
@@ -263,7 +262,7 @@ func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	return d, nil
 }
 
-// readTakes reads the reply that has the states of a take, r.
+// readTakes reads the reply to a take, r, if it contains states.
 func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	if reply[0] == repliesUndecided {
 		return d, errReply
@@ -302,8 +301,8 @@ func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	return d, nil
 }
 
-// readCosts reads what charges cost if they fit: of mode AtMost, in a part of the reply,
-// in front of the states.
+// readCosts returns the costs of charges if they fit, and the states. In parts, the costs of
+// charges in mode AtMost precede the states.
 func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]int64, states []byte, err error) {
 	for i := range charges {
 		costs[i] = charges[i].Cost
@@ -322,10 +321,10 @@ func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]in
 	return costs, parts, nil
 }
 
-// costBytes are the bytes of a cost in a reply.
+// costBytes is the number of bytes of a cost in a reply.
 const costBytes = 7
 
-// readSettlement does so with the reply to a settlement.
+// readSettlement reads the reply to a settlement, s.
 func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error) {
 	r := s.Charged.Request
 	r.Now = s.Now
@@ -341,14 +340,14 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 		if c.Policy.HoldsOnly() {
 			more = 0
 		}
-		return max(more, 0), more > 0 // else it looks at what is left, and asks for nothing
+		return max(more, 0), more > 0 // otherwise it charges nothing, and only looks
 	})
 	for i, c := range d.Charges() {
 		results := d.ResultsOf(i)
 		for k := range results {
 			held := c.Policy.Limits[k].Algorithm.Holds()
 			if d.Allowed || !held {
-				results[k].RetryAt = 0 // also where a debt is left
+				results[k].RetryAt = 0 // even if a debt is left
 			}
 			switch {
 			case !held:
@@ -362,8 +361,8 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 	return d, err
 }
 
-// readStates reads the states that the charges of r have, each with what it cost and
-// whether it was charged; and whether all costs fit.
+// readStates reads the states of the charges of r, and reports whether all costs fit. cost
+// returns the cost of a charge, and whether it was charged.
 func readStates(r driver.Request, answer byte, states []byte, cost func(i int) (int64, bool)) (d driver.Decision, fit bool, err error) {
 	d, fit = driver.NewDecision(r), true
 	d.Allowed = answer == repliesAllowed

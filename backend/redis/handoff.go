@@ -22,8 +22,8 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 	return d, err
 }
 
-// Release implements handoff.Store: an exchange with the primary, or, to read only,
-// one round trip of GETs there.
+// Release implements handoff.Store: an exchange with the primary or, if r is ReadOnly, one
+// round trip of GETs there.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	s := b.shardOf(r.Charges)
 	var all []handoff.Released
@@ -47,7 +47,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 // still look valid, which costs the caller at most one extra round trip.
 const unknownTime = 0
 
-// parseStored parses what GETs returned; nil where there is nothing.
+// parseStored parses the values of GETs. A missing key becomes nil.
 func parseStored(values []string) ([]*handoff.Stored, error) {
 	all := make([]*handoff.Stored, len(values))
 	for i := range values {

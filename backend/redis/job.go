@@ -14,22 +14,22 @@ import (
 type job struct {
 	ctx context.Context
 
-	script    *script // nil for a read, and until its shape has one
+	script    *script // nil for a read, or if its shape has no script
 	partition []byte  // the part of its keys that selects a cluster's slot
 	keys      []arg   // of its charges
-	costs     int     // that the reply has, of charges in mode AtMost
-	packed    arg     // what a script that decides gets
-	args      []arg   // what swap.lua gets
+	costs     int     // in the reply: one for each charge in mode AtMost
+	packed    arg     // the argument of a script that decides
+	args      []arg   // the arguments of swap.lua
 
-	limits, work int // how many, and their work, as quota.Limit.Work has it
+	limits, work int // the number of limits, and the sum of their Work
 
 	buf   []byte   // of keys and packed
 	shape [64]byte // room for most
 
-	proves bool // a read: replication is asked for in front of it
+	proves bool // a read, with INFO replication in front
 
 	given       time.Time     // when the server's time ends, if the context says so
-	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the batcher's timeout
+	limit       time.Duration // of the wait; if 0, the context's deadline or, without one, the batcher's timeout
 	asked       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's
@@ -37,7 +37,7 @@ type job struct {
 
 	stage atomic.Int32
 
-	// Set before done has one.
+	// Set before done receives.
 	reply  []byte   // of a script that decides
 	values []string // of swap.lua, or of a read, "" for a missing key
 	proof  string   // if it proves
@@ -48,8 +48,8 @@ type job struct {
 	abandoned bool // a batch or the client holds it
 }
 
-// Stages of a job. A batch that takes it, a breaker that opens and a caller that leaves
-// all change the first, and one of them does.
+// Stages of a job. It leaves the first one once: a batch takes it, the breaker opens, or its
+// caller leaves.
 const (
 	waiting = iota // for a batch
 	claimed        // a batch has it
@@ -57,8 +57,8 @@ const (
 	left           // it is never sent: its caller has left
 )
 
-// claim takes j into a batch. It reports whether j's caller still waits: from then on it
-// waits for the outcome.
+// claim takes j into a batch. It returns false if j's caller has left, or the breaker has
+// opened.
 func (j *job) claim() bool { return j.stage.CompareAndSwap(waiting, claimed) }
 
 // arg is an argument of a command; a pointer to it makes no copy and no garbage.
@@ -67,8 +67,8 @@ type arg []byte
 // MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
 func (a *arg) MarshalBinary() ([]byte, error) { return *a, nil }
 
-// String returns the argument: a cluster's client finds a command's slot by what
-// fmt.Sprint makes of its first key, and hooks show commands by it.
+// String returns the argument. A cluster's client finds a command's slot by fmt.Sprint of its
+// first key, and hooks show commands by it.
 func (a *arg) String() string { return string(*a) }
 
 var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 1)} }}
@@ -91,7 +91,7 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 	return j
 }
 
-// outcome returns j's error, after done had one.
+// outcome returns j's error. It is called after a receive from done.
 func (j *job) outcome() error {
 	j.abandoned = j.left
 	return j.err
@@ -130,8 +130,7 @@ func (j *job) setTimer(d time.Duration) <-chan time.Time {
 // exchange of states may not.
 func (j *job) isBatched() bool { return j.script != nil && j.script != swapScript }
 
-// compare orders decisions so that those that may share a call, which are equal, are in a
-// row.
+// compare orders decisions so that equal ones, which may share a call, are adjacent.
 func (j *job) compare(o *job, perSlot bool) int {
 	if order := j.script.order() - o.script.order(); order != 0 || !perSlot {
 		return order

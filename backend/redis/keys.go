@@ -14,9 +14,9 @@ import (
 //
 // The braces hold a hash of the partition, so that a cluster keeps a partition in
 // one slot. A hash of the key follows if the key is not the partition.
-// Hashes are the first 96 bits of SHA-256: no client can find a second key for
-// another's hash, whatever bytes it sends, and none of its bytes is shown.
-// Sixteen characters, and not more, keep the whole within 32 bytes of memory.
+// Hashes are the first 96 bits of SHA-256: whatever bytes a client sends, it can't find
+// a second key for another's hash, and its bytes are not shown. Sixteen characters, and
+// not more, keep the whole key within 32 bytes of memory.
 const hashChars = 16
 
 // keysOf returns the Redis keys of charges, which share a partition.
@@ -42,7 +42,7 @@ func (b *Backend) appendKey(buf []byte, c *quota.Charge) []byte {
 	return append(buf, c.Policy.Name...)
 }
 
-// partitionBytes is how many bytes of a key all of its partition share.
+// partitionBytes returns the number of leading bytes that all keys of a partition share.
 func (b *Backend) partitionBytes() int { return len(b.prefix) + 1 + hashChars }
 
 func appendHash(b []byte, s string) []byte {

@@ -21,9 +21,9 @@ const (
 	checkTimeout = 250 * time.Millisecond
 )
 
-// monitor asks each server about once a second, from the first use of the Backend until
-// Close, for its time and its part in replication: one round trip of TIME and INFO. What
-// is not allowed, or not understood, stays unknown.
+// monitor asks each server about once a second, from the first use of the Backend until Close,
+// for its time and its part in replication: one round trip of TIME and INFO. If a server
+// denies an answer, or it is not understood, that part stays unknown.
 type monitor struct {
 	shards   []*shard
 	clock    *correctedClock
@@ -43,26 +43,26 @@ type monitor struct {
 
 type serverName struct{ shard, server string }
 
-// checked is what the monitor knows of a server.
+// checked is a server as the monitor knows it.
 type checked struct {
 	ServerState
 	of      *server // nil if it is sent no decisions
-	reading reading // means nothing unless SkewKnown
+	reading reading // valid if SkewKnown
 }
 
-// ServerState is what a Backend knows of a server, as of its last check.
+// ServerState is the state of a server as of its last check.
 type ServerState struct {
 	observe.Checked
 
 	At      time.Time // of the check
 	Primary bool      // takes are sent to it
 
-	// Role is "master" or "slave", as the server reports it, and "" if it does not: the
-	// Redis user may not run INFO.
+	// Role is "master" or "slave", as the server reports it, or "" if it does not, for example
+	// because the Redis user may not run INFO.
 	Role string
 
-	// LinkUp and Syncing are a replica's: that it is connected to its primary, and copies
-	// its data. Redis notices a silent loss of the connection only after a minute
+	// LinkUp and Syncing report that a replica is connected to its primary, and that it copies
+	// the primary's data. Redis notices a silent loss of the connection only after a minute
 	// (repl-timeout); Lag and Cut do not depend on that.
 	LinkUp  bool
 	Syncing bool
@@ -73,7 +73,7 @@ type ServerState struct {
 	// CutReason says why a replica is not asked. Nil unless Cut.
 	CutReason error
 
-	// SkewWithin is what Skew is good to.
+	// SkewWithin is the most by which Skew may be wrong.
 	SkewWithin time.Duration
 }
 
@@ -117,15 +117,15 @@ func (m *monitor) watch(s *shard, checkedOnce func()) {
 	}
 }
 
-// close ends the checks, and waits for those that are being made.
+// close ends the checks, and waits for those in flight.
 func (m *monitor) close() {
 	m.cancel()
-	m.start.Do(func() { close(m.first) }) // none begins any more
+	m.start.Do(func() { close(m.first) }) // so that no check begins later
 	m.running.Wait()
 }
 
-// check checks the servers of s: the primary first, because replicas are compared with
-// what it had before.
+// check checks the servers of s: the primary first, because replicas are compared with its
+// offset.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
 	answers, all := m.askNodes(s, s.batcher.client, "primary", true)
@@ -136,7 +136,7 @@ func (m *monitor) check(s *shard) {
 	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
 	m.correctClock()
 	var checks sync.WaitGroup
-	var some atomic.Bool // not all of the replicas
+	var some atomic.Bool // some replica's servers are unknown
 	for _, r := range s.replicas {
 		checks.Go(func() {
 			if !m.checkReplica(s, r) {
@@ -150,9 +150,9 @@ func (m *monitor) check(s *shard) {
 	}
 }
 
-// checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
-// must be well as a whole, since a peek may reach each of its replicas. It reports whether
-// the servers behind r are known.
+// checkReplica checks r. If r is current, it serves peeks from then on. All servers of a
+// cluster must be current, since a peek may reach any replica. It reports whether the servers
+// behind r are known.
 func (m *monitor) checkReplica(s *shard, r *batcher) bool {
 	answers, known := m.askNodes(s, r.client, r.server.name, false)
 	current := len(answers) > 0
@@ -167,7 +167,7 @@ func (m *monitor) checkReplica(s *shard, r *batcher) bool {
 	return known
 }
 
-// serverOf returns the server that s sends decisions to and that a is of, or nil.
+// serverOf returns the server of s that gave the answer a, or nil if s sends it no decisions.
 func (s *shard) serverOf(a *answer) (of *server) {
 	s.batchers(func(b *batcher) {
 		if b.server.name == a.server && b.server.replica != a.primary {
@@ -192,8 +192,8 @@ type answer struct {
 	cut error
 }
 
-// askNodes asks the server of s that c speaks to or, of a cluster, all primaries or replicas,
-// if they are known.
+// askNodes asks the server of s behind c or, for a cluster, all primaries or all replicas.
+// known is false if they can't be listed.
 func (m *monitor) askNodes(s *shard, c client, name string, primaries bool) (answers []answer, known bool) {
 	nodes, err := m.nodesOf(c, name, primaries)
 	if err != nil {
@@ -307,10 +307,10 @@ func isDenied(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !isFault(err)
 }
 
-// record makes a what is known of a server, and reports it.
+// record stores a as the state of a server, and reports it to the observer.
 func (m *monitor) record(in *shard, a answer) {
 	if m.ctx.Err() != nil {
-		return // Close ended the question
+		return // Close ended the check
 	}
 	of := in.serverOf(&a)
 	m.mu.Lock()
@@ -354,8 +354,8 @@ func (m *monitor) record(in *shard, a answer) {
 	}
 }
 
-// forget forgets the servers of a shard that were not checked since then: those that
-// have left a cluster.
+// forget forgets the servers of a shard that were not checked since then, because they have
+// left a cluster.
 func (m *monitor) forget(shard string, since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -364,7 +364,7 @@ func (m *monitor) forget(shard string, since time.Time) {
 	})
 }
 
-// correctClock corrects the clock by what is known of all primaries.
+// correctClock corrects the clock by the readings of all primaries.
 func (m *monitor) correctClock() {
 	m.mu.Lock()
 	var readings []reading
@@ -379,7 +379,7 @@ func (m *monitor) correctClock() {
 	}
 }
 
-// states returns what is known of all servers, by shard, primaries first.
+// states returns the states of all servers, by shard, primaries first.
 func (m *monitor) states() []ServerState {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,51 +1,52 @@
-// Package redisbackend keeps counts in Redis 6.2 or later, or in Valkey. It is for
-// counts that many processes share.
+// Package redisbackend keeps counts in Redis 6.2 or later, or in Valkey. It is for counts that
+// many processes share.
 //
-// Keys are sharded by the client over named shards, each a primary with any number
-// of replicas. Takes and settlements go to the primary. Peeks go to a replica, and run
-// no script. They go to the primary if the replica does not answer, or does not prove
-// that it was current at most 3 s ago. They fail if the primary does not answer then.
+// The client shards keys over named shards, each a primary with any number of replicas. Takes
+// and settlements go to the primary. Peeks go to a replica, and run no script. They go to the
+// primary if the replica does not answer, or does not prove that it was current at most 3 s
+// ago. They fail if the primary does not answer either.
 //
 // # Shared round trips
 //
-// A decision is part of one EVALSHA, of a script for its shape: takes or settlements, and
-// the algorithms of the limits of each charge. What is rare is decided by this process,
-// which reads the states, and stores what they become if they are unchanged, else again:
-// two more round trips, and one if nothing changes. That is so while counts of other
-// versions of a policy live, for counts that arrive from other backends, for places in the
-// middle of a queue that are given back, for more limits than a script has room for (16
-// fixed windows or 7 leaky buckets), and for shapes beyond the first 256.
+// A decision is part of one EVALSHA of the script for its shape: takes or settlements, and the
+// algorithms of the limits of each charge. In rare cases this process decides: it reads the
+// states, and stores the new ones if the old ones are unchanged, or begins again. That takes
+// two more round trips, or one if nothing changes. It does so while counts of other versions
+// of a policy live, for counts that arrive from other backends, for refunds of places in the
+// middle of a queue, for more limits than a script has room for (16 fixed windows or 7 leaky
+// buckets), and for shapes beyond the first 256.
 //
-// Decisions of many goroutines share round trips to a primary: while two have just been sent
-// to one nearby, decisions wait, in order, and the next round trip takes up to 256 of them.
-// There is no timer: a decision that finds room is sent once the goroutines that are ready to
-// run have had their turn, with what they ask, and in its caller's goroutine if that is
-// nothing. At most 10,000 decisions wait for a primary; one more is an error that wraps
+// Decisions of many goroutines share round trips to a primary: while two that were just sent
+// to a nearby one are in flight, decisions wait, in order, and the next takes up to 256 of
+// them. There is no timer: a decision that finds room is sent once the runnable goroutines have
+// had their turn, together with their decisions, or in its caller's goroutine if there are no
+// others. At most 10,000 decisions wait for a primary; one more fails with an error that wraps
 // driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
-// Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds
-// the server's time: while the server answers, what this process is late for is
-// waited for, in the queue for a second or that deadline.
+// Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds the
+// server's time: while the server answers, a decision that this process delays still waits, in
+// the queue for a second, or until that deadline if it is later.
 //
-//   - If a context ends before its decision was sent, the decision never is, and the error
-//     wraps the context's, not driver.ErrUnavailable.
-//   - If a context ends later, the error wraps both: whether the decision was made is
-//     unknown. A decision that is sent in its caller's goroutine and is canceled returns
-//     with the reply, or at the deadline; others return at once.
-//   - A round trip ends with the last deadline of its decisions, after 50 ms at least and
-//     Options.Deadline at most: a deadline of a millisecond costs no connection. A timeout
-//     of a connection wraps context.DeadlineExceeded. A reply that comes later is not read.
-//   - An error reply, such as OOM, fails one of the decisions in its call. A key
-//     that holds another type fails its own decisions only.
+//   - If a context ends before its decision was sent, the decision is never sent, and the
+//     error wraps the context's, not driver.ErrUnavailable.
+//   - If a context ends later, the error wraps both: whether the decision was made is unknown.
+//     A decision that is sent in its caller's goroutine and is canceled returns with the
+//     reply, or at the deadline; others return at once.
+//   - A round trip ends with the last deadline of its decisions, after at least 50 ms and at
+//     most Options.Deadline, so that a deadline of a millisecond costs no connection. A
+//     timeout of a connection wraps context.DeadlineExceeded. A reply that comes later is not
+//     read.
+//   - An error reply, such as OOM, fails all decisions in its call. A key that holds another
+//     type fails its own decisions only.
 //
 // # Breakers
 //
-// Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each
-// node. While it is open, decisions fail at once, with an error that wraps
-// driver.ErrUnavailable, and nothing is sent but probes; those that wait when it opens
-// fail, too. Other shards are not affected, and get none of its keys: each outage would
-// hand out fresh windows. docs/operations.md says what opens a breaker, and what closes it.
+// Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each node.
+// While it is open, only probes are sent. Decisions fail at once, including those in the
+// queue, with an error that wraps driver.ErrUnavailable. Other shards are not affected, and
+// don't get the shard's keys: each outage would hand out fresh windows. docs/operations.md
+// describes when a breaker opens and closes.
 package redisbackend
 
 import (
@@ -70,13 +71,12 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Shard is one primary and its replicas, by clients that the caller has made
-// and closes: TLS, passwords and pools are the caller's. A client may speak to
-// one server, to a Sentinel master name, or to a whole Redis Cluster.
-// [NewClient] makes them with good settings.
+// Shard is one primary and its replicas. The caller creates their clients, with TLS, passwords
+// and pools, and closes them. A client may connect to one server, to a Sentinel master name,
+// or to a whole Redis Cluster. [NewClient] returns clients with good settings.
 type Shard struct {
-	// Name decides which keys live here. A shard may change its address and
-	// keep its keys, but not its name. Required, and unlike the others'.
+	// Name decides which keys the shard stores. A shard keeps its keys if its address changes,
+	// but not if its name does. Required and unique.
 	Name string
 
 	// Primary takes writes. Required.
@@ -88,19 +88,18 @@ type Shard struct {
 	// need it.
 	Proxy bool
 
-	// Replicas serve peeks. May be empty: then the primary does.
+	// Replicas serve peeks. If empty, the primary does.
 	Replicas []redis.UniversalClient
 }
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// Prefix begins every Redis key. It must not have braces. If empty, "weir:".
-	// Up to five bytes keep a key of a short policy name within 32 bytes.
+	// Prefix begins every Redis key. It must not contain braces. If empty, "weir:". Up to five
+	// bytes keep a key of a short policy name within 32 bytes.
 	Prefix string
 
-	// Seed goes into the choice of a shard. Every process needs the same one.
-	// A secret one keeps clients that choose their own keys from piling them
-	// up on one shard.
+	// Seed affects the choice of a shard. Every process needs the same seed. A secret seed
+	// keeps clients that choose their own keys from piling them up on one shard.
 	Seed uint64
 
 	// Margin is how long, by the server's clock, a key outlives its last
@@ -112,9 +111,8 @@ type Options struct {
 	// end round trips earlier.
 	Deadline time.Duration
 
-	// ReplicaTimeout bounds the wait for a replica's answer to a peek before
-	// the primary is asked; never more than half of what is left of the
-	// context's deadline. If zero, 20 ms.
+	// ReplicaTimeout bounds the wait for a replica's answer to a peek before the primary is
+	// asked. It is at most half of the time until the context's deadline. If zero, 20 ms.
 	ReplicaTimeout time.Duration
 
 	// Clock is this process' clock, which is compared with the servers': see
@@ -127,9 +125,9 @@ type Options struct {
 	Observer observe.Observer
 }
 
-// Backend keeps counts in Redis. It is safe for concurrent use. From its first use on
-// it checks the servers in the background. The caller calls [Backend.Close] when it is
-// no longer used, before closing the clients.
+// Backend keeps counts in Redis. It is safe for concurrent use. From its first use on, it
+// checks the servers in the background. The caller calls [Backend.Close] when it is no longer
+// used, before closing the clients.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
@@ -144,9 +142,9 @@ type Backend struct {
 
 var _ handoff.Store = (*Backend)(nil)
 
-// New returns a Backend over shards. It dials nothing: a shard that is down
-// fails its own decisions, until it is up. Errors say which shard or option is
-// wrong, and wrap quota.ErrInvalid.
+// New returns a Backend over shards. It dials nothing: a shard that is down fails its own
+// decisions until it is up. Errors name the shard or option that is wrong, and wrap
+// quota.ErrInvalid.
 func New(shards []Shard, options *Options) (*Backend, error) {
 	var o Options
 	if options != nil {
@@ -204,32 +202,32 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Clock returns this process' clock, Options.Clock, corrected to the median of the
-// primaries' clocks. Given to throttler.New by all processes, it makes their clocks
-// agree to a few milliseconds, which keeps buckets fair between them; see
-// docs/operations.md. It is corrected by at most 10 s: a server whose clock differs by
-// more is left out, and without a server it is the process' own clock. It never goes
-// back, but by more than 10 s if the process' own clock does.
+// Clock returns this process' clock, Options.Clock, corrected to the median of the primaries'
+// clocks. If all processes pass it to throttler.New, their clocks agree to a few milliseconds,
+// which keeps buckets fair between them; see docs/operations.md. The correction is at most
+// 10 s: a server whose clock differs by more is left out, and without a server it is the
+// process' own clock. It never goes back, except by more than 10 s if the process' own clock
+// does.
 //
-// Until the first check, which takes some milliseconds and which [Backend.Load] waits
-// for, it is the process' own too.
+// Until the first check, which takes some milliseconds, it is the process' own clock, too.
+// [Backend.Load] waits for that check.
 func (b *Backend) Clock() clock.Clock {
 	b.monitor.run()
 	return b.monitor.clock
 }
 
-// Servers returns what is known of each server as of its last check, by shard, primaries
-// first. A server that was not checked yet is missing.
+// Servers returns the state of each server as of its last check, by shard, primaries first. It
+// leaves out servers that have not been checked yet.
 func (b *Backend) Servers() []ServerState {
 	b.monitor.run()
 	return b.monitor.states()
 }
 
-// Close ends what the Backend does in the background: checks of servers, and probes of
-// those that do not answer. It waits for them, for a quarter of a second at most. It does
-// not close the clients. Decisions in flight are not disturbed, and later ones are still
-// made, by clients that are open, but without breakers: each waits for its deadline if
-// the server does not answer. Calling Close again does nothing.
+// Close ends the checks of servers, and the probes of servers that do not answer. It waits for
+// them for at most a quarter of a second. It does not close the clients. It does not affect
+// decisions in flight. Later decisions are still made, by clients that are open, but without
+// breakers: each waits until its deadline if the server does not answer. Calling Close again
+// does nothing.
 func (b *Backend) Close() {
 	b.closed.Store(true)
 	b.monitor.close()
@@ -238,21 +236,21 @@ func (b *Backend) Close() {
 	}
 }
 
-// Peek implements driver.Backend: one round trip of GETs, on a replica if one answers.
-// What is stored is judged here, by its reset-at and the caller's now, so that
-// a dead window that a replica still shows reads as none.
+// Peek implements driver.Backend: one round trip of GETs, on a replica if one answers. It
+// evaluates the states here, by their reset-at and the caller's now, so that a dead window on
+// a replica reads as no window.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads scripts on every primary, so that the first decisions need not: for one limit
-// of each algorithm, and for all shapes that this process has decided before. It
-// opens the connections that decisions need, as many as there may be round trips if the
-// primary is more than 10 ms away, and returns after the first check of the servers, so
-// that the clock is corrected and replicas serve peeks from the first decision on. It
-// returns the joined errors of the primaries that did not answer; each names its shard and
-// wraps driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the script is sent along
-// with the call.
+// Load loads scripts on every primary, so that the first decisions need not: for one limit of
+// each algorithm, and for all shapes that this process has decided before. It opens the
+// connections that decisions need, or one for each round trip that may be in flight if the
+// primary is more than 10 ms away. It returns after the first check of the servers, so that
+// the clock is corrected and replicas serve peeks from the first decision on. It returns the
+// joined errors of the primaries that did not answer; each names its shard and wraps
+// driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the call is sent again with the
+// script.
 func (b *Backend) Load(ctx context.Context) error {
 	b.monitor.run()
 	errs := make(chan error, len(b.shards))
@@ -270,14 +268,14 @@ func (b *Backend) Load(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Location is where a count lives.
+// Location is the place of a count.
 type Location struct {
 	Shard string // its name
 	Key   string // the Redis key
 }
 
-// Locate returns where the count of c lives, for an operator to read it, or to find
-// the clients that a shard's outage affects.
+// Locate returns the place of the count of c, for an operator to read it, or to find the
+// clients that a shard's outage affects.
 func (b *Backend) Locate(c quota.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key
@@ -286,15 +284,15 @@ func (b *Backend) Locate(c quota.Charge) Location {
 	return Location{Shard: b.shardOf(charges).name, Key: b.keysOf(charges)[0]}
 }
 
-// Down implements driver.Health: it reports on the breaker of the primary or, in a
-// Redis Cluster, of the node that has the partition.
+// Down implements driver.Health: it reports on the breaker of the primary or, in a Redis
+// Cluster, of the node that stores the partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
 	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.breaker.Since()
 }
 
-// Joins implements driver.Joiner: one server that is not of a Cluster decides about
-// several partitions at once.
+// Joins implements driver.Joiner: a single server, outside a Cluster, decides about several
+// partitions at once.
 func (b *Backend) Joins(driver.Request) bool {
 	return len(b.shards) == 1 && !b.shards[0].batcher.perSlot.Load()
 }

@@ -11,26 +11,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxLag is how old what a replica shows may be. It is more than two checks apart,
-// because a replica that is busy but well has what its primary had at the check
-// before the last.
+// maxLag is the greatest age of the counts that a replica may show. It is longer than two
+// intervals between checks, because a busy replica may only have the writes that its primary
+// had at the check before the last.
 const maxLag = 3 * time.Second
 
-// replication is what a server says of itself in INFO replication.
+// replication is a server's report of itself in INFO replication.
 type replication struct {
-	role    string // "master" or "slave"; "" if it does not say
+	role    string // "master" or "slave"; "" if not reported
 	linkUp  bool   // of a replica to its primary
 	syncing bool
 
-	// history names a sequence of writes and offset is the place in it that the server
-	// has reached. A replica has its primary's history, and so have its own replicas.
-	// A server that is promoted, or that restarts, begins another.
+	// history names a sequence of writes, and offset is the place in it that the server has
+	// reached. A replica has its primary's history, and so have its own replicas. A server
+	// that is promoted, or that restarts, begins a new history.
 	history string
 	offset  int64
 }
 
-// parseReplication reads the reply to INFO replication. What is missing or no number
-// leaves a replication that is not current.
+// parseReplication parses the reply to INFO replication. If a field is missing or malformed,
+// the result is not current.
 func parseReplication(info string) replication {
 	r := replication{offset: -1}
 	primaryOffset, replicaOffset := int64(-1), int64(-1)
@@ -72,23 +72,23 @@ func parseOffset(value string) int64 {
 	return n
 }
 
-// writes remembers how far the primaries of a shard had come, and when, so that what a
-// replica has can be dated. No clock but this process' is compared, and nothing is
-// written.
+// writes remembers the offsets of the primaries of a shard, and their times, so that a
+// replica's offset can be dated. It compares times of this process' clock alone, and writes
+// nothing to the servers.
 type writes struct {
 	mu    sync.Mutex
 	marks []mark // oldest first
 }
 
-// mark says that a primary had come that far. All that it acknowledged before at is
-// within.
+// mark is an offset that a primary had reached. It includes all writes that the primary
+// acknowledged before at.
 type mark struct {
 	history string
 	offset  int64
 	at      time.Time
 }
 
-// add adds what a primary replied to a question that was sent at the time at.
+// add adds the reply of a primary to a check that was sent at the time at.
 func (w *writes) add(r replication, at time.Time) {
 	if r.role != rolePrimary || r.offset < 0 || r.history == "" {
 		return
@@ -103,8 +103,8 @@ func (w *writes) add(r replication, at time.Time) {
 	w.marks = append(w.marks, mark{r.history, r.offset, at})
 }
 
-// lag returns for how long r, which a server reported after now, may not have followed; 0
-// and an error if it is no replica that is known to be at most maxLag behind.
+// lag returns how far a server that reported r after now may be behind; or 0 and an error
+// unless the server is known to be at most maxLag behind.
 func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	if err := r.problem(); err != nil {
 		return 0, err
@@ -119,7 +119,7 @@ func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 		}
 		known = true
 		if r.role == rolePrimary {
-			return 0, nil // the primary: Sentinel knows no replica
+			return 0, nil // it is the primary: Sentinel knows no replica
 		}
 		if lag := now.Sub(m.at); m.offset <= r.offset && lag <= maxLag {
 			return lag, nil
@@ -136,7 +136,7 @@ func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	return 0, cutError(fmt.Sprintf("is more than %v behind", maxLag))
 }
 
-// problem returns why a server that says this of itself is not asked, or nil.
+// problem returns why a server that reports r must not serve peeks, or nil.
 func (r *replication) problem() error {
 	switch {
 	case r.role != roleReplica && r.role != rolePrimary:
@@ -154,15 +154,14 @@ type cutError string
 
 func (e cutError) Error() string { return "the replica " + string(e) }
 
-// errDemoted is the error of a peek that no primary can answer: its last check found
-// the server to be a replica, and nothing else is known of it.
+// errDemoted is the error of a peek that no primary can answer: at its last check, the server
+// had become a replica, and nothing else is known about it.
 var errDemoted = errors.New("the primary has become a replica")
 
-// proves reports whether a read of the replica that b sends to comes with a proof that
-// what it shows is current: between two checks the replica may lose its primary, or be
-// promoted, and a client that finds replicas by Sentinel speaks to another one by each
-// connection. In a cluster the proof would come from another node than the counts, so
-// the last check has to do.
+// proves reports whether a read of b's replica includes a proof that it is current. Between
+// two checks the replica may lose its primary, or be promoted, and a client that finds
+// replicas by Sentinel may connect to a different one each time. In a cluster the proof might
+// come from another node than the counts, so the last check has to suffice.
 func (b *batcher) proves() bool {
 	_, ok := b.client.UniversalClient.(*redis.Client)
 	return ok

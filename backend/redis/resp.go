@@ -11,19 +11,19 @@ import (
 	"github.com/weir-go/weir/internal/busy"
 )
 
-// Bounds of one reply, by what it announces. The largest that a sound server sends
-// are the stored counts of a decision (150 kB for a full sliding log), COMMAND
-// (200 kB) and CLUSTER SLOTS (700 bytes for each range of slots with three nodes).
+// Bounds of one reply, by the lengths that it announces. The largest replies of a sound server
+// are the stored counts of a decision (150 kB for a full sliding log), COMMAND (200 kB) and
+// CLUSTER SLOTS (700 bytes for each range of slots with three nodes).
 const (
-	maxReply  = 8 << 20 // bytes: of strings and lines, and of the below
-	itemCost  = 32      // what go-redis allocates for an announced item
-	arrayCost = 256     // what it takes from the stack for an array in an array
+	maxReply  = 8 << 20 // bytes of strings and lines, and of the costs below
+	itemCost  = 32      // bytes that go-redis allocates for an announced item
+	arrayCost = 256     // bytes of stack that it needs for a nested array
 )
 
-// boundReplies returns conn, whose reads fail before a reply that is larger than
-// maxReply. go-redis allocates what a reply announces before any of it has come: a
-// server that answers *1000000000 would take 8 GB. Its deadlines are the server's, which
-// has leastTime.
+// boundReplies returns conn with reads that fail before a reply larger than maxReply. go-redis
+// allocates the announced size of a reply before any of it has come: a server that answers
+// *1000000000 would cost 8 GB. Deadlines bound the server's time, which is at least leastTime:
+// see busy.Conn.
 func boundReplies(conn net.Conn, leastTime time.Duration) net.Conn {
 	c := &boundedConn{Conn: busy.Conn(conn, leastTime)}
 	if s, ok := conn.(syscall.Conn); ok {
@@ -78,9 +78,9 @@ func (c *boundedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// closeUnused closes the connection after err, if it has had no reply. go-redis 9.22
-// leaves one whose first command failed to the garbage collector: a server that hangs
-// would cost a file descriptor for each dial.
+// closeUnused closes the connection after err, if it has had no reply. go-redis 9.22 leaves a
+// connection to the garbage collector if its first command fails: a server that hangs would
+// cost a file descriptor for each dial.
 func (c *boundedConn) closeUnused(err error) {
 	if !c.answered {
 		_ = c.Close()
@@ -100,19 +100,19 @@ func (c *boundedConn) Close() error {
 // begins a line, so framing counts the items to come and knows nothing of nesting.
 type framing struct {
 	cost  int // of the reply so far
-	items int // that the reply has still to bring
+	items int // of the reply that are still to come
 	skip  int // bytes of a string to come, with its line end
 
 	// Of the line that has begun.
-	kind byte   // its first byte, 0 if none has begun
-	line []byte // what follows that, if it announces a length
+	kind byte   // its first byte, 0 between lines
+	line []byte // the bytes after kind, if they announce a length
 }
 
-// longestLength is more than the bytes of a length that a sound server announces.
+// longestLength is more than the number of bytes of a length from a sound server.
 const longestLength = 16
 
-// follow follows the next bytes. If they announce too much or are no RESP, it says why,
-// and how many of them, all of earlier lines, are sound.
+// follow follows the next bytes. If they announce too much or are not RESP, it returns the
+// reason, and how many of them, all in earlier lines, are sound.
 func (f *framing) follow(p []byte) (sound int, reason string) {
 	for i := 0; i < len(p); {
 		n := 1
@@ -152,7 +152,7 @@ func (f *framing) follow(p []byte) (sound int, reason string) {
 	return len(p), ""
 }
 
-// follows has what follows a line, by its first byte.
+// follows maps the first byte of a line to the kind of data that follows the line.
 var follows = [256]byte{
 	'+': nothing, '-': nothing, ':': nothing, '_': nothing, ',': nothing, '#': nothing, '(': nothing,
 	'$': text, '!': text, '=': text,
@@ -214,7 +214,7 @@ func (f *framing) announce() (reason string) {
 	return ""
 }
 
-// endIfWhole makes the next line begin another reply, if this one is whole.
+// endIfWhole makes the next line begin another reply, if this reply is whole.
 func (f *framing) endIfWhole() {
 	if f.items == 0 && f.skip == 0 && f.cost <= maxReply {
 		f.cost = 0

@@ -21,10 +21,10 @@ import (
 // dialFunc dials a server.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// sentinels dials the primary of a Sentinel master name. All Sentinels are asked and
-// listened to, and the one of the newest epoch is believed: go-redis's own client asks
-// one, which may learn of a failover seconds after the others, and charges the old
-// primary meanwhile.
+// sentinels dials the primary of a Sentinel master name. It asks and subscribes to all
+// Sentinels, and believes the report with the newest epoch. go-redis's own client asks one
+// Sentinel, which may learn of a failover seconds after the others, and would charge the old
+// primary until then.
 //
 // Nothing runs while there is no connection, so closing the client ends it.
 type sentinels struct {
@@ -34,31 +34,30 @@ type sentinels struct {
 
 	mu      sync.Mutex
 	users   int         // dials and connections
-	end     func()      // of the watch, nil if there is none
-	linger  *time.Timer // which calls it when there are no users
+	end     func()      // ends the watch; nil without one
+	linger  *time.Timer // calls end if there are no users
 	reports []report
-	problem error // why one of them does not answer
+	problem error // why a Sentinel does not answer
 	primary string
 	heard   chan struct{} // closed, and replaced, after each report
 	conns   map[weak.Pointer[boundedConn]]string
 }
 
-// report is what one Sentinel says of the primary. The zero value is none so far.
+// report is a Sentinel's report of the primary. The zero value means no report so far.
 type report struct {
 	addr  string
 	epoch int64
-	until time.Time // how long it outlives older epochs, if it is only announced
+	until time.Time // older epochs do not replace it before, if it is only announced
 }
 
-// noReport is what one says that does not answer. It is older than any other.
+// noReport is the report of a Sentinel that does not answer. It is older than any other.
 var noReport = report{epoch: -1}
 
 const (
 	sentinelPoll   = time.Second            // between two questions to a Sentinel that announces nothing
 	sentinelRetry  = 100 * time.Millisecond // after a failure
 	sentinelLinger = 250 * time.Millisecond // how long a watch outlives its last connection
-	// A Sentinel confirms what it has announced when it has asked the new primary,
-	// once a second.
+	// A Sentinel confirms an announcement when it has asked the new primary, once a second.
 	sentinelConfirms = 3 * time.Second
 )
 
@@ -101,8 +100,8 @@ func (s *sentinels) dialPrimary(ctx context.Context, network, _ string) (net.Con
 	}
 }
 
-// keep makes conn, which is bounded, one that is closed when the primary changes. If it
-// has changed, keep closes it at once.
+// keep registers conn, which is bounded, to be closed when the primary changes. If it has
+// changed, keep closes conn at once and returns false.
 func (s *sentinels) keep(conn net.Conn, addr string) bool {
 	c := conn.(interface{ bounded() *boundedConn }).bounded()
 	s.mu.Lock()
@@ -129,8 +128,8 @@ func (s *sentinels) forget(w weak.Pointer[boundedConn]) {
 	}
 }
 
-// await returns the primary's address as soon as a Sentinel has said it, or an error
-// when none of them knows.
+// await returns the primary's address as soon as a Sentinel reports it, or an error once all
+// of them have failed, or when ctx is done.
 func (s *sentinels) await(ctx context.Context) (string, error) {
 	for {
 		s.mu.Lock()
@@ -151,7 +150,7 @@ func (s *sentinels) await(ctx context.Context) (string, error) {
 	}
 }
 
-// use begins the watch, unless there is one.
+// use adds a user, and begins the watch unless it runs.
 func (s *sentinels) use() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +161,7 @@ func (s *sentinels) use() {
 		}
 		return
 	}
-	// What was known may be old.
+	// Earlier reports may be out of date.
 	clear(s.reports)
 	s.primary, s.problem = "", nil
 	ctx, cancel := context.WithCancel(context.Background())
@@ -172,8 +171,8 @@ func (s *sentinels) use() {
 	}
 }
 
-// leave ends the watch soon, if there is no other user: while a primary is dead, one
-// dial follows another.
+// leave removes a user. After the last one, the watch ends in sentinelLinger unless another
+// comes: while a primary is dead, one dial follows another.
 func (s *sentinels) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +189,7 @@ func (s *sentinels) leave() {
 	})
 }
 
-// watch follows what Sentinel i says, until ctx is done.
+// watch follows the reports of Sentinel i until ctx is done.
 func (s *sentinels) watch(ctx context.Context, i int) {
 	c := redis.NewSentinelClient(s.options[i].Simple())
 	c.AddHook(failLate{})
@@ -249,8 +248,8 @@ func (s *sentinels) ask(ctx context.Context, c *redis.SentinelClient, i int) err
 	}
 }
 
-// promoting is announced by the Sentinel that has just made a replica a primary. It
-// answers questions with it, and tells the other Sentinels, up to a second later.
+// promoting is announced by the Sentinel that has just made a replica a primary. It answers
+// questions with the new primary, and tells the other Sentinels, up to a second later.
 const promoting = "+failover-state-wait-promotion"
 
 // announce hears an announcement of promoting, such as
@@ -266,9 +265,8 @@ func (s *sentinels) announce(ctx context.Context, i int, text string) {
 	s.hear(ctx, i, report{net.JoinHostPort(f[2], f[3]), epoch, time.Now().Add(sentinelConfirms)})
 }
 
-// hear makes r what Sentinel i says. If that makes another server the primary, the
-// connections to the old one are closed: it may take charges for seconds that no server
-// will count.
+// hear makes r the report of Sentinel i. If that changes the primary, it closes the
+// connections to the old one, which may accept charges for seconds that no server will count.
 func (s *sentinels) hear(ctx context.Context, i int, r report) {
 	s.mu.Lock()
 	if ctx.Err() != nil || r.epoch < s.reports[i].epoch && time.Now().Before(s.reports[i].until) {

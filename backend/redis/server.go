@@ -18,21 +18,21 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// server is what a batcher knows of the server that it sends to: a primary, a node of a
-// Redis Cluster, or a replica. Its breaker opens by what batches report: see isFault.
+// server is the server of a batcher: a primary, a node of a Redis Cluster, or a replica. Its
+// breaker opens by the outcomes of batches: see isFault.
 type server struct {
 	backend *Backend
 	client  client
-	node    *redis.Client // of a node, if client is a Redis Cluster's
+	node    *redis.Client // its own client, if client is a Redis Cluster's
 	shard   string
 	name    string // in events
 	replica bool
-	current atomic.Bool // a replica: as of its last check
+	current atomic.Bool // of a replica: as of its last check
 	breaker *breaker.Breaker
 
-	// own is the client of probes, which no pool and no hook of the user's delays. The
-	// first probe makes it. A client of go-redis whose dials have failed PoolSize times
-	// does not dial for up to a second; own serves meanwhile.
+	// own is the client of probes. No pool and no hook of the user's delays it. The first
+	// probe makes it. A go-redis client with PoolSize failed dials does not dial for up to a
+	// second; own is used in that time.
 	own    atomic.Pointer[client]
 	failed atomic.Pointer[failure] // the last one
 
@@ -43,25 +43,25 @@ type server struct {
 	closed       context.Context
 	stop         context.CancelFunc
 
-	mu    sync.Mutex // guards known, and that nothing begins in the background once closed is done
+	mu    sync.Mutex // guards known; no background work begins once closed is done
 	known observe.Checked
 }
 
-// failure is what the server failed, so that a probe asks the like.
+// failure is a call that the server failed, so that a probe can repeat it.
 type failure struct {
 	partition []byte
 	read      bool
-	had       time.Duration // until its batch was to end
+	had       time.Duration // the time until the end of its batch
 }
 
-// outcome is what a batch reports of the server.
+// outcome is a batch's report about the server.
 type outcome struct {
-	err      error // the first of its calls, in the last round trip
-	answered bool  // some call was, so the server is up
+	err      error // the first error of its calls, in the last round trip
+	answered bool  // some call was answered, so the server is up
 	fault    error // shows that it is down, or nil
 	failure  failure
 	left     bool    // the client did not return in time
-	spare    *client // by which to resend, or nil
+	spare    *client // to resend with, or nil
 }
 
 func (o *outcome) add(c *call, err error) {
@@ -87,15 +87,15 @@ var unable = []string{
 	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients",
 }
 
-// isFault reports whether err says that the server does not serve: there was no reply when a
-// batch ended, its connection broke, or the reply is that it cannot serve now.
+// isFault reports whether err means that the server does not serve: a batch ended without a
+// reply, its connection broke, or the reply says that the server cannot serve now.
 func isFault(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
 		return false
 	}
 	var reply redis.Error // not before: it is on the heap
 	if !errors.As(err, &reply) {
-		return true // no reply, or none that can be read
+		return true // no reply, or not a readable one
 	}
 	text := reply.Error()
 	if _, inner, ok := strings.Cut(text, ": -"); ok && strings.HasPrefix(text, "ERR Error running script") {
@@ -109,7 +109,7 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker how a batch ended that began and was to end then.
+// record tells the breaker the outcome of a batch that began at began and was to end at end.
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
@@ -117,14 +117,14 @@ func (s *server) record(o *outcome, began, end time.Time) {
 		s.breaker.Record(began, nil)
 	case o.fault == nil:
 	case s.isOwnDelay(o.fault, began, end):
-		s.reconnect() // it may be that a connection was missing
+		s.reconnect() // a connection may have been missing
 	default:
 		s.answers.Silent()
 		f := o.failure
 		f.had = max(end.Sub(began), inlineTime)
 		s.failed.Store(&f)
 		s.reconnect()
-		// The one needs no second opinion, and of the other the primary does the work.
+		// A refused dial needs no second failure, and the primary does a replica's work.
 		if errors.Is(o.fault, syscall.ECONNREFUSED) || s.replica {
 			s.breaker.Trip(began, o.fault)
 		} else {
@@ -133,9 +133,9 @@ func (s *server) record(o *outcome, began, end time.Time) {
 	}
 }
 
-// isOwnDelay reports whether a batch failed because this process had no time for it: not
-// by a look at what has come, and it wrote nothing before its end, or came back late, or the
-// server has answered what left later.
+// isOwnDelay reports whether a batch timed out because this process had no time for it: a
+// write timed out, the batch ended late, or the server has answered a later one. If a look
+// after the deadline found no reply, the delay is the server's: see busy.Silence.
 func (s *server) isOwnDelay(err error, began, end time.Time) bool {
 	var op *net.OpError
 	if !isTimeout(err) || errors.As(err, new(*busy.Silence)) {
@@ -157,7 +157,7 @@ func (s *server) sent(start time.Time, decisions int, err error) {
 	})
 }
 
-// checked changes what is known of the server, and reports it to the observer.
+// checked changes the known state of the server, and reports it to the observer.
 func (s *server) checked(change func(known *observe.Checked)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,9 +165,9 @@ func (s *server) checked(change func(known *observe.Checked)) {
 	s.backend.observer.Checked(s.known) // under the lock, so that events are in order
 }
 
-// reconnect opens, in the background, the connections that decisions need. go-redis logs
-// in within the deadline of the decision that needed the connection, and drops it when
-// that passes: to a distant server, none of them would ever have one.
+// reconnect opens, in the background, the connections that decisions need. go-redis logs in
+// within the deadline of the decision that needs the connection, and drops the connection at
+// the deadline: decisions would never get a connection to a distant server.
 func (s *server) reconnect() {
 	one := s.one()
 	if one == nil || !s.reconnecting.CompareAndSwap(false, true) {
@@ -186,7 +186,7 @@ func (s *server) reconnect() {
 	})
 }
 
-const reconnectTime = time.Second // at most, for all that it opens
+const reconnectTime = time.Second // at most, for all connections
 
 func (s *server) close() {
 	s.breaker.Close()
@@ -201,9 +201,9 @@ func (s *server) close() {
 
 var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
 
-// probe returns nil if the server does again what it failed, as quickly as it failed to
-// do it. It then opens the connections that decisions need, so that none of them finds the
-// server too slow to connect to.
+// probe returns nil if the server answers a call like the failed one, in the time that the
+// failed one had. It then opens the connections that decisions need, so that no decision fails
+// because connecting takes too long.
 func (s *server) probe(ctx context.Context) error {
 	f := s.failed.Load()
 	key := string(f.partition) + "}/" + probePolicy.Name
@@ -225,12 +225,12 @@ func (s *server) probe(ctx context.Context) error {
 	if err := breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) }); err != nil || one == nil {
 		return err
 	}
-	s.client.connect(ctx, one) // if its pool does not dial yet, own serves
+	s.client.connect(ctx, one) // if its pool does not dial yet, own is used
 	return nil
 }
 
-// one returns a client of this server alone, or nil if the user's is of a kind that has
-// none.
+// one returns a client of this server alone, or nil: s.node, or the user's client if that is a
+// *redis.Client.
 func (s *server) one() *redis.Client {
 	if s.node != nil {
 		return s.node
@@ -242,9 +242,9 @@ func (s *server) one() *redis.Client {
 // distant is the round trip above which a server counts as distant.
 const distant = 10 * time.Millisecond
 
-// connect opens the connections to a server of c that decisions need. If answers take longer
-// than distant, so that no decision can wait for one, it opens as many as there may be batches in
-// flight. What fails is left to the decisions.
+// connect opens the connections that decisions need to one, a server of c. If answers take
+// longer than distant, so that no decision can wait for a connection, it opens as many as
+// batches may be in flight. It leaves errors to the decisions.
 func (c client) connect(ctx context.Context, one *redis.Client) {
 	_ = c.within(ctx, func() error {
 		if err := open(ctx, one, 1); err != nil {
@@ -257,7 +257,7 @@ func (c client) connect(ctx context.Context, one *redis.Client) {
 	})
 }
 
-// open makes c have n connections that are open at once.
+// open opens n connections of c at once.
 func open(ctx context.Context, c *redis.Client, n int) error {
 	errs := make(chan error, n)
 	conns := make([]*redis.Conn, n)
@@ -272,7 +272,7 @@ func open(ctx context.Context, c *redis.Client, n int) error {
 		}
 	}
 	for _, conn := range conns {
-		_ = conn.Close() // gives it back
+		_ = conn.Close() // returns it to the pool
 	}
 	return failed
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/weir-go/weir/lua"
 )
 
-// A shape is an operation and, for each charge, nextCharge and the kinds of its limits:
-// what a script is composed for. Windows, quotas and costs are arguments, so that policies
-// in a database do not fill the servers' memory with scripts.
+// A shape is an operation and, for each charge, nextCharge, its mode unless that is Enforce,
+// and the kinds of its limits. A script is composed for each shape. Windows, quotas and costs
+// are arguments, so that policies in a database do not fill the servers' memory with scripts.
 const (
 	takes       = 'T'
 	settlements = 'S'
 	nextCharge  = 0
 )
 
-// maxShapes bounds how many scripts a process has composed, which servers keep. Decisions
-// of other shapes are made by Go, in two round trips.
+// maxShapes bounds the number of shapes with a script, since servers keep scripts. Go makes
+// decisions of other shapes, in two round trips.
 const maxShapes = 256
 
-// shapes has the scripts of all shapes that this process has seen.
+// shapes contains the scripts of the first maxShapes shapes that this process has seen.
 var shapes = shapeTable{compose: lua.Decide, most: maxShapes}
 
 type shapeTable struct {
@@ -37,7 +37,7 @@ type shapeTable struct {
 
 type composer = func(settles bool, charges [][]byte) (script string, ok bool)
 
-// script returns the script that makes decisions of that shape, nil if there is none.
+// script returns the script that makes decisions of that shape, or nil if it has no script.
 func (t *shapeTable) script(shape []byte) *script {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,8 +56,8 @@ func (t *shapeTable) script(shape []byte) *script {
 	return s
 }
 
-// common returns the scripts that most programs need: of one limit of each kind, of what
-// this process has decided so far, and swap.lua.
+// common returns the scripts that most programs need: for one limit of each kind, for the
+// shapes that this process has seen, and swap.lua.
 func (t *shapeTable) common() []*script {
 	for kind := range lua.Records {
 		t.script([]byte{takes, nextCharge, kind})
@@ -74,15 +74,15 @@ func (t *shapeTable) common() []*script {
 	return all
 }
 
-// script is a Lua script: its text, and the SHA-1, computed here and not asked for. Both
-// are strings, as arguments of commands.
+// script is a Lua script: its text, and its SHA-1, which is computed here. Both are strings,
+// as arguments of commands.
 type script struct {
 	text, hash any
-	number     int // each has another
+	number     int // unique
 }
 
 var (
-	scripts    atomic.Int64 // that newScript has made
+	scripts    atomic.Int64 // the number that newScript has made
 	swapScript = newScript(lua.Swap)
 )
 
@@ -90,7 +90,7 @@ func newScript(text string) *script {
 	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
 }
 
-// order returns a number that no other script has, and 0 for none, of reads.
+// order returns the number of s, or 0 for the nil script of reads.
 func (s *script) order() int {
 	if s == nil {
 		return 0
@@ -98,8 +98,8 @@ func (s *script) order() int {
 	return s.number
 }
 
-// newCmd returns a call of s, whose reply is one string of all its decisions' replies, or
-// what swap.lua returns.
+// newCmd returns a call of s. Its reply is one string of all its decisions' replies, or the
+// array that swap.lua returns.
 func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
 	if s == swapScript {
 		return redis.NewStringSliceCmd(ctx, args...)

@@ -32,7 +32,7 @@ type shard struct {
 	// a node that hangs does not hold up the decisions of others.
 	batcher *batcher
 	cluster *redis.ClusterClient // nil unless the primary is a Cluster
-	byNode  sync.Map             // batchers, by the addresses of nodes; it never forgets one
+	byNode  sync.Map             // batchers, by the addresses of nodes, never removed
 	perSlot bool                 // see batcher
 
 	changes queues.Queues[*change] // by their keys
@@ -64,8 +64,8 @@ func newShard(b *Backend, s Shard) *shard {
 	return sh
 }
 
-// newBatcher returns a batcher that sends through c to one server, and names it in events.
-// node is the server's client, if it is a node of the cluster c.
+// newBatcher returns a batcher that sends through c to one server, called name in events. node
+// is the server's client, if it is a node of the cluster c.
 func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Client) *batcher {
 	b := &batcher{
 		client: newClient(c), timeout: s.backend.timeout, room: maxWaiting,
@@ -130,7 +130,7 @@ var doNotAsk = func() context.Context {
 	return ctx
 }()
 
-// read returns what is stored of charges, nil where there is nothing.
+// read returns the stored counts of charges, nil for a missing key.
 func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.Stored, error) {
 	if r := s.pickReplica(); r != nil {
 		limit := s.backend.replicaTimeout
@@ -177,8 +177,8 @@ func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge
 	return stored, nil
 }
 
-// pickReplica returns one of the replicas that are current, as of their last checks, and
-// whose breakers are closed, or nil.
+// pickReplica returns a replica that was current at its last check and has a closed breaker,
+// or nil.
 func (s *shard) pickReplica() *batcher {
 	if len(s.replicas) == 0 {
 		return nil
@@ -219,7 +219,7 @@ func (s *shard) load(ctx context.Context) error {
 }
 
 // errorOf returns err as an error of this shard: the context's if a decision was not sent
-// because of it, and else a driver.UnavailableError.
+// because of it, otherwise a driver.UnavailableError.
 func (s *shard) errorOf(err error) error {
 	if err == breaker.ErrOpen { //nolint:errorlint // a batcher returns it as it is
 		return s.errOpen

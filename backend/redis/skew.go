@@ -8,11 +8,11 @@ import (
 	"github.com/weir-go/weir/clock"
 )
 
-// maxCorrection is the most by which a corrected clock differs from its process'.
+// maxCorrection is the most by which a corrected clock differs from its process' clock.
 const maxCorrection = 10 * time.Second
 
-// reading is a server's time, read at a time of this process' clock. Where the latter
-// has a monotonic reading, steps of the wall clock do not make it wrong.
+// reading is a server's time, read at a time of this process' clock. If that has a monotonic
+// reading, steps of the wall clock do not make it wrong.
 type reading struct {
 	at     time.Time // halfway between question and answer
 	server time.Time
@@ -24,8 +24,8 @@ func newReading(asked, answered, server time.Time) reading {
 	return reading{asked.Add(half), server, half}
 }
 
-// serverAt returns the server's time at now, and what it is good to: quartz clocks
-// drift by some 20 ppm, and bad ones by 200.
+// serverAt returns the server's time at now, and its accuracy: quartz clocks drift by some
+// 20 ppm, and bad ones by 200.
 func (r reading) serverAt(now time.Time) (at time.Time, within time.Duration) {
 	passed := now.Sub(r.at)
 	return r.server.Add(passed), r.within + passed.Abs()/5000
@@ -37,9 +37,9 @@ func (r reading) skewAt(now time.Time) time.Duration {
 	return now.Round(0).Sub(at)
 }
 
-// better returns the better of r and a newer reading. Of two that agree, it is the one
-// that is good to less: its round trip was the shorter. If they cannot both be right,
-// a clock was set, and the newer one is.
+// better returns the better of r and a newer reading. If they agree, it is the more accurate
+// one, which had the shorter round trip. If they contradict each other, a clock was set, and
+// the newer one is right.
 func (r reading) better(newer reading) reading {
 	at, within := r.serverAt(newer.at)
 	if at.Sub(newer.server).Abs() > within+newer.within+time.Millisecond || newer.within <= within {
@@ -48,12 +48,12 @@ func (r reading) better(newer reading) reading {
 	return r
 }
 
-// correctedClock is a process' clock, corrected by what its servers' clocks show. It
-// passes at the rate of the process' clock.
+// correctedClock is a process' clock, corrected by its servers' clocks. It runs at the rate of
+// the process' clock.
 type correctedClock struct {
 	own    clock.Clock
 	anchor atomic.Pointer[anchor] // nil: not corrected
-	last   atomic.Int64           // ms since the epoch: what Now returned last
+	last   atomic.Int64           // ms since the epoch, as Now last returned it
 }
 
 // anchor is a corrected time, at a time of the process' clock.
@@ -62,8 +62,8 @@ type anchor struct{ own, corrected time.Time }
 // Now returns the corrected time, in whole milliseconds.
 func (c *correctedClock) Now() time.Time { return time.UnixMilli(c.UnixMilli()) }
 
-// UnixMilli returns the corrected time in ms since the epoch. It does not go back, but
-// for steps that are so large that no promise holds.
+// UnixMilli returns the corrected time in ms since the epoch. It does not go back, except by
+// steps so large that no promise holds.
 func (c *correctedClock) UnixMilli() int64 {
 	ms := c.now().UnixMilli()
 	for {
@@ -88,9 +88,9 @@ func (c *correctedClock) now() time.Time {
 	return a.corrected.Add(c.own.Now().Sub(a.own))
 }
 
-// correct makes c show the median of the servers' times from now on. A server whose
-// clock differs too much from the process' is left out; if all are, c shows the
-// process' time.
+// correct makes c show the median of the servers' times from now on. It leaves out servers
+// that differ by more than maxCorrection from the process' clock. If no server is left, c
+// shows the process' time.
 func (c *correctedClock) correct(readings []reading) {
 	now := c.own.Now()
 	var times []time.Time

@@ -15,31 +15,30 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// What no script of lua/decide.lua decides is decided here: states that another policy has
-// charged, counts that arrive from other backends, a queue's gaps, more limits than a
-// function of Lua has locals. The states are read, and what they become is stored if they
-// are unchanged; else all begins again with the new ones. Decisions about the same counts that
-// wait are made together, so that a process competes with others, and not with itself.
+// This file makes decisions that no script of lua/decide.lua makes: about states that another
+// policy has charged, counts that arrive from other backends, a queue's gaps, or more limits
+// than a Lua function has locals. An exchange reads the states, and stores the new ones if the
+// old ones are unchanged; otherwise it begins again. Waiting decisions about the same counts
+// are made together, so that a process competes with others, and not with itself.
 
-// change is such a decision.
+// change is one such decision.
 type change struct {
 	ctx context.Context
 
-	// apply returns what the decision makes of the counts that are stored; clock is the
-	// server's, in ms. It may be called again: its last call counts.
+	// apply returns the changes of the stored counts; clock is the server's, in ms. It may be
+	// called again: its last call counts.
 	apply func(stored []*handoff.Stored, clock int64) ([]handoff.Change, error)
 
 	err  error
 	done chan struct{}
 }
 
-// takeHere makes the take r. Its copy of r is on the heap, and that of a decision which a
-// script makes is not.
+// takeHere makes the take r. Its copy of r is on the heap, unlike the copy in TakeAt.
 func (s *shard) takeHere(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	return s.decideHere(ctx, r.Charges(), handoff.Take(r, p))
 }
 
-// settleHere makes the settlement st as takeHere a take.
+// settleHere makes the settlement st, as takeHere makes a take.
 func (s *shard) settleHere(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	return s.decideHere(ctx, st.Charged.Charges(), handoff.Settle(st, p))
 }
@@ -56,7 +55,7 @@ func (s *shard) decideHere(ctx context.Context, charges []quota.Charge, decide h
 	return d, nil
 }
 
-// swap makes the change of the counts of charges that apply returns. If the caller leaves,
+// swap makes the changes to the counts of charges that apply returns. If the caller leaves,
 // apply may be called after swap has returned.
 func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
 	if err := driver.HasTime(ctx); err != nil {
@@ -77,7 +76,7 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 		err := driver.Ended(ctx)
 		switch {
 		case err == nil:
-			ended = nil // the server's time is over: the exchange that runs finds out
+			ended = nil // the server's time is over: the running exchange will notice
 		case !s.changes.Remove(key, c):
 			select {
 			case <-c.done: // both at once: the outcome counts
@@ -93,14 +92,14 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 	}
 }
 
-// serve makes the changes that wait for key, which are about the counts of charges.
+// serve makes the changes that wait for key, which is the key of charges.
 func (s *shard) serve(key string, charges []quota.Charge) {
 	for all := s.changes.Next(key); len(all) > 0; all = s.changes.Next(key) {
 		s.exchange(key, charges, all)
 	}
 }
 
-// exchange makes changes, and with them those that begin to wait until the states are there.
+// exchange makes first, and the changes that join the queue until the states are read.
 func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	began, ctx := time.Now(), context.WithoutCancel(first[0].ctx)
 	states, err := s.callSwap(ctx, charges, s.endOf(first, began), nil)
@@ -111,7 +110,7 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	}
 	var all []*change
 	for conflicts := 0; states != nil && err == nil; conflicts++ {
-		if conflicts > 0 { // each is another process' success: waits that differ let them take turns
+		if conflicts > 0 { // each is another process' success: random waits let processes take turns
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
 		all = append(all, s.changes.Take(key)...)
@@ -129,8 +128,8 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	s.finish(all, err)
 }
 
-// endOf returns when the last of the callers of an exchange that began then has had its
-// time: so a server that hangs is found out as soon as by other decisions.
+// endOf returns the latest deadline of the callers of an exchange that began then, at most the
+// timeout later: so a server that hangs is detected as soon as by other decisions.
 func (s *shard) endOf(all []*change, began time.Time) time.Time {
 	end, latest := began, began.Add(s.backend.timeout)
 	for _, c := range all {
@@ -159,14 +158,14 @@ func (s *shard) finish(all []*change, err error) {
 	}
 }
 
-// swapStates are what swap.lua replies: the server's clock, and what the keys have, each
-// "" for none.
+// swapStates is the reply of swap.lua: the server's clock, and the values of the keys, "" for
+// a missing key.
 type swapStates struct {
 	clock  int64 // Unix ms
 	stored []string
 }
 
-// apply makes the changes of the states, and returns swap.lua's arguments, nil if nothing
+// apply makes the changes of the states, and returns swap.lua's arguments, or nil if nothing
 // changes.
 func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) {
 	counts, err := parseStored(s.stored)
@@ -201,8 +200,8 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 	return args, nil
 }
 
-// callSwap calls swap.lua about charges, which reads if there are no arguments. The states
-// are nil if new ones were stored.
+// callSwap calls swap.lua about charges. Without args it only reads. The states are nil if new
+// ones were stored.
 func (s *shard) callSwap(ctx context.Context, charges []quota.Charge, end time.Time, args []arg) (*swapStates, error) {
 	call := s.backend.newJob(ctx, charges)
 	defer call.free()
