@@ -5,17 +5,16 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// bucket is both buckets: the generic cell rate algorithm. It keeps one instant,
-// at which the bucket is drained. A charge of cost moves it cost * window / quota
-// further. The instant is a whole millisecond and a fraction in units of 1/quota
-// of a millisecond, so that no rounding ever adds up.
+// bucket is both buckets: the generic cell rate algorithm. It keeps one instant, when the
+// bucket is drained. A charge moves it by cost * window / quota. The instant is a whole
+// millisecond and a fraction in units of 1/quota of one, so that rounding errors never add up.
 //
 // The level, in units of 1/window of a quota unit, is
 //
 //	(at - now) * quota + fraction
 //
-// A token bucket reads the level as what is missing from a full bucket, a
-// leaky bucket as the queue that a charge has to wait for.
+// In a token bucket, the level is the units missing from a full bucket; in a leaky bucket, the
+// queue that a charge has to wait for.
 //
 // https://brandur.org/rate-limiting
 type bucket struct{ queue bool }
@@ -29,7 +28,7 @@ func (k bucket) used(r *record, _ limit, now int64) int64 {
 
 func (bucket) resetAt(r *record, now int64) int64 { return max(r.roundedUp(), now) }
 
-// It fits when the level has sunk to (capacity - cost) * window.
+// A charge fits when the level has sunk to (capacity - cost) * window.
 func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
 	ahead, rest := exact.MulDiv(l.capacity-cost, r.window, r.quota)
 	if rest < r.fraction {
@@ -56,7 +55,7 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	return c
 }
 
-// Where the charge began is where cost less ends.
+// The charge started where the queue would end without cost.
 func (k bucket) lastCharge(r *record, cost int64) charged {
 	c := charged{mark: driver.Mark{At: r.at, Fraction: r.fraction}}
 	if k.queue {
@@ -80,9 +79,9 @@ func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
 	return true
 }
 
-// behind is how far the bucket is ahead of c's mark, a ms and a fraction, if c waits for its
-// start: it was charged although it did not fit, and does not yet. What was charged behind it
-// has its start, which must not be returned twice.
+// behind returns how far the bucket is ahead of c's mark, in ms and a fraction, if c was
+// charged although it did not fit and still does not fit; otherwise 0. Charges behind c have
+// their starts, which must not be returned twice.
 func (r *record) behind(l limit, c settled, now int64) instant {
 	mark := instant{c.mark.At, c.mark.Fraction}
 	ms, fraction := exact.MulDiv(l.capacity, r.window, r.quota)
@@ -92,9 +91,9 @@ func (r *record) behind(l limit, c settled, now int64) instant {
 	return r.minus(mark.at, mark.fraction, r.quota)
 }
 
-// refill is giveBack of a token bucket. Units drain in the order in which they were
-// charged, so the units of a charge are the last before its mark. What is still to
-// drain between now and the mark comes back, but for what is kept.
+// refill is giveBack for a token bucket. Units drain in the order in which they were charged,
+// so the units of a charge are the last before its mark. refill refunds at most those that
+// drain between now and the mark, less kept.
 func (r *record) refill(c settled, now int64, kept instant) {
 	back, rest := exact.MulDiv(c.charged-c.cost, r.window, r.quota)
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
@@ -107,11 +106,10 @@ func (r *record) refill(c settled, now int64, kept instant) {
 	}
 }
 
-// leave is giveBack of a leaky bucket. The last of a queue gives its place back; a place
-// in front of others is a gap, for they have been given their starts. Once there is
-// nothing but gaps from the first one to the end, that is where the queue ends. A charge
-// whose start has come keeps the place of its first unit, or the next one would start
-// right behind it.
+// leave is giveBack for a leaky bucket. The last charge in a queue frees its place. A place in
+// front of others becomes a gap, because the starts of the others were returned. Once only
+// gaps are left from the first gap to the end, the queue ends at the first gap. A charge that
+// has started keeps its first unit's place, or the next charge would start right behind it.
 func (r *record) leave(l limit, c settled, now int64) bool {
 	left := instant{c.mark.At, c.mark.Fraction}
 	if r.quota != l.quota || left.fraction >= r.quota || r.before(left) {
@@ -125,8 +123,8 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 	ms, fraction = exact.MulDiv(c.cost, l.window, l.quota)
 	gap = gap.plus(ms, fraction, l.quota)
 	if r.gaps > 0 && !(instant{at: now}).before(r.gapsEnd()) {
-		// As much time has passed since the first as they are long: charges that stay are
-		// among them, and later gaps count without them.
+		// The time since the first gap began is as long as all gaps: charges that stay lie
+		// between them. Later gaps count without these.
 		r.gapsAt, r.gaps = instant{}, 0
 	}
 	switch {
@@ -150,9 +148,8 @@ func (r *record) gapsEnd() instant {
 	return r.gapsAt.plus(ms, fraction, r.quota)
 }
 
-// A token bucket keeps its units. Until the next charge they drain at the rate under
-// which the last one was made or, if that is faster, at l's. A queue stays as long as it
-// is: starts up to its end were returned.
+// A token bucket keeps its units. Until the next charge they drain at the last one's rate or,
+// if faster, at l's. A queue keeps its end: starts up to it were returned.
 func (k bucket) adopt(r *record, l limit) {
 	if k.queue {
 		part := int64(0)
@@ -171,14 +168,14 @@ func (k bucket) adopt(r *record, l limit) {
 	}
 }
 
-// convert makes what is left at the instant from drain at l's rate.
+// convert makes the units that are left at the instant from drain at l's rate.
 func (r *record) convert(l limit, from int64) {
 	units, part := exact.MulDiv(r.at-from, r.quota, r.window)
 	part += r.fraction // in 1/window of a unit
 	units, part = addCount(units, part/r.window), part%r.window
 	ahead, rest := exact.MulDiv(units, l.window, l.quota)
 	part, lost := exact.MulDiv(part, l.window, r.window)
-	if lost > 0 { // rounded up as units and as a time are
+	if lost > 0 { // rounded up, as units and times are
 		part++
 	}
 	more, part := exact.MulDiv(part, 1, l.quota)
@@ -189,11 +186,11 @@ func (r *record) convert(l limit, from int64) {
 	r.instant, r.quota, r.window = instant{addInstant(from, ahead), rest}, l.quota, l.window
 }
 
-// A queue is lengthened to where the longest of the other policy's ends, so that no
-// start is given twice. Else what joins fills a bucket and no more, or until the other
+// A queue is extended to the end of the other policy's longest queue, so that no start is
+// given twice. Otherwise a charge fills the bucket at most, or as far as drains when the other
 // policy's bucket has drained: the other policy may allow far more than this one.
 func (k bucket) join(r *record, own []record, cost, now int64) {
-	others := int64(0) // when theirs have drained
+	others := int64(0) // when the other policy's buckets have drained
 	for i := range own {
 		if own[i].kind == r.kind {
 			others = max(others, own[i].roundedUp())
@@ -220,8 +217,8 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 	}
 }
 
-// What c was charged has drained for certain when it would have, had it found the
-// bucket empty. A place in a queue is lost.
+// The units of c are sure to count only until they would have drained from an empty bucket. A
+// place in a queue is not refunded.
 func (k bucket) giveBackJoined(r *record, c settled, now int64) {
 	ahead, rest := exact.MulDiv(c.charged, r.window, r.quota)
 	c.mark = driver.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}

@@ -5,11 +5,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// The executor: decisions about several charges, by the states of their counts.
-// states[i] belongs to charge i. The caller holds whatever locks guard the states.
+// The executor makes decisions about several charges from the states of their counts.
+// states[i] belongs to charge i. The caller holds the locks that guard the states.
 
-// Evaluate returns the decision about r, and charges nothing. A nil state is a count
-// that was never charged.
+// Evaluate returns the decision about r, and charges nothing. A nil state is the state of a
+// count that was never charged.
 func Evaluate(r driver.Request, states []*State) driver.Decision {
 	d := driver.NewDecision(r)
 	var none State
@@ -27,8 +27,8 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 	return d
 }
 
-// Take returns the decision about r and, if it is allowed, charges the states,
-// none of which may be nil.
+// Take returns the decision about r and, if it is allowed, charges the states, which must not
+// be nil.
 func Take(r driver.Request, states []*State) driver.Decision {
 	d := Evaluate(r, states)
 	if !d.Allowed {
@@ -41,7 +41,7 @@ func Take(r driver.Request, states []*State) driver.Decision {
 		states[i].Charge(c.Policy.Limits, c.Cost, d.Request.Now, results[:n])
 		if c.Mode == quota.Record {
 			for k := range results[:n] {
-				results[k].StartAt = 0 // it is not waited for
+				results[k].StartAt = 0 // the caller does not wait
 			}
 		}
 		results = results[n:]
@@ -49,7 +49,7 @@ func Take(r driver.Request, states []*State) driver.Decision {
 	return d
 }
 
-// Settle carries out s on the states, none of which may be nil.
+// Settle carries out s on the states, which must not be nil.
 func Settle(s driver.Settlement, states []*State) driver.Decision {
 	if s.Once {
 		return settleOnce(s, states)
@@ -76,14 +76,14 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 		results = results[n:]
 	}
 	for i := range charges {
-		if s.Renews { // now that all are known to be held, or not
+		if s.Renews { // now that it is known whether all are held
 			states[i].renew(charges[i].Policy.Limits, d.Allowed && charges[i].Policy.Holds(), r.Now, d.ResultsOf(i))
 		}
 	}
 	return d
 }
 
-// settleOnce carries out s if the last of states counts nothing.
+// settleOnce carries out s if the last of states counts no units.
 func settleOnce(s driver.Settlement, states []*State) driver.Decision {
 	charges := s.Charged.Charges()
 	r := s.Charged.Request

@@ -6,23 +6,22 @@ import (
 	"strconv"
 )
 
-// All forms in which the state of one (policy, key) is stored, by their first bytes. The
-// number in front of a field is how many bytes it has. Fields are big-endian and unsigned,
-// instants and windows in ms.
+// The stored forms of the state of one (policy, key), by first byte. The number in front of a
+// field is its size in bytes. Fields are big-endian and unsigned, instants and windows in ms.
 //
-//	first byte      what follows                                  stored in
-//	1 to 7, 12, 15  a row of records, none of which is a log      Redis, Memcached
+//	first byte      form                                          stored in
+//	1 to 7, 12, 15  a row of records without a log                Redis, Memcached
 //	with 16 added
 //	10              a row of records, and the rings of its logs   Redis, Memcached
 //	11              a reset, and one of the above, or nothing     Redis, Memcached
 //	8, 9            a claim, and one of the above, or nothing     where counts have moved
 //	'1' to '9'      the 19 digits of one fixed window             Redis, alone
 //
-// A claim is handoff's: see stored.go there. A reset is 1 byte, 4 of a generation, and 6 of the
-// instant until which it is needed: see reset.go. Memcached's items, which have several
-// states, are drawn in backend/memcached/item.go.
+// A claim is handoff's: see stored.go there. A reset is 1 byte, 4 of a generation, and 6 of
+// the instant when it ends: see reset.go. Memcached's items, which contain several states, are
+// drawn in backend/memcached/item.go.
 //
-// A row has a record for each limit, and records of other policies while they live:
+// A row contains a record for each limit, and records of other policies while they live:
 //
 //	+--------+----------+-----------------+-----------+
 //	| 1 kind | 6 window | what it counts  | 6 ends at |
@@ -41,27 +40,27 @@ import (
 //	12 in flight       as a sliding log                               26, and its ring
 //	15 pause           6 end, 7 zero                                  20
 //
-// A record ends at an instant, and 16 is added to its kind, if policies that do not have
-// its window charge it.
+// If policies without its window charge a record, the record ends at an instant, and 16 is
+// added to its kind.
 //
-// If one of the records is a log, their rings are behind the row, in its order:
+// If one of the records is a log, the rings of all logs follow the row, in its order:
 //
 //	+------+-----------------+-----+-------------------------------------+
 //	| 1 10 | 2 length of row | row | 6 instant, 4 cost: each slot of all |
 //	+------+-----------------+-----+-------------------------------------+
 //
-// Redis changes a few slots of a long log, and does not write the others:
-// lua/algorithms/sliding_log.lua has the rule.
+// Redis writes only the slots of a long log that change: lua/algorithms/sliding_log.lua has
+// the rule.
 //
-// Redis keeps one fixed window as an integer, if it can, which takes up no string:
+// Redis keeps a single fixed window as an integer, if it can, which needs no string:
 //
 //	+------------------+-------------+--------+
 //	| 3 code of window | 12 reset-at | 4 used |    in decimal digits
 //	+------------------+-------------+--------+
 //
-// The code is 100 and how many seconds the window has, or 200 and minutes, 300 and hours,
-// 400 and days, whichever comes first that gives at most 99; and 400 more of kind 2. The
-// reset-at is in ms since 2025. Such a state is only read here.
+// The code is 100 plus the window in seconds, 200 plus minutes, 300 plus hours or 400 plus
+// days: the first that is at most 99. Kind 2 adds another 400. The reset-at is in ms since
+// 2025. Load reads this form; Append does not write it.
 //
 // The table in lua/kinds.go has the same records, and lua/single_window.lua the digits.
 const (
@@ -145,17 +144,16 @@ func AppendUint(b []byte, size int, v int64) []byte {
 	return append(b, all[8-size:]...)
 }
 
-// Parse returns the state whose stored form is b. It fails if b is not one: what
-// is cut short, or of an unknown kind, is nothing to guess at.
+// Parse returns the state stored in b. It fails if b is malformed: it does not guess at a form
+// that is cut short or of an unknown kind.
 func Parse(b []byte) (State, error) {
 	var s State
 	err := s.Load(b)
 	return s, err
 }
 
-// Load replaces s by the state whose stored form is b, as Parse returns it. It
-// reuses the memory of s, which must share it with no other State. If it fails, s
-// is empty.
+// Load replaces s by the state stored in b, as Parse returns it. It reuses the memory of s,
+// which must share it with no other State. If it fails, s is empty.
 func (s *State) Load(b []byte) error {
 	s.records, s.last = s.records[:0], reset{}
 	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
@@ -208,7 +206,7 @@ func (s *State) loadRecord(p parser) parser {
 	return p
 }
 
-// AppendDigits appends the digits of w to b, and reports whether it has any.
+// AppendDigits appends the digits of w to b, and reports whether w can be stored as digits.
 func AppendDigits(b []byte, w Window) ([]byte, bool) {
 	code, ok := w.code()
 	since := w.ResetAt - digitsEpoch
@@ -219,7 +217,7 @@ func AppendDigits(b []byte, w Window) ([]byte, bool) {
 	return strconv.AppendInt(b, n*digitsCount+w.Used, 10), true
 }
 
-// code returns the code of a window as long as w.
+// code returns the code of w's length and kind, and reports whether there is one.
 func (w *Window) code() (code int64, ok bool) {
 	for i, unit := range digitsUnits {
 		if w.Length > 99*unit {
@@ -234,7 +232,7 @@ func (w *Window) code() (code int64, ok bool) {
 	return 0, false
 }
 
-// ReadDigits returns the window whose digits are b.
+// ReadDigits returns the window with the digits b.
 func ReadDigits(b []byte) (Window, error) {
 	n, err := strconv.ParseInt(string(b), 10, 64)
 	code := n / (digitsSpan * digitsCount)
@@ -259,13 +257,13 @@ func errMalformed(b []byte) error {
 	return fmt.Errorf("algorithm: %d bytes are not a stored state: a newer version, or something else, wrote them", len(b))
 }
 
-// parser reads numbers from the front of rest. Past its end they are 0, and it
+// parser reads numbers from the front of rest. Past the end of rest they are 0, and the parser
 // has failed.
 type parser struct {
 	rest   []byte
 	failed bool
 
-	rings []byte // those not yet read
+	rings []byte // not yet read
 }
 
 func (p *parser) instant() int64 { return p.uint(instantBytes) }

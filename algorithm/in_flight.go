@@ -5,20 +5,20 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// inFlight is a sliding log of what is being served: a unit for each decision. It is taken
-// out when the decision is settled, and moved to the end of the log when it is renewed. What
-// is neither lapses, as a charge leaves a log, a lease after it was taken.
+// inFlight is a sliding log of the decisions in flight, with a unit for each. Settling a
+// decision removes its unit, and renewing it moves the unit to the end of the log. Otherwise
+// the unit lapses a lease after it was taken, as a charge leaves a log.
 type inFlight struct{ slidingLog }
 
-// askAgain is when to ask again if all units are held, in ms: no instant is known at which one is free.
+// askAgain is when to ask again if all units are held, in ms: nothing says when a unit will be free.
 const askAgain = 1000
 
 func (inFlight) retryAt(_ *record, l limit, _, now int64) int64 { return askAgainAt(l, now) }
 
 func askAgainAt(l limit, now int64) int64 { return addInstant(now, min(askAgain, l.window)) }
 
-// release gives back the units that are held under marks. It reports whether each of them
-// was there, or has room if it is taken again.
+// release releases the units held under marks. It reports whether each unit was there, or has
+// room to be taken again.
 func (s *State) release(limits []quota.Limit, marks []driver.Mark, now int64) (held bool) {
 	held = true
 	for i := range s.records {
@@ -33,8 +33,8 @@ func (s *State) release(limits []quota.Limit, marks []driver.Mark, now int64) (h
 	return held
 }
 
-// renew takes the units that release has given back, and writes a result for each of
-// limits. If they are not held any more, it takes none.
+// renew takes the released units again, and writes a result for each of limits. If held is
+// false, it takes no units.
 func (s *State) renew(limits []quota.Limit, held bool, now int64, results []driver.Result) {
 	if held {
 		s.arrange(limits, now)
@@ -61,8 +61,8 @@ func (s *State) renew(limits []quota.Limit, held bool, now int64, results []driv
 	}
 }
 
-// heldUnder returns the mark of the unit that r, a record of units that are held, may have,
-// and which of limits it is the record of: -1 if it is another policy's, which has the unit
+// heldUnder returns the mark of the unit that r, a record of held units, may contain, and the
+// index of r's limit in limits. The index is -1 if r is another policy's, which has the unit
 // at the same instant.
 func heldUnder(r *record, limits []quota.Limit, marks []driver.Mark) (mark driver.Mark, own int) {
 	own = -1

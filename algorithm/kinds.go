@@ -9,19 +9,19 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// kind says how a record counts. Kinds are stored, as a record's first byte: at most 15,
-// and not 8 to 11, with which no record begins.
+// kind says how a record counts. Kinds are stored as a record's first byte. They are at most
+// 15, and not 8 to 11: no record begins with these.
 type kind uint8
 
-// kinds has every kind, and nothing else lists them: an algorithm is a file with
-// its counter, and a line here. Package lua has the same table, by the same numbers.
+// kinds is the only list of kinds: an algorithm is a file with its counter, and a line here.
+// Package lua has the same table, by the same numbers.
 var kinds = [...]struct {
 	algorithm quota.Algorithm
 	aligned   bool // the Limit is
 	calendar  bool // the Limit has one
 	counter   counter
-	bytes     int     // of a record, stored, but for its kind, its window and entries of a log
-	windows   float64 // for which a charge counts at most; 0 for as long as a burst drains
+	bytes     int     // stored size of a record without kind, window and log entries
+	windows   float64 // how many windows a charge counts at most; 0 if until a burst has drained
 
 	queue bool // charges have starts
 	log   bool // entries are in a ring
@@ -34,17 +34,17 @@ var kinds = [...]struct {
 	5:  {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
 	6:  {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
 	15: {algorithm: none, counter: pause{}, bytes: instantBytes + countBytes},
-	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
+	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // of a calendar's shortest window
 	12: {algorithm: quota.InFlight, counter: inFlight{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true, holds: true},
 }
 
-// counter is how records of a kind count. Calls through it put what pointers
-// point to on the heap, so they get the records of a state, not copies.
+// counter is how records of a kind count. Values passed to it by pointer escape to the heap,
+// so callers pass the records of a state, not copies.
 type counter interface {
-	// used returns what counts at now, rounded up.
+	// used returns how many units count at now, rounded up.
 	used(r *record, l limit, now int64) int64
 
-	// resetAt returns the instant from which nothing counts; now if nothing does.
+	// resetAt returns the instant from which no unit counts, at least now.
 	resetAt(r *record, now int64) int64
 
 	// retryAt returns the first instant at which cost fits, given that it does
@@ -54,41 +54,40 @@ type counter interface {
 	// charge adds cost, room or no room.
 	charge(r *record, l limit, cost, now int64) charged
 
-	// lastCharge returns what charge returned when it added cost, if nothing was
-	// charged since.
+	// lastCharge returns the result of the charge call that added cost, if it was the last.
 	lastCharge(r *record, cost int64) charged
 
-	// giveBack returns what c was charged too much, as far as that still counts,
-	// and reports whether the window or place that c's mark names is there.
+	// giveBack refunds the units that c was charged too much, as far as they still count, and
+	// reports whether the window or place that c's mark names is there.
 	giveBack(r *record, l limit, c settled, now int64) bool
 
 	// adopt makes r, a record of the same algorithm under another window or
 	// quota, count under l, at no instant more than before. See docs/algorithms.md.
 	adopt(r *record, l limit)
 
-	// join adds what another policy was charged to r, which is live. own are the
-	// records of that policy, charged already.
+	// join adds cost, charged by another policy, to r, which is live. own are the records of
+	// that policy, already charged.
 	join(r *record, own []record, cost, now int64)
 
-	// giveBackJoined returns what c, a charge of another policy, was charged too
-	// much, as far as r is sure to count it.
+	// giveBackJoined refunds the units that c, a charge of another policy, was charged too
+	// much, as far as r is sure to count them.
 	giveBackJoined(r *record, c settled, now int64)
 
-	// append appends the stored form of r, but for kind and window.
+	// append appends the stored form of r without kind and window.
 	append(b []byte, r *record) []byte
 
-	// parse reads that form into r, and returns p behind it; p has failed if it is
-	// none. It is passed by value because a pointer to it would be on the heap.
+	// parse reads that form into r, and returns p after it; p has failed if the form is
+	// malformed. It is passed by value because a pointer to it would escape to the heap.
 	parse(p parser, r *record) parser
 }
 
-// charged is what a charge is reported with.
+// charged is the mark and the start of a charge.
 type charged struct {
 	mark    driver.Mark
-	startAt int64 // of a queue, else 0
+	startAt int64 // of a queue, otherwise 0
 }
 
-// settled is a charge whose real cost is known, and is no more than was charged.
+// settled is a charge with its real cost, which is at most the cost charged.
 type settled struct {
 	mark          driver.Mark
 	takenAt       int64
@@ -101,7 +100,7 @@ func (k kind) known() bool { return int(k) < len(kinds) && kinds[k].counter != n
 // counter returns how records of that kind count. The kind must be known.
 func (k kind) counter() counter { return kinds[k].counter }
 
-// units returns what a charge of cost takes of a record of that kind.
+// units returns how many units a charge of cost takes in a record of kind k.
 func (k kind) units(cost int64) int64 {
 	if kinds[k].holds {
 		return min(cost, 1)
@@ -112,7 +111,7 @@ func (k kind) units(cost int64) int64 {
 // adopts reports whether a record of kind other can continue as one of kind k.
 func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other].algorithm }
 
-// kindsOf has the kinds of limits that are not aligned and of those that are, by algorithm.
+// kindsOf contains the kinds of limits that are not aligned, then of aligned ones, by algorithm.
 var kindsOf = func() (all [2][256]kind) {
 	for k := range kinds {
 		if kinds[k].counter != nil && !kinds[k].calendar && kinds[k].algorithm != none {
@@ -122,14 +121,14 @@ var kindsOf = func() (all [2][256]kind) {
 	return all
 }()
 
-// pauseKind is the kind of records of a pause, of which there are no limits.
+// pauseKind is the kind of a pause's record. No limit has that kind.
 const (
 	pauseKind kind            = 15
 	none      quota.Algorithm = 255
 )
 
-// calendarKind is the kind of limits with a Calendar, whichever it is: a limit whose billing
-// day changes keeps its count, which ends when it was to end.
+// calendarKind is the kind of limits with a Calendar, whichever it is: a limit with a changed
+// billing day keeps its count, which still ends when the old window ends.
 const calendarKind kind = 7
 
 func index(aligned bool) int {
@@ -139,8 +138,8 @@ func index(aligned bool) int {
 	return 0
 }
 
-// kindOf returns the kind of records under l. It panics if there is none:
-// [quota.Policy.Validate] lets no such limit through.
+// kindOf returns the kind of records under l. It panics if l has no kind:
+// [quota.Policy.Validate] rejects such limits.
 func kindOf(l *quota.Limit) kind {
 	if l.Calendar.Period != 0 {
 		return calendarKind

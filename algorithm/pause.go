@@ -5,9 +5,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// pause is how the record of a pause counts: as a window in which nothing is used. It lives
-// until its instant, and is a record of another policy to all limits, so that no script decides
-// about the state while it has one.
+// pause counts the record of a pause as a window with no units used. The record lives until
+// its instant. To all limits it is a record of another policy, so no script decides about the
+// state while it is there.
 type pause struct{ fixedWindow }
 
 // Pause makes s refuse everything until an instant. The latest of several pauses counts.
@@ -15,7 +15,7 @@ func (s *State) Pause(until, now int64) {
 	if until <= now {
 		return
 	}
-	window := min(until-now, maxWindow) // of no meaning but to bound how long the record lives
+	window := min(until-now, maxWindow) // only bounds how long the record lives
 	for i := range s.records {
 		if r := &s.records[i]; r.kind == pauseKind {
 			r.at, r.window, r.endsAt = max(r.at, until), max(r.window, window), 0
@@ -25,7 +25,7 @@ func (s *State) Pause(until, now int64) {
 	s.records = append(s.records, record{kind: pauseKind, window: window, instant: instant{at: until}})
 }
 
-// refuse raises results to what a pause leaves of limits: nothing until it ends.
+// refuse raises results to the limits' during a pause: no room until it ends.
 func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Result) {
 	for i := range results {
 		l, result := &limits[i], &results[i]

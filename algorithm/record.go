@@ -12,8 +12,8 @@ import (
 // options say otherwise: more than the clocks of any two processes differ by.
 const Margin = 10 * time.Second
 
-// Largest values that are stored; what would exceed them stays there. The Redis
-// scripts have the same constants.
+// Largest values that are stored. A larger value is stored as the largest. The Redis scripts
+// have the same constants.
 const (
 	maxCount   = quota.MaxQuota
 	maxLogCost = 1<<32 - 1           // of one log entry
@@ -21,8 +21,8 @@ const (
 	maxRecords = 2 * quota.MaxLimits // of a state: the limits of one policy, and as many left over
 )
 
-// record is what one limit keeps. It is named by kind and window, not by its
-// place, so that the limits of a policy can change and keep their counts.
+// record is the count of one limit. It is named by kind and window, not by its place, so that
+// the limits of a policy can change and keep their counts.
 type record struct {
 	kind   kind
 	window int64
@@ -39,36 +39,36 @@ type record struct {
 	// sliding window: used in the window before
 	previous int64
 
-	// buckets: the quota under which it was charged, with that capacity, and when that
-	// was, by the clock furthest ahead of those that charged it, so that at is no further
-	// from it than what is to drain; else 0
+	// buckets: the quota and capacity under which the bucket was last charged, and the latest
+	// time of a charge, by the clock furthest ahead, so that at minus chargedAt is at most the
+	// time to drain; otherwise 0
 	quota     int64
 	capacity  int64
 	chargedAt int64
 
-	// leaky bucket: the units of places that were given back while others were behind
-	// them, and where the first of these begins; else 0
+	// leaky bucket: the units of places that were refunded while charges were behind them, and
+	// where the first such place begins; otherwise 0
 	gaps   int64
 	gapsAt instant
 
 	// sliding log: oldest first, instants rising
 	log []entry
 
-	// endsAt is when the record is given up, because its policy does not charge
-	// it any more and others do: the reset time that it had when its own policy
-	// last charged it. 0 if no other policy has charged it since.
+	// endsAt is when the record is dropped, because other policies charge it and its own no
+	// longer does: its reset time when its own policy last charged it. 0 if no other policy
+	// has charged it since.
 	endsAt int64
 }
 
-// instant is a whole millisecond since the epoch and, of buckets, what it leaves of one, in
-// units of 1/quota of it.
+// instant is a whole millisecond since the epoch and, for buckets, a fraction of the next one
+// in units of 1/quota of it.
 type instant struct{ at, fraction int64 }
 
 func (i instant) before(j instant) bool {
 	return i.at < j.at || i.at == j.at && i.fraction < j.fraction
 }
 
-// roundedUp is i in whole milliseconds.
+// roundedUp returns i in whole milliseconds, rounded up.
 func (i instant) roundedUp() int64 {
 	if i.fraction > 0 {
 		return addInstant(i.at, 1)
@@ -76,7 +76,7 @@ func (i instant) roundedUp() int64 {
 	return i.at
 }
 
-// plus returns the instant that is ms and a fraction after i.
+// plus returns the instant ms and a fraction after i.
 func (i instant) plus(ms, fraction, quota int64) instant {
 	i.at, i.fraction = addInstant(i.at, ms), i.fraction+fraction
 	if i.fraction >= quota {
@@ -85,8 +85,8 @@ func (i instant) plus(ms, fraction, quota int64) instant {
 	return i
 }
 
-// minus returns the instant that is ms and a fraction before i, or the epoch if that is
-// later: none before it can be stored.
+// minus returns the instant ms and a fraction before i, or the epoch if that is later: earlier
+// instants can't be stored.
 func (i instant) minus(ms, fraction, quota int64) instant {
 	i.at, i.fraction = i.at-ms, i.fraction-fraction
 	if i.fraction < 0 {
@@ -104,7 +104,7 @@ type limit struct {
 	window   int64
 	quota    int64
 	capacity int64
-	calendar *quota.Calendar // of a kind of windows that end by one
+	calendar *quota.Calendar // of calendarKind: its windows end by it
 }
 
 func limitOf(l *quota.Limit) limit {
@@ -116,9 +116,9 @@ func (r *record) countsFor(l limit) bool {
 	return r.kind == l.kind && r.window == l.window && (r.quota == 0 || r.quota == l.quota)
 }
 
-// adoptedBy returns what r, of another window or quota, counts under l: a copy
-// that shares nothing with r. It never counts more than r, at any instant, and
-// depends on nothing but r, so that every process computes the same.
+// adoptedBy returns a copy of r, which has another window or quota, that counts under l and
+// shares no memory with r. It never counts more than r, at any instant, and depends only on r
+// and l, so every process computes the same.
 func (r *record) adoptedBy(l limit) *record {
 	adopted := *r
 	adopted.log = slices.Clone(r.log)
@@ -129,7 +129,7 @@ func (r *record) adoptedBy(l limit) *record {
 
 func (r *record) resetAt(now int64) int64 { return r.kind.counter().resetAt(r, now) }
 
-// life returns for how many ms r counts at most, as State.Life has it.
+// life returns for how many ms r counts at most: see State.Life.
 func (r *record) life(now int64) int64 {
 	most := 2 * r.window
 	if r.quota > 0 { // a bucket
@@ -140,8 +140,8 @@ func (r *record) life(now int64) int64 {
 
 func (r *record) live(now int64) bool { return r.resetAt(now) > now }
 
-// nearer reports whether the window a is nearer to w than b is, by their ratio: exactly,
-// for two ratios that differ may be one float.
+// nearer reports whether the window a is nearer to w than b is, by their ratio. It is exact:
+// two different ratios may be equal as floats.
 func nearer(a, b, w int64) bool {
 	ratio, _ := exact.MulDiv(max(a, w), min(b, w), min(a, w))
 	return ratio < max(b, w)

@@ -6,16 +6,16 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// reset is the trace that the last reset of a state leaves, so that a refund of what was
-// charged before does nothing: the mark of such a charge may name a window that has opened
-// since. Each charge after it has its generation in the mark. Instants would not do: many
-// charges share one, and other processes have other clocks.
+// reset is the trace of a state's last reset. It keeps a refund of an earlier charge from
+// changing the count: the mark of that charge may name a window that has opened since. Each
+// later charge has the reset's generation in its mark. Instants would not do: many charges
+// share one, and other processes have other clocks.
 type reset struct {
-	generation uint32 // 0 if there was none
-	until      int64  // nothing that was charged before counts from then on: the state is kept for as long
+	generation uint32 // 0 if never reset
+	until      int64  // when charges before the reset no longer count; the state is kept until then
 }
 
-// Reset forgets what s counts, and reports whether there was anything.
+// Reset forgets the counts of s, and reports whether there were any.
 func (s *State) Reset(now int64) bool {
 	if len(s.records) == 0 {
 		return false
@@ -25,10 +25,10 @@ func (s *State) Reset(now int64) bool {
 	return true
 }
 
-// Forgot reports whether a charge of that mark was made before the last reset.
+// Forgot reports whether the charge with that mark was made before the last reset.
 func (s *State) Forgot(mark *driver.Mark) bool { return !s.last.precedes(mark) }
 
-// precedes reports whether a charge of that mark was made since r.
+// precedes reports whether the charge with that mark was made since r.
 func (r *reset) precedes(mark *driver.Mark) bool {
 	return r.generation == 0 || r.generation == mark.Generation
 }
@@ -42,8 +42,8 @@ func (r *reset) append(b []byte) []byte {
 	return appendInstant(b, r.until)
 }
 
-// CutReset cuts the trace of a reset off the front of a stored state, and returns its
-// generation, 0 if there is none.
+// CutReset cuts the trace of a reset off the front of a stored state, and returns the reset's
+// generation, or 0 if the state has no such trace.
 func CutReset(b []byte) (generation uint32, state []byte) {
 	if len(b) < resetBytes || b[0] != resetByte {
 		return 0, b

@@ -5,10 +5,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Resume returns a state that counts what reported says of limits at now: Used until
-// ResetAt. It is for a store that knows of a count only what a decision said about it.
-// What a result does not say, when the units were charged, is taken to be now: a
-// sliding window or log counts them up to a window longer, never shorter.
+// Resume returns a state that counts, for each of limits, the Used units reported at now until
+// their ResetAt. It is for a store that knows a count only from a decision. A result does not
+// say when its units were charged, so they are charged at now: a sliding window or log counts
+// them up to a window longer, never shorter.
 func Resume(limits []quota.Limit, now int64, reported []driver.Result) State {
 	s := State{records: make([]record, len(limits))}
 	for i := range limits {

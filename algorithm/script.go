@@ -8,11 +8,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// What the Redis scripts get of a limit, and reply about it; lua/decide.lua reads
-// the one and writes the other.
+// The Redis scripts' arguments and replies about a limit: lua/decide.lua reads the arguments
+// and writes the replies.
 
-// AppendLimit appends l as scripts read it that decide at now: 1 kind, 6 window, 7 quota, 7
-// capacity. A calendar's windows have in place of the quota when they end.
+// AppendLimit appends l in the form that scripts read to decide at now: 1 kind, 6 window, 7
+// quota, 7 capacity. A calendar's window has its end in place of the quota.
 func AppendLimit(b []byte, l *quota.Limit, now int64) []byte {
 	n := limitOf(l)
 	b = append(b, byte(n.kind))
@@ -24,10 +24,10 @@ func AppendLimit(b []byte, l *quota.Limit, now int64) []byte {
 	return appendCount(b, n.capacity)
 }
 
-// ReadReply writes a result for each of limits to results, read from what a script
-// replies of a state, after a decision at now about cost that charged it or did not. It
-// reports whether cost fits, and fails if b is not what a script replies: a proxy, or a
-// script that is not ours, may answer anything.
+// ReadReply reads b, a script's reply about a state after a decision at now about cost, and
+// writes a result for each of limits to results. charged says whether the decision charged the
+// state. ReadReply reports whether cost fits, and fails if b is not a script's reply: a proxy,
+// or a script that is not ours, may answer anything.
 func ReadReply(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
 	if len(b) == digits {
 		w, err := ReadDigits(b)
@@ -52,8 +52,8 @@ func ReadReply(b []byte, charged bool, limits []quota.Limit, cost, now int64, re
 	return fits, nil
 }
 
-// readRows reads a record, or what is replied of a log, for each of limits. A state that
-// was never charged has none.
+// readRows reads a record, or a log's reply, for each of limits. b is empty if the state was
+// never charged.
 func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) error {
 	p := parser{rest: b}
 	for i := range limits {
@@ -80,8 +80,8 @@ func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, res
 	return nil
 }
 
-// resultAfter returns the result for l, whose record is r, of a decision at now about cost
-// that charged it or did not.
+// resultAfter returns the result for l, which has the record r, of a decision at now about
+// cost. charged says whether the decision charged r.
 func resultAfter(r *record, l limit, charged bool, cost, now int64) driver.Result {
 	result := resultOf(r, l, now)
 	switch {
@@ -96,8 +96,7 @@ func resultAfter(r *record, l limit, charged bool, cost, now int64) driver.Resul
 	return result
 }
 
-// readLog reads what is replied of a log: 7 sum, 6 newest entry, 6 when one unit fits,
-// 6 when cost does.
+// readLog reads a log's reply: 7 sum, 6 newest entry, 6 when one unit fits, 6 when cost fits.
 func readLog(p parser, l limit, charged bool, cost, now int64) (driver.Result, parser) {
 	used, newest, nextAt, retryAt := p.count(), p.instant(), p.instant(), p.instant()
 	result := driver.Result{Used: used, ResetAt: now, NextAt: nextAt}
@@ -145,8 +144,8 @@ func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 	return nil
 }
 
-// plausibleRetry reports whether a retry can be at an instant, of a cost that may be too much
-// for the limit.
+// plausibleRetry reports whether at can be a RetryAt. tooMuch says whether the cost is above
+// the limit's capacity.
 func plausibleRetry(at int64, tooMuch bool, isInstant func(int64) bool) bool {
 	switch {
 	case at == 0:

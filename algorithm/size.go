@@ -21,12 +21,11 @@ func (s *State) Size() int {
 	return size
 }
 
-// Coarsen halves the sliding logs of s that have more than that many entries, by
-// merging neighbours: of two, the older counts until the younger does. Used and
-// the reset time stay as they are. Charges leave the window later than they would
-// have, never earlier. A refund of a charge that was merged may find nothing to
-// give back. Call it after a decision: entries that do not count any more must
-// not be in the logs.
+// Coarsen halves the sliding logs of s that have more than that many entries, by merging
+// neighbours: the older counts for as long as the younger. Used and the reset time do not
+// change. Charges leave the window later than they would have, never earlier. A refund of a
+// charge that was merged may find no units to refund. Call it after a decision: the logs must
+// not contain entries that no longer count.
 func (s *State) Coarsen(entries int) {
 	for i := range s.records {
 		r := &s.records[i]

@@ -48,7 +48,7 @@ func (s slidingLog) retryAt(r *record, l limit, cost, now int64) int64 {
 	return now
 }
 
-// Time that stepped back logs at the last instant: entries stay in order.
+// If time stepped back, the charge is logged at the last instant: entries stay in order.
 func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	r.log, r.count = s.live(r, now)
 	cost = min(cost, maxLogCost)

@@ -5,10 +5,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// slidingWindow keeps the counts of two adjacent windows, which begin on multiples
-// of the window since the epoch or, where the window was changed, since the record
-// began. It estimates what was used in the last window's
-// length as previous * (share of it still inside) + current.
+// slidingWindow keeps the counts of two adjacent windows, which begin on multiples of the
+// window since the epoch or, where the window was changed, since the record began. It
+// estimates the units used in the last window's length as previous * (share of it still
+// inside) + current.
 //
 // https://blog.cloudflare.com/counting-things-a-lot-of-different-things/
 type slidingWindow struct{}
@@ -45,7 +45,7 @@ func (s slidingWindow) resetAt(r *record, now int64) int64 {
 	return now
 }
 
-// It fits at the first elapsed for which
+// A charge fits as soon as elapsed satisfies
 //
 //	previous * (window - elapsed) <= (quota - cost - current) * window
 //

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// State is what one (policy, key) keeps: a record for each limit that was
-// charged, and a trace of its last reset. The zero value is a key that was never seen. A
-// State is changed in place by Charge, Settle and Reset and must not be copied across them.
+// State is the state of one (policy, key): a record for each limit that was charged, and a
+// trace of its last reset. The zero value is the state of a key that was never seen. A State
+// is changed in place by Charge, Settle and Reset and must not be copied across them.
 type State struct {
 	records []record
 	last    reset
@@ -43,10 +43,9 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 	return fits
 }
 
-// hold raises results to what the records of other policies leave of limits. Each such
-// record is held by the limit that is nearest to it: the charges in a shorter one are
-// among those that the limit counts, and a longer one, which has charges that the limit
-// has forgotten, is held at the limit's rate.
+// hold raises results by the records of other policies. Each such record counts against the
+// limit nearest to it. The limit counts the charges in a shorter record, too. A longer record
+// contains charges that the limit has forgotten, so it counts at the limit's rate.
 func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if len(s.records) <= len(limits) && s.matching(limits) {
 		return
@@ -56,7 +55,7 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			r.refuse(limits, cost, results)
 			continue
 		}
-		if i < 0 || r.quota > 0 { // buckets have all charges since they were empty
+		if i < 0 || r.quota > 0 { // a bucket counts all charges since it was empty
 			continue
 		}
 		l, result, counter := limitOf(&limits[i]), &results[i], r.kind.counter()
@@ -94,7 +93,7 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 	}
 }
 
-// leaveOutNext removes a FixedWindow's NextAt if it is the ResetAt, as it is without
+// leaveOutNext removes a FixedWindow's NextAt if it equals the ResetAt, as it does without
 // records of other policies.
 func leaveOutNext(l *quota.Limit, result *driver.Result) {
 	if l.Algorithm == quota.FixedWindow && result.NextAt == result.ResetAt {
@@ -111,8 +110,8 @@ func resultOf(r *record, l limit, now int64) driver.Result {
 	return result
 }
 
-// Charge adds cost to every limit, room or no room: Evaluate first. Records of other
-// policies that live are charged as well. A cost of 0 changes nothing.
+// Charge adds cost to every limit, room or no room: Evaluate first. Live records of other
+// policies are charged as well. A cost of 0 changes nothing.
 func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if cost == 0 {
 		s.Evaluate(limits, 0, now, results)
@@ -124,7 +123,7 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 	s.charge(limits, cost, now, results, false)
 }
 
-// charge does so. What a settlement charges more is no further unit that is held.
+// charge is Charge for a cost above 0. A settlement's charge holds no further unit.
 func (s *State) charge(limits []quota.Limit, cost, now int64, results []driver.Result, settles bool) {
 	s.arrange(limits, now)
 	for i := range limits {
@@ -156,17 +155,17 @@ func (s *State) charge(limits []quota.Limit, cost, now int64, results []driver.R
 	}
 }
 
-// Settlement says what a charge cost in the end.
+// Settlement is the final cost of a charge.
 type Settlement struct {
 	TakenAt int64         // when it was charged
-	Marks   []driver.Mark // what each of its limits was charged under
+	Marks   []driver.Mark // of the charge, one for each limit
 	Charged int64
 	Cost    int64
 }
 
-// Settle replaces the cost that was charged by the real one: less returns to what
-// the marks name, as far as it still counts; more is charged now, room or no room. Units
-// that are held are given back.
+// Settle replaces the cost that was charged by the real one. A lower cost refunds the
+// difference to the windows or places that the marks name, as far as it still counts; a higher
+// one charges the difference now, room or no room. Held units are released.
 func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results []driver.Result) {
 	s.release(limits, st.Marks, now)
 	switch {
@@ -182,7 +181,7 @@ func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results [
 	}
 }
 
-// giveBack returns what st was charged too much.
+// giveBack refunds the units that st was charged too much.
 func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	var found [quota.MaxLimits]bool
 	for i := range limits {
@@ -194,7 +193,7 @@ func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	for i := range s.records {
 		r := &s.records[i]
 		if n := nearestLimit(r, limits); n == isOwn || n >= 0 && !found[n] || !r.live(now) || kinds[r.kind].holds {
-			continue // given back; or its window is over; or nothing counts
+			continue // refunded; or its window is over; or it counts no units
 		}
 		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)
 	}
@@ -209,8 +208,7 @@ func (s *State) Clone() State {
 	return c
 }
 
-// ResetAt returns the instant from which nothing of s counts or is needed; now if nothing
-// is.
+// ResetAt returns the instant from which s counts no units and is not needed, at least now.
 func (s *State) ResetAt(now int64) int64 {
 	at := max(now, s.last.until)
 	for i := range s.records {
@@ -219,9 +217,9 @@ func (s *State) ResetAt(now int64) int64 {
 	return at
 }
 
-// Life returns for how many ms something of s counts: until ResetAt, unless a process
-// wrote s whose clock is far ahead of now. Then it is no longer than two windows or, in
-// a bucket, than that had to drain when it was last charged.
+// Life returns for how many ms s is needed: until ResetAt, unless a process with a clock far
+// ahead of now wrote s. Then it is at most two windows or, for a bucket, the time that the
+// bucket had to drain when last charged.
 func (s *State) Life(now int64) int64 {
 	life := max(s.last.until-now, 0)
 	for i := range s.records {
@@ -230,8 +228,7 @@ func (s *State) Life(now int64) int64 {
 	return life
 }
 
-// own returns l's own record, nil if there is none. A record is a limit's own by
-// algorithm and window.
+// own returns l's own record, or nil. A record is a limit's own by kind and window.
 func (s *State) own(l limit) *record {
 	for i := range s.records {
 		if r := &s.records[i]; r.kind == l.kind && r.window == l.window {
@@ -241,8 +238,8 @@ func (s *State) own(l limit) *record {
 	return nil
 }
 
-// under returns the record that counts under l, or nil: l's own record or, if there
-// is none, what it adopts from the record of its algorithm with the nearest window.
+// under returns the record that counts under l, or nil: l's own or, failing that, the one of
+// l's algorithm with the nearest window. It is adopted if its quota or window differs.
 func (s *State) under(l limit) *record {
 	r := s.own(l)
 	if r != nil && r.countsFor(l) {
@@ -267,8 +264,8 @@ const (
 	noneOf = -2
 )
 
-// nearestLimit returns which of limits has the algorithm of r and the window nearest
-// to its own: isOwn if r is that limit's own record, noneOf if there is none.
+// nearestLimit returns the index of the limit with r's algorithm and the window nearest to
+// r's, isOwn if r is a limit's own record, or noneOf if no limit has r's algorithm.
 func nearestLimit(r *record, limits []quota.Limit) int {
 	nearest := noneOf
 	for i := range limits {
@@ -283,10 +280,9 @@ func nearestLimit(r *record, limits []quota.Limit) int {
 	return nearest
 }
 
-// arrange puts the limits' records first, in their order, adding those that are
-// missing. Records of no limit stay behind them while they live: another process
-// may still run the policy that they belong to. One that this policy keeps alive
-// ends where its own left it.
+// arrange puts the limits' records first, in their order, and adds missing ones. Live records
+// of no limit follow: another process may still run their policy. A record that only this
+// policy keeps alive ends at its endsAt.
 func (s *State) arrange(limits []quota.Limit, now int64) {
 	if s.matching(limits) {
 		return
@@ -306,8 +302,8 @@ func (s *State) arrange(limits []quota.Limit, now int64) {
 	s.records = records
 }
 
-// others yields the live records that match none of limits, each with the limit nearest
-// to it, or noneOf: as many as a state keeps.
+// others yields the live records that are no limit's own, at most as many as a state keeps,
+// each with the index of the nearest limit, or noneOf.
 func (s *State) others(limits []quota.Limit, now int64) iter.Seq2[*record, int] {
 	return func(yield func(*record, int) bool) {
 		n := len(limits)
@@ -325,7 +321,7 @@ func (s *State) others(limits []quota.Limit, now int64) iter.Seq2[*record, int] 
 	}
 }
 
-// matching reports whether s has the limits' own records, in their order, and no others.
+// matching reports whether s contains the limits' own records, in their order, and no others.
 func (s *State) matching(limits []quota.Limit) bool {
 	if len(s.records) != len(limits) {
 		return false

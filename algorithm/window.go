@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Window is a State that is one fixed window, as nearly all are. A store may keep
-// it in four numbers and decide without an executor.
+// Window is a State of one fixed window, as nearly all are. A store may keep it in four
+// numbers and decide without an executor.
 type Window struct {
 	Length  int64 // ms
 	Aligned bool
@@ -17,14 +17,13 @@ type Window struct {
 	Used    int64
 }
 
-// IsOf reports whether w counts for l: whether l is a fixed window of that length.
+// IsOf reports whether w counts for l: whether l is a fixed window of w's length and alignment.
 func (w *Window) IsOf(l *quota.Limit) bool {
 	return l.Algorithm == quota.FixedWindow && l.Calendar.Period == 0 && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
 }
 
-// Take decides, while w is open, as [Take] does about one charge of that cost, more
-// than 0, under quota. It charges w if that fits, and returns 0, or else the RetryAt
-// of a Result.
+// Take decides, while w is open, as [Take] does about one charge of cost, more than 0, under
+// quota. If cost fits, Take charges w and returns 0. Otherwise it returns a RetryAt.
 func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	switch {
 	case cost > quota:
@@ -36,8 +35,8 @@ func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	return 0
 }
 
-// ReadWindow returns the window whose stored form is b, and reports whether b is the form of
-// one window and nothing else.
+// ReadWindow returns the window stored in b, and reports whether b is the stored form of one
+// window and nothing else.
 func ReadWindow(b []byte) (w Window, ok bool) {
 	if len(b) != windowForm || kind(b[0]) != kindsOf[0][quota.FixedWindow] && kind(b[0]) != kindsOf[1][quota.FixedWindow] {
 		return w, false
@@ -54,7 +53,7 @@ func ReadWindow(b []byte) (w Window, ok bool) {
 // windowForm is the length of the stored form of a window.
 const windowForm = kindBytes + windowBytes + instantBytes + countBytes
 
-// Write makes b, from which w was read, the stored form of w after a Take.
+// Write updates b, the stored form that w was read from, after a Take.
 func (w *Window) Write(b []byte) {
 	last := b[windowForm-8 : windowForm]
 	binary.BigEndian.PutUint64(last, uint64(last[0])<<56|uint64(w.Used))
