@@ -5,27 +5,26 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Change is what a decision makes of one count.
+// Change is a decision's change of one count.
 type Change struct {
 	*Stored
 
-	// Changed reports that the count is to be stored. If false, the decision has
-	// left what was stored as it is.
+	// Changed reports that the count must be stored. If false, the stored value is unchanged.
 	Changed bool
 
-	// Life is for how many ms it is needed from now on; 0 if its key's expiry stays, as
-	// it does unless a reset time moved forward: renewed by a process whose clock has
-	// stopped, it would keep a window forever.
+	// Life is for how many ms the count is needed from now on, or 0 if its key's expiry stays.
+	// The expiry of a stored count changes only when its reset time moves forward: otherwise a
+	// process with a stopped clock would keep a window forever.
 	Life int64
 }
 
-// Decide makes a decision about the counts that are stored of its charges, nil where there
-// is none, and returns what it makes of each: what a store does that keeps bytes, and
-// leaves decisions to its clients. clock is the store's, in ms. A count that is elsewhere
-// is an *ElsewhereError. To make it again, with what is stored then, is a new decision.
+// Decide makes a decision about the stored counts of its charges, nil for a count that is not
+// stored, and returns a Change for each, or nil after a peek. It is for stores that keep bytes
+// and let clients decide. clock is the store's, in ms. If a count is elsewhere, it fails with
+// an *ElsewhereError. Calling it again, with the counts stored then, is a new decision.
 type Decide func(stored []*Stored, clock int64) (driver.Decision, []Change, error)
 
-// Take returns the take r under p, nil if counts do not move.
+// Take returns the take r under p, which is nil if counts do not move.
 func Take(r driver.Request, p *Placement) Decide {
 	return decide(p, r.Now, func(c *counts) (driver.Decision, []Change) {
 		d := algorithm.Take(r, c.states)
@@ -60,9 +59,9 @@ func Reset(r driver.Request, p *Placement) Decide {
 	})
 }
 
-// ReleaseAll applies r to what is stored of the counts of its charges, nil where there is
-// none: an expired count without a claim is none. It returns the outcomes, and what becomes of
-// each count. clock is the store's, in ms.
+// ReleaseAll applies r to the stored counts of its charges, nil for a count that is not
+// stored. An expired count without a claim is treated as nil. It returns the outcome and the
+// Change of each count. clock is the store's, in ms.
 func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
 	all, changes := make([]Released, len(stored)), make([]Change, len(stored))
 	for i := range stored {
@@ -83,15 +82,14 @@ type counts struct {
 	was        []before
 }
 
-// before is what a count was before the decision.
+// before describes a count before the decision.
 type before struct {
 	life    int64 // ms
 	resetAt int64
 	found   bool
 }
 
-// decide returns the Decide at now that has what of says about counts that are here, or arrive
-// under p.
+// decide returns the Decide at now that calls of with counts that are here, or arrive under p.
 func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Change)) Decide {
 	return func(stored []*Stored, clock int64) (d driver.Decision, changes []Change, err error) {
 		c := &counts{now: now, clock: clock}
@@ -107,15 +105,15 @@ func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Chan
 	}
 }
 
-// changes returns the counts after the decision; changed reports whether it changed one
-// that has not arrived.
+// changes returns the Changes of the decision. changed reports whether the decision changed
+// count i; a count that arrived is stored in any case.
 func (c *counts) changes(changed func(i int) bool) []Change {
 	all := make([]Change, len(c.found))
 	for i := range c.found {
 		f, was := &c.found[i], c.was[i]
 		all[i] = Change{Stored: f.Stored, Changed: f.Arrived || changed(i)}
 		life := f.Life(c.now, c.clock)
-		// Of a count that a skewed clock wrote, life is bounded and does not grow by a charge.
+		// The life of a count that a skewed clock wrote is bounded: a charge does not extend it.
 		if !was.found || f.Arrived || life > was.life || f.State.ResetAt(c.now) > was.resetAt {
 			all[i].Life = max(life, 1)
 		}

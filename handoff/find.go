@@ -8,11 +8,11 @@ type Found struct {
 	Arrived bool // store it whatever the decision
 }
 
-// FindAll finds the counts of all charges of a decision, given what is stored for each, or
-// nil. Each Found has a Stored, an empty one if the count is to be created. It fails with an
-// [ElsewhereError] if one of the counts is not here; an arrival, which is then not stored, is
-// missing. now is the decision's, clock the backend's, both in ms. If p is nil, counts do not
-// move: they continue from whatever is stored.
+// FindAll finds the counts of all charges of a decision. stored contains the stored value of
+// each count, or nil. Each Found has a Stored, which is empty if the count is created. If a
+// count is not here, FindAll fails with an [ElsewhereError] that reports arrivals as missing,
+// because they are not stored. now is the decision's, clock the backend's, both in ms. If p is
+// nil, counts do not move: they continue from whatever is stored.
 func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
 	found, where, here := make([]Found, len(stored)), make([]Location, len(stored)), true
 	for i := range stored {
@@ -29,7 +29,7 @@ func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) 
 		return found, nil
 	}
 	for i := range found {
-		if found[i].Arrived { // and is not stored
+		if found[i].Arrived { // and will not be stored
 			where[i].Missing = true
 		}
 	}
@@ -65,7 +65,7 @@ func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, w
 	} else if count.State, err = algorithm.Parse(arrival.State); err != nil {
 		return found, where, err
 	}
-	// The claim outlives what other backends keep of the count.
+	// The claim outlives the copies that other backends keep of the count.
 	life := max(p.Keep.Milliseconds(), count.Life(now, clock))
 	count.Claim = &Claim{Version: p.Version, ExpiresAt: clock + life + algorithm.Margin.Milliseconds()}
 	return Found{count, true}, where, nil

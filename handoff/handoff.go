@@ -1,27 +1,25 @@
-// Package handoff is the protocol by which counts move between backends in the
-// middle of a window, with what was used and the reset time. Package rollout
-// drives it; a [Store] takes part in it. Programs that keep one backend need
-// none of it.
+// Package handoff is the protocol that moves counts between backends in the middle of a
+// window, with their used units and reset times. Package rollout drives it; a [Store] takes
+// part in it. Programs with one backend do not need it.
 //
-// A count is in one backend at a time. A backend begins a count only after the
-// others were asked to release it, or under its own claim that has not
-// expired. To move a count, call Release on the backend that holds it. From then
-// on that backend rejects decisions about the count with an [ElsewhereError], and
-// what it released arrives with the first decision at the new backend. Both steps
-// are atomic: a charge is made before the count leaves, and moves with it, or
-// afterwards, at the new backend.
+// A count is in one backend at a time. A backend begins a count only after the others were
+// asked to release it, or under its own claim that has not expired. To move a count, call
+// Release on the backend that holds it. From then on that backend rejects decisions about the
+// count with an [ElsewhereError], and the released state arrives with the first decision at
+// the new backend. Both steps are atomic: a charge is made before the count leaves, and moves
+// with it, or afterwards, at the new backend.
 //
 // Processes learn at different times that counts are to move, so every move
 // carries a version: a number that grows with time and is never shared by two
 // conflicting moves of one count. A move with an older version never overrides
 // one with a newer version.
 //
-// What a backend keeps is a [Stored]: the count's state and, if the count has
-// moved, a [Claim] in front of it. [FindAll] and [ReleaseAll] are the protocol's two
-// steps. [Take], [Peek], [Settle] and [Reset] make whole decisions, for stores that keep
-// bytes: the Redis and Memcached backends run these. The memory backend makes room between
-// FindAll and the decision. The Redis scripts know one thing of claims: a count behind one
-// that says "here" is here.
+// A backend keeps a [Stored] for each count: its state and, if the count has moved, a [Claim]
+// in front of it. [FindAll] and [ReleaseAll] are the protocol's two steps. [Take], [Peek],
+// [Settle] and [Reset] make whole decisions, for stores that keep bytes: the Redis and
+// Memcached backends run these. The memory backend makes room between FindAll and the
+// decision. The Redis scripts know one rule about claims: a count behind a "here" claim is
+// here.
 package handoff
 
 import (
@@ -61,8 +59,7 @@ type Store interface {
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
 }
 
-// BackendID identifies one of the Stores that counts move between. The zero value
-// identifies none.
+// BackendID identifies one of the Stores that counts move between. 0 identifies no Store.
 type BackendID uint64 // 48 bits: Redis' Lua has doubles for numbers
 
 // IDOf returns the ID of the backend with that name. It is never 0.
@@ -130,8 +127,8 @@ type ReleaseRequest struct {
 	ReadOnly bool
 }
 
-// Released is the outcome of a release for one count. The zero value: the
-// backend has no such count.
+// Released is the outcome of a release for one count. The zero value says that the backend has
+// no such count.
 type Released struct {
 	// Superseded reports that the count was not released because a version that
 	// is not older than the request's has placed it. Owner and Version then say
@@ -162,11 +159,11 @@ type ElsewhereError struct {
 	Counts []Location // one for each charge
 }
 
-// Location says where one count is. The zero value: in the backend that was
+// Location says where one count is. The zero value says that it is in the backend that was
 // asked.
 type Location struct {
 	Missing bool      // nothing here says where it is: it is elsewhere, or new, or has not arrived because another count of the decision is elsewhere
-	Owner   BackendID // the backend to which it was released, or 0
+	Owner   BackendID // the backend it was released to, or 0
 	Version int64     // version of the move to Owner
 }
 
@@ -183,6 +180,5 @@ func (e *ElsewhereError) Error() string {
 	return fmt.Sprintf("of %d counts, %d are missing and %d have moved to another backend", len(e.Counts), missing, moved)
 }
 
-// Unwrap returns driver.ErrUnavailable, which is what a moved count means to
-// a caller that moves none.
+// Unwrap returns driver.ErrUnavailable, for callers that do not move counts.
 func (e *ElsewhereError) Unwrap() error { return driver.ErrUnavailable }

@@ -1,8 +1,8 @@
 package handoff
 
-// release applies r to a stored count, or to nil if there is none. An expired count
-// without a claim is treated as none. It returns the outcome and the value to
-// store instead, or nil if nothing changes. clock is the backend's, in ms.
+// release applies r to a stored count, or to nil. An expired count without a claim is treated
+// as nil. It returns the outcome and the value to store instead, or nil if nothing changes.
+// clock is the backend's, in ms.
 func release(r *ReleaseRequest, stored *Stored, clock int64) (released Released, left *Stored) {
 	life := r.Keep.Milliseconds()
 	left = &Stored{Claim: &Claim{Version: r.Version, LeftFor: r.To}}

@@ -16,7 +16,7 @@ import (
 //	6  backend it left for, if it has left
 //	6  version under which it was released, if it has left
 //
-// No state begins with an 8 or a 9, but one that was reset with an 11. The state's forms are drawn in algorithm/encode.go.
+// No state begins with an 8 or a 9. The state's forms are drawn in algorithm/encode.go.
 type Stored struct {
 	Claim *Claim // nil if the count never moved
 	State algorithm.State
@@ -24,12 +24,12 @@ type Stored struct {
 
 // Claim says which version placed a count, and where.
 //
-// Claims expire by a clock of the backend's own, in ms. A decision's now may
-// step, and that must not change what other processes have learned of a move.
+// Claims expire by the backend's clock, in ms. A decision's now may step, and that must not
+// change the moves that other processes know of.
 type Claim struct {
 	Version   int64
 	ExpiresAt int64     // by the backend's clock
-	LeftFor   BackendID // the backend to which the count was released; 0 if it is here
+	LeftFor   BackendID // the backend the count was released to; 0 if it is here
 
 	// ReleaseVersion is the version under which the count was released, and so
 	// the age of the state kept here; 0 if no state was kept. Version is newer
@@ -37,7 +37,7 @@ type Claim struct {
 	ReleaseVersion int64
 }
 
-// A claim's first byte, and its size. The Redis scripts have the same.
+// A claim's first byte, and its size. The Redis scripts use the same.
 const (
 	claimHere      = 8
 	claimLeft      = 9
@@ -65,15 +65,15 @@ func (s *Stored) Append(b []byte) []byte {
 	return s.State.Append(b)
 }
 
-// Parse returns the Stored whose stored form is b. It fails if b is not one.
+// Parse returns the Stored whose form is b. It fails if b is malformed.
 func Parse(b []byte) (Stored, error) {
 	var s Stored
 	err := s.Load(b)
 	return s, err
 }
 
-// Load replaces s by the Stored whose stored form is b. It reuses the memory of s.State,
-// which must share it with no other. If it fails, s means nothing.
+// Load replaces s by the Stored whose form is b. It reuses the memory of s.State, which must
+// not be shared. If it fails, s is invalid.
 func (s *Stored) Load(b []byte) error {
 	s.Claim = nil
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
@@ -97,8 +97,8 @@ func (s *Stored) Load(b []byte) error {
 	return s.State.Load(b)
 }
 
-// CutFront cuts a claim that a count is here and the trace of a reset off the front of what a
-// script replies of a count, and returns the generation, 0 if it was not reset.
+// CutFront cuts a claim of a count that is here, and the trace of a reset, off the front of a
+// script's reply about the count. It returns the reset's generation, or 0, and the rest.
 func CutFront(b []byte) (generation uint32, rest []byte) {
 	if len(b) >= claimHereBytes && b[0] == claimHere {
 		b = b[claimHereBytes:]
@@ -110,8 +110,8 @@ func uint48(b []byte) int64 {
 	return int64(binary.BigEndian.Uint16(b))<<32 | int64(binary.BigEndian.Uint32(b[2:]))
 }
 
-// Life returns for how many ms something of s counts, or its claim is needed.
-// now is the decision's, clock the backend's.
+// Life returns for how many ms the state or the claim of s is needed. now is the decision's,
+// clock the backend's.
 func (s *Stored) Life(now, clock int64) int64 {
 	life := s.State.Life(now)
 	if s.Claim != nil {
@@ -135,8 +135,8 @@ func (s *Stored) valid(clock int64) *Stored {
 	return s
 }
 
-// present returns s as backends among which counts move read it: nil also if it is
-// expired and has no claim, because the count may have started again elsewhere.
+// present returns s as backends read it that move counts: also nil if s has expired and has no
+// claim, because the count may have started again elsewhere.
 func (s *Stored) present(now, clock int64) *Stored {
 	s = s.valid(clock)
 	if s != nil && s.Claim == nil && s.State.ResetAt(now) <= now {
