@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// take makes a decision under p, nil if counts do not move, as peek and settle
-// do. It reports whether new keys were pooled.
+// take, peek and settle decide under p, which is nil if counts do not move. take reports
+// whether new keys were pooled.
 func (st *step) take(r *driver.Request, p *handoff.Placement) (d driver.Decision, pooled bool, err error) {
 	if err := st.locate(p); err != nil {
 		return driver.Decision{}, false, err
@@ -35,7 +35,7 @@ func (st *step) peek(r *driver.Request, p *handoff.Placement) (driver.Decision, 
 	return algorithm.Evaluate(*r, st.statesOf()), nil
 }
 
-// admitTake does what admit does for the counts that a take would create.
+// admitTake is admit for the counts that a take would create.
 func (st *step) admitTake() (pooled bool) {
 	for i := range st.counts {
 		c := &st.counts[i]
@@ -44,8 +44,8 @@ func (st *step) admitTake() (pooled bool) {
 	return st.admit()
 }
 
-// settle settles what was charged. What was charged too little is charged even
-// if the count was lost or has expired since.
+// settle settles the charges of s. A cost above the charged one is charged even if the count
+// was lost or has expired since.
 func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if err := st.locate(p); err != nil {
 		return driver.Decision{}, err
@@ -62,7 +62,7 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 	}
 	st.admit()
 	if s.Once && st.counts[len(st.counts)-1].shared {
-		return driver.Decision{}, errNoRoom // with others', the count would not tell
+		return driver.Decision{}, errNoRoom // a shared count would not tell
 	}
 	d := algorithm.Settle(*s, st.statesOf())
 	st.keep(&d, d.Allowed || s.Renews)
@@ -71,9 +71,9 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 
 var errNoRoom = fmt.Errorf("there is no room to remember that it is settled, and %w", driver.ErrNotSent)
 
-// keep stores the counts if the decision d has changed them, and those that arrived. It notes
-// which of them refused d: a flood of keys must not free a client that is refused, though a
-// cheaper charge might still fit.
+// keep stores the counts if the decision d has changed them, and those that arrived. It marks
+// the counts that refused d as used up: a flood of keys must not free a client that is
+// refused, though a cheaper charge might still fit.
 func (st *step) keep(d *driver.Decision, changed bool) {
 	for i := range st.counts {
 		c := &st.counts[i]
@@ -104,7 +104,7 @@ type usedPart uint16
 
 const allUsed = 1<<16 - 1
 
-// partUsed returns the largest used / capacity, allUsed if a limit has no more room, or refused.
+// partUsed returns the largest used / capacity, or allUsed if a limit is full or refused.
 func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	var part usedPart
 	for i := range results {
@@ -117,7 +117,7 @@ func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	return part
 }
 
-// reset forgets what the counts have.
+// reset carries out r.
 func (st *step) reset(r *driver.Request, p *handoff.Placement) error {
 	_, changes, err := handoff.Reset(*r, p)(st.storedOf(), st.at.clock())
 	if err != nil {
@@ -139,7 +139,7 @@ func (st *step) release(r *handoff.ReleaseRequest) []handoff.Released {
 	return all
 }
 
-// keepChanges stores what changed, but for new counts that find no room.
+// keepChanges stores the changed counts, except new ones that find no room.
 func (st *step) keepChanges(changes []handoff.Change) {
 	for i, change := range changes {
 		if c := &st.counts[i]; change.Changed {
@@ -156,8 +156,7 @@ func (st *step) keepChanges(changes []handoff.Change) {
 	st.trim()
 }
 
-// locate adds the counts that arrive to the step's. It fails if one is in
-// another backend.
+// locate adds the counts that arrive to the step. It fails if a count is in another backend.
 func (st *step) locate(p *handoff.Placement) error {
 	moves := p != nil
 	for i := range st.counts {
@@ -183,7 +182,7 @@ func (st *step) locate(p *handoff.Placement) error {
 	return err
 }
 
-// storedOf returns what is stored of the step's counts, nil where nothing is.
+// storedOf returns the stored value of each of the step's counts, or nil.
 func (st *step) storedOf() []*handoff.Stored {
 	all := make([]*handoff.Stored, len(st.counts))
 	for i := range st.counts {

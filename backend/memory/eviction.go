@@ -3,13 +3,13 @@ package memorybackend
 import "slices"
 
 const (
-	sweepNext = 4  // entries looked at in passing for each new one: more than one, so that expired ones become fewer
-	lookAt    = 16 // entries of which one is chosen to make room
-	lookMost  = 4  // times more that so many are looked at where one is not enough
+	sweepNext = 4  // entries swept for each new one: more than one, so that expired ones become fewer
+	lookAt    = 16 // entries that a victim is chosen from
+	lookMost  = 4  // further choices if one for each key is not enough
 )
 
-// admit finds room for the counts that are new. If there is too little, it has
-// all of them counted with other new keys, and reports that.
+// admit finds room for the new counts. If there is too little, it makes all of them shared,
+// and reports true.
 func (s *stripe) admit(at *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
 	for _, c := range s.counts {
@@ -31,7 +31,7 @@ func (s *stripe) admit(at *moment) (pooled bool) {
 	return true
 }
 
-// bytes returns what c, a new count, takes outside of the table.
+// bytes returns the memory that c, a new count, takes outside of the table.
 func (c *count) bytes() int64 {
 	limits := len(c.policy.Limits)
 	size := 27 * limits // the longest that a limit without a log begins with
@@ -44,8 +44,8 @@ func (c *count) bytes() int64 {
 	return largeBytes(size)
 }
 
-// findRoom chooses entries to evict, as few as make room for that many new keys,
-// whose counts take bytes outside of the table. It reports whether they suffice.
+// findRoom chooses no more entries to evict than make room for that many new keys, with that
+// many bytes outside of the table. It reports whether they suffice.
 func (s *stripe) findRoom(keys int, bytes int64, at *moment) bool {
 	s.looked = 0
 	for times := keys + lookMost; !s.fits(keys, bytes); times-- {
@@ -62,7 +62,7 @@ func (s *stripe) findRoom(keys int, bytes int64, at *moment) bool {
 	return true
 }
 
-// fits reports whether that many keys more fit when the victims are gone.
+// fits reports whether that many more keys and bytes fit once the victims are removed.
 func (s *stripe) fits(keys int, bytes int64) bool {
 	n := s.entries.n - len(s.victims) + keys
 	grown := int64(max(cellsFor(n)-len(s.entries.cells), 0)) * cellSize
@@ -70,8 +70,8 @@ func (s *stripe) fits(keys int, bytes int64) bool {
 	return n-s.shared <= s.maxKeys && after <= s.maxBytes/8*7 // the rest is for shared counts and unfilled chunks
 }
 
-// leastUsed looks at some entries. It returns one that has expired or, if none
-// has, the one that has used the smallest part of its quota, if none is used up.
+// leastUsed looks at some entries. It returns an expired one or, failing that, the one with
+// the smallest used part of its quota, but no entry that is used up.
 func (s *stripe) leastUsed(at *moment) (least uint32, ok bool) {
 	leastUsed := int32(allUsed)
 	for range min(lookAt, s.entries.n-s.looked) {
@@ -89,37 +89,36 @@ func (s *stripe) leastUsed(at *moment) (least uint32, ok bool) {
 	return least, ok
 }
 
-// placeToLookAt returns the place of the i-th look for room. Successive looks are
-// spread over the table: entries next to each other came together, and may
-// all have used much. In a small table they are all its places.
+// placeToLookAt returns the place of the i-th look for room. Successive looks are spread over
+// the table: adjacent entries came together, and may all have used much. In a small table the
+// looks reach all places.
 func (s *stripe) placeToLookAt(i uint32) uint32 {
 	n := uint32(s.entries.n)
 	if n <= 2*lookAt*lookMost {
 		return i % n
 	}
-	const golden = 0x9e3779b9 // 2^32 by the golden ratio: any looks in a row are far apart
+	const golden = 0x9e3779b9 // 2^32 by the golden ratio: successive places are far apart
 	return uint32(uint64(i*golden) * uint64(n) >> 32)
 }
 
-// inUse reports whether the decision in progress is about that entry, or has
-// chosen it already.
+// inUse reports whether the decision in progress is about that entry, or has chosen it.
 func (s *stripe) inUse(place uint32) bool {
 	return slices.Contains(s.victims, place) ||
 		slices.ContainsFunc(s.counts, func(c *count) bool { return c.place == place })
 }
 
-// expired reports whether e counts for nothing by the decision's clock.
+// expired reports whether e no longer counts by the decision's clock.
 func (e entry) expired(at *moment) bool {
 	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
 }
 
-// over reports whether e was over some time ago by the process' own clock.
+// over reports whether e ended at least margin ago by the process' own clock.
 func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
 
-// make makes the room that admit found, if a count needs it, and sweeps in
-// passing: it removes shared counts that have expired, and others that have expired
-// by the decision's clock and, some time ago, by the process' own, so that a clock
-// that steps forward and back loses none; and those that find drops.
+// make makes the room that admit found, if a count needs it, and sweeps a few entries. A sweep
+// removes shared counts that have expired, and other counts that have expired by the
+// decision's clock, or that find would drop, but only some time after they ended by the
+// process' own clock: a clock that steps forward and back loses no count.
 func (s *stripe) make(at *moment) {
 	if !slices.ContainsFunc(s.counts, func(c *count) bool { return c.isNew && !c.shared }) {
 		return
@@ -127,7 +126,7 @@ func (s *stripe) make(at *moment) {
 	s.evict(at)
 	for range min(sweepNext, s.entries.n) {
 		if s.swept >= uint32(s.entries.n) {
-			s.swept = 0 // and not modulo n: while the table grows, that goes round with its end
+			s.swept = 0 // not modulo n: while the table grows, that would move with its end
 		}
 		place := s.swept
 		s.swept++
@@ -155,8 +154,8 @@ func (s *stripe) evict(at *moment) {
 	s.hand += uint32(s.looked)
 }
 
-// trim keeps counts that have grown within the bound: at the cost of counts that
-// have expired, then of their own logs, which become coarser, and then of others.
+// trim brings the stripe back within its bounds after counts have grown. It evicts expired
+// counts, then makes the logs of the step's counts coarser, and then evicts other counts.
 func (s *stripe) trim(at *moment) {
 	if s.fits(0, 0) {
 		return
@@ -174,5 +173,5 @@ func (s *stripe) trim(at *moment) {
 	s.evict(at)
 }
 
-// coarsest is the length of a log that is not made coarser.
+// coarsest is the length of the longest log that is not made coarser.
 const coarsest = 16

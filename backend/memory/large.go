@@ -10,17 +10,17 @@ import (
 type large struct {
 	handoff.Stored
 
-	// longest is the most that the state's size was since its memory was last
-	// allocated to measure. The charges that left a log still take memory.
+	// longest is the largest size of the state since its memory was last allocated to measure.
+	// The charges that left a log still take memory.
 	longest int
 }
 
-// largeBytes returns the most memory that a large count takes whose state had up
-// to that size. A log's entry is 10 bytes when stored, 16 on the heap, and a slice
-// that has grown has at most twice the places that it needed.
+// largeBytes returns the most memory that a large count takes if its state was never larger
+// than size. A log's entry is 10 bytes when stored, 16 on the heap, and a slice that has grown
+// has at most twice the capacity that it needed.
 func largeBytes(size int) int64 { return 256 + 4*int64(size) }
 
-// larges are the large counts of a stripe. An entry has its own place.
+// larges are the large counts of a stripe. An entry stores its count's place in counts.
 type larges struct {
 	counts []*large
 	free   []uint32
@@ -47,8 +47,8 @@ func (l *larges) add(e entry, stored handoff.Stored) *large {
 	return c
 }
 
-// measure counts the memory of c, whose state may have changed. Where a log has
-// lost half of its entries, it gives their memory back.
+// measure updates the memory of c, whose state may have changed. If a log has lost half of its
+// entries, measure frees their memory.
 func (l *larges) measure(c *large) {
 	size := c.State.Size()
 	before := largeBytes(c.longest)

@@ -2,11 +2,10 @@
 // process and for tests: several processes would each allow the whole quota. It
 // starts no goroutine and needs no closing.
 //
-// Its memory is bounded, in keys and in bytes. When it is full, a new key replaces
-// a count that has expired or, of a few others, the one that has used the smallest
-// part of its quota; the count of a key that is refused is never dropped. If all
-// have used up their quotas, new keys are counted together: they share a fixed
-// number of counts for each policy until there is room again.
+// Its memory is bounded, in keys and in bytes. When it is full, a new key replaces an expired
+// count or, of a few others, the one with the smallest used part of its quota; the count of a
+// key that is refused is never dropped. If all counts have used up their quotas, new keys are
+// counted together: until there is room, they share a fixed number of counts for each policy.
 package memorybackend
 
 import (
@@ -91,8 +90,8 @@ func newBackend(o Options) *Backend {
 	if o.Observer == nil {
 		o.Observer = weirlog.Default()
 	}
-	// Enough locks that goroutines seldom meet, a power of two to mask by, and so
-	// few that keys and bytes divide evenly.
+	// Enough locks that goroutines seldom contend, a power of two to mask by, and few enough
+	// that keys and bytes divide evenly.
 	locks := min(16*runtime.GOMAXPROCS(0), max(o.MaxKeys/keysPerLock, 1), int(min(o.MaxBytes/bytesPerLock, 1<<20)))
 	locks = 1 << (bits.Len(uint(locks)) - 1)
 	b := &Backend{seed: maphash.MakeSeed(), stripes: make([]stripe, locks), observer: o.Observer}
@@ -107,7 +106,7 @@ func newBackend(o Options) *Backend {
 	return b
 }
 
-// Least parts of the bounds that a lock is worth having for.
+// The least keys and bytes that are worth a lock.
 const (
 	keysPerLock  = 1 << 10
 	bytesPerLock = 1 << 18
@@ -164,8 +163,7 @@ func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.
 	return d, err
 }
 
-// Reset implements driver.Backend. A key that is counted together with others has no count
-// of its own to forget.
+// Reset implements driver.Backend. A key that shares its count with others is not reset.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return b.ResetAt(ctx, r, nil)
 }
@@ -175,9 +173,9 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 	return b.step(ctx, r.Now, r.Charges(), func(st *step) error { return st.reset(&r, p) })
 }
 
-// Release implements handoff.Store. If the backend is full and has no count of a
-// key, it does not remember that the count left: a process that has not heard of
-// the move, and takes here, then counts the key as a new one.
+// Release implements handoff.Store. If the backend is full and has no count of a key, it does
+// not remember that the count left: a process that takes here, not knowing of the move, then
+// counts the key as a new one.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (all []handoff.Released, err error) {
 	err = b.step(ctx, r.Now, r.Charges, func(st *step) error {
 		all = st.release(&r)
@@ -186,7 +184,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (all []
 	return all, err
 }
 
-// step carries out do about the counts of charges, in one atomic step at now.
+// step calls do with the counts of charges, in one atomic step at now.
 func (b *Backend) step(ctx context.Context, now int64, charges []quota.Charge, do func(*step) error) error {
 	if err := driver.Ended(ctx); err != nil {
 		return err
@@ -202,8 +200,8 @@ func (b *Backend) Joins(driver.Request) bool { return true }
 // Down implements handoff.Store: never.
 func (b *Backend) Down(string) (since time.Time, down bool) { return time.Time{}, false }
 
-// outside returns err as callers see it: what is no ElsewhereError was a count
-// that another backend released and that cannot be read.
+// outside returns err as callers see it. An error that is not an ElsewhereError says that a
+// count released by another backend cannot be read.
 func outside(err error) error {
 	if err == nil {
 		return nil

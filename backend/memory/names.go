@@ -9,16 +9,16 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// name is the name of a count, with its own length in front: policy, partition and key with
-// their lengths, so that no two triples share a name, and zeros.
+// name is the name of a count: its own length, then policy, partition and key with their
+// lengths, so that no two triples share a name, then zeros.
 //
 //	length of the policy, policy
 //	0, key                                      if the partition is the key
 //	1, length of the partition, partition, key  otherwise
-//	2, place of the charge, number              of a count that new keys share
+//	2, place of the charge, number              for a count that new keys share
 //
-// In one that is too long for that, 255 and the SHA-256 of it follow: no policy in a name
-// is that long, so no other name has a 255 there.
+// A name that is too long is replaced by 255 and its SHA-256: no policy in a name is that
+// long, so no other name has a 255 there.
 type name [maxName]byte
 
 const (
@@ -29,12 +29,12 @@ const (
 	tagHashed = 255
 )
 
-// set makes n, a zero name, the name of c's count, and returns its hash, whose last bits choose
-// the stripe. They are of partition and key alone: what several policies count of a key is under
-// one lock. The seed is the process's own, so that clients cannot choose keys that meet.
+// set makes n, a zero name, the name of c's count, and returns its hash. Its last bits, of
+// partition and key alone, choose the stripe: all policies' counts of a key are under one
+// lock. The seed is the process's own, so that clients can't make keys collide.
 func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 	policy, key := c.Policy.Name, c.Key
-	// Policies are few, and not the clients' choice: some of their names will do.
+	// Policies are few, and clients do not choose them: some bytes of their names will do.
 	some := uint64(len(policy))<<56 | uint64(policy[0])<<48 | uint64(policy[len(policy)/2])<<40 | uint64(policy[len(policy)-1])<<32
 	hash = maphash.String(seed, key)
 	keyAt := 2 + len(policy) + 1

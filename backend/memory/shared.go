@@ -2,24 +2,22 @@ package memorybackend
 
 // Counts that new keys share while there is no room for their own counts.
 const (
-	// sharedCounts is how many there are for each policy, at least: one for each
-	// lock if there are more locks. More would let more newcomers through beyond
-	// their number, fewer would let one newcomer use up what others share.
+	// sharedCounts is how many there are for each policy, or one for each lock if there are
+	// more locks. More counts would allow more charges of newcomers in all; fewer would let
+	// one newcomer use up the quota of more others.
 	sharedCounts = 64
 
-	// sharedMost is how many a stripe has of all policies. Policies that come later
-	// share them as well.
+	// sharedMost is how many a stripe has before later policies share theirs with each other.
 	sharedMost = 256
 
-	// sharedLog is how many entries a sliding log of a shared count has. More are
-	// merged.
+	// sharedLog is how many entries a sliding log of a shared count keeps. More are merged.
 	sharedLog = 64
 )
 
 // noteShared is the driver.Mark.Note of a charge to a count that several keys share.
 const noteShared = 1
 
-// share makes c a count that new keys share. The keys of one decision never share one: it
+// share makes c a count that new keys share. The keys of one decision never share a count: it
 // is chosen by the place of the charge, and by the seeded hash of the key's own name.
 func (s *stripe) share(c *count, at *moment) {
 	number := byte(c.hash % s.shares)

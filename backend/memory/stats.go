@@ -1,20 +1,20 @@
 package memorybackend
 
-// Stats says what a Backend keeps and what it has done since New.
+// Stats contains the sizes of a Backend, and counters since New.
 type Stats struct {
-	// Keys is how many (policy, key) pairs have their own count. Counts that
-	// have expired are among them until a new key comes by.
+	// Keys is how many (policy, key) pairs have their own count, including expired counts that
+	// no new key has removed yet.
 	Keys int `json:"keys" metric:"gauge"`
 
 	// SharedCounts is how many counts new keys share; 0 if there was always room.
 	SharedCounts int `json:"shared_counts" metric:"gauge"`
 
-	// Bytes is the memory that counts take, in bytes. It is estimated from above
-	// for those that are larger than an entry.
+	// Bytes is the memory that counts take, in bytes. It is an upper estimate for counts that
+	// are larger than an entry.
 	Bytes int64 `json:"bytes" metric:"gauge"`
 
-	// Evicted is how many counts were dropped before they had expired, to make
-	// room. None of them had refused a charge.
+	// Evicted is how many counts were dropped before they had expired, to make room. They had
+	// not refused a charge.
 	Evicted int64 `json:"evicted"`
 
 	// PooledTakes is how many takes were counted together with other new keys,
@@ -22,8 +22,7 @@ type Stats struct {
 	PooledTakes int64 `json:"pooled_takes"`
 }
 
-// Stats returns numbers about b. It takes each lock in turn, so they need not be
-// of one moment.
+// Stats returns the statistics of b. It takes each lock in turn, so they differ in time.
 func (b *Backend) Stats() Stats {
 	var all Stats
 	for i := range b.stripes {

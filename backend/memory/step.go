@@ -29,8 +29,8 @@ type count struct {
 	hash   uint32
 	place  uint32 // of its entry, or nowhere
 
-	// stored is the count to decide about, nil if there is none: the large one of
-	// its entry, packed, one that arrived, or what a decision has made of these.
+	// stored is the count to decide about, or nil: its entry's large count, packed, a count
+	// that arrived, or the outcome of a decision about one of these.
 	stored *handoff.Stored
 	large  *large
 	packed handoff.Stored // unpacked; its memory is reused by each step
@@ -47,8 +47,8 @@ type moment struct {
 	cached int64
 }
 
-// clock returns the ms that this process has run, and clockBase, by a clock that
-// cannot be set. It reads the clock once: that is a good part of a take.
+// clock returns clockBase plus the ms that this process has run, by a clock that can't be set.
+// It reads the clock once, because reading it takes a good part of a take's time.
 func (m *moment) clock() int64 {
 	if !m.read {
 		m.read, m.cached = true, clockBase+time.Since(start).Milliseconds()
@@ -62,14 +62,13 @@ var start = time.Now()
 // of testing/synctest: claims are stored with their expiry, in six unsigned bytes.
 const clockBase = 1 << 46
 
-// margin is how many ms, by the process' own clock, a count stays beyond its
-// window where the decision's clock says that it is still live: clocks step back.
+// margin is how many ms, by the process' own clock, a count stays beyond its window while the
+// decision's clock says that it is live: clocks step back.
 const margin = int64(algorithm.Margin / time.Millisecond)
 
 var steps = sync.Pool{New: func() any { return new(step) }}
 
-// begin locks the stripes of the counts of charges, and finds these. The caller ends the
-// step.
+// begin locks the stripes of the charges' counts, and finds these. The caller ends the step.
 func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 	st := steps.Get().(*step)
 	st.at = moment{now: now}
@@ -86,7 +85,7 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 		c.stripe = &b.stripes[numbers[i]]
 	}
 	all := numbers[:len(charges)]
-	slices.Sort(all) // so that no two steps wait for each other
+	slices.Sort(all) // so that no two steps deadlock
 	for _, n := range slices.Compact(all) {
 		s := &b.stripes[n]
 		s.mu.Lock()
@@ -100,7 +99,7 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 	return st
 }
 
-// end unlocks the stripes. What the step said is the caller's.
+// end unlocks the stripes. The step's results remain the caller's.
 func (st *step) end() {
 	for _, s := range st.stripes {
 		clear(s.counts)
@@ -117,8 +116,8 @@ func (st *step) end() {
 	steps.Put(st)
 }
 
-// admit finds room for counts that are new. If there is too little, they are counted with
-// other new keys, and it reports that.
+// admit finds room for the new counts. If there is too little in a stripe, it makes that
+// stripe's new counts shared, and reports true.
 func (st *step) admit() (pooled bool) {
 	for _, s := range st.stripes {
 		pooled = s.admit(&st.at) || pooled
@@ -133,14 +132,14 @@ func (st *step) make() {
 	}
 }
 
-// trim keeps counts that have grown within the bound.
+// trim brings the stripes back within their bounds.
 func (st *step) trim() {
 	for _, s := range st.stripes {
 		s.trim(&st.at)
 	}
 }
 
-// statesOf returns the states of the step's counts, an empty one where there is none.
+// statesOf returns the states of the step's counts, an empty one for a count that is not stored.
 func (st *step) statesOf() []*algorithm.State {
 	st.states = st.states[:0]
 	for i := range st.counts {

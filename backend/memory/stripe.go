@@ -11,8 +11,8 @@ import (
 type stripe struct {
 	mu sync.Mutex
 
-	// Keeps the lock alone in a line of the processor's cache: a goroutine that
-	// waits for it takes that line from the one that has it, and must not take the table.
+	// Keeps the lock alone in a cache line: a goroutine that waits for the lock takes that
+	// line from the goroutine that holds it, and must not take the table with it.
 	_ [56]byte
 
 	entries  table
@@ -22,26 +22,26 @@ type stripe struct {
 	seed     maphash.Seed
 	shares   uint32 // shared counts for each policy
 
-	swept   uint32   // where the next sweep goes on
-	hand    uint32   // where the next search for an entry to evict goes on
+	swept   uint32   // where the next sweep continues
+	hand    uint32   // where the next search for an entry to evict continues
 	victims []uint32 // entries that findRoom chose
-	looked  int      // how many it looked at
+	looked  int      // how many entries it looked at
 	shared  int      // entries of shared counts
 	evicted int64
 	pooled  int64
 
-	counts []*count        // of the step in progress, those that are here
+	counts []*count        // of the step in progress, in this stripe
 	form   [maxPacked]byte // a state on its way to or from an entry
 
-	// Makes stripes whole lines, so that locks and tables share none with other stripes.
+	// Fills whole cache lines, so that stripes share none.
 	_ [44]byte
 }
 
 // numberOf returns the number of the stripe of a name with that hash.
 func (b *Backend) numberOf(hash uint64) uint64 { return hash & uint64(len(b.stripes)-1) }
 
-// find finds the count of c's name. One that only a clock that stepped back, or was
-// ahead, keeps alive is dropped: by the process' own clock its time was long over.
+// find finds the count with c's name. It drops a count that is live only because a clock was
+// ahead or stepped back: by the process' own clock, its time was long over.
 func (s *stripe) find(c *count, at *moment) {
 	c.stored, c.large = nil, nil
 	c.place = s.entries.find(&c.name, c.hash)
@@ -65,7 +65,7 @@ func (s *stripe) find(c *count, at *moment) {
 	}
 }
 
-// save stores c's count, which was changed, in its entry, if it has one or is to have one.
+// save stores c's changed count in its entry, which it adds if c is new.
 func (s *stripe) save(c *count, at *moment) {
 	if c.isNew {
 		c.place = s.entries.add(&c.name, c.hash)
@@ -104,7 +104,7 @@ func (s *stripe) pack(c *count, e entry) {
 			return
 		}
 		c.large = s.larges.add(e, *c.stored)
-		c.packed = handoff.Stored{} // its memory is the large one's now
+		c.packed = handoff.Stored{} // the large count has its memory now
 	case c.stored != &c.large.Stored:
 		c.large.Stored = *c.stored
 		s.larges.measure(c.large)

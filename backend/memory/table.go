@@ -1,25 +1,24 @@
 package memorybackend
 
-// How counts lie in memory.
+// The layout of counts in memory.
 //
-// A table has an entry of 128 bytes for each name, in the order in which they
-// came. An entry has no pointer, so the garbage collector does not look inside:
-// a million keys cost a collection nothing. When an entry is removed, the last
-// one moves to its place, so entries are dense, and chunks at the end are given
-// back.
+// A table has an entry of 128 bytes for each name, in the order of arrival. An entry contains
+// no pointer, so the garbage collector does not look inside: a million keys cost a collection
+// nothing. When an entry is removed, the last one moves to its place, so entries are dense,
+// and chunks at the end are freed.
 //
-// An index of cells says where a name's entry is. A cell is 32 bits of the name's
-// hash and the entry's place plus 1; 0 is free. A name's cell is at its hash,
-// modulo the number of cells, or at the next one that was free. The hash is
-// seeded, so a client cannot choose keys that meet; and entries hold the whole
-// name, or its SHA-256 if it is long, so two keys never share a count.
+// An index of cells says where a name's entry is. A cell is 32 bits of the name's hash and the
+// entry's place plus 1; 0 is free. A name's cell is at its hash, modulo the number of cells,
+// or at the next cell that was free. The hash is seeded, so a client cannot choose keys that
+// collide; and entries contain the whole name, or its SHA-256 if it is long, so two keys never
+// share a count.
 //
 //	cells    [ 0 | h,2 | h,1 | 0 | 0 | h,3 | ... ]    at most 3/4 taken
 //	chunks   [ hot halves of entries 0 ... 63, cold ones ] [ 64 ... ] ...
 //
-// An entry's state is in the stored form that Redis and Memcached keep, too. One that is
-// longer than 44 bytes (more than two limits, a log of more than two charges) is a Go object
-// outside of the table; see large.go.
+// An entry's state is in the stored form that Redis and Memcached keep, too. A state longer
+// than 44 bytes (more than two limits, a log of more than two charges) is a Go object outside
+// of the table; see large.go.
 type table struct {
 	cells  []uint64
 	chunks []*chunk
@@ -37,22 +36,22 @@ const (
 	stateHead = 20 // a window
 )
 
-// entry is what the table keeps of one count, in two halves of 64 bytes, a line of
-// the processor's cache. A take that finds its count as one window needs the hot
-// half alone, if the name is not longer than nameHead. The hot halves of a chunk are
-// next to each other: with many keys, each page of memory that is touched costs, too.
+// entry is the table's entry for one count, in two halves of 64 bytes, each a cache line. A
+// take of a count that is one window needs only the hot half, if the name is not longer than
+// nameHead. The hot halves of a chunk are adjacent: with many keys, each page of memory that
+// is touched costs, too.
 type entry struct {
 	*hot
 	*cold
 }
 
 type hot struct {
-	// When the reset time last moved forward: the decision's now, or a later one by
-	// which the state was written; and the reset time it moved to. In ms.
+	// openedAt is when the reset time last moved forward: the decision's now, or a later time
+	// if a clock ahead of it wrote the state. endsAt is that reset time. In ms.
 	openedAt, endsAt int64
 
-	// used is the largest used / capacity of the limits when last charged, 1 if a
-	// charge was refused since.
+	// used is the largest used / capacity of the limits when last charged, allUsed if a charge
+	// was refused since.
 	used usedPart
 
 	stateLen, flags uint8
@@ -61,8 +60,7 @@ type hot struct {
 }
 
 type cold struct {
-	// until is what the process' own clock will show, in ms, when all is over, the
-	// claim included.
+	// until is when the count and its claim are over, in ms by the process' own clock.
 	until int64
 
 	hash  uint32 // of the name
@@ -103,7 +101,7 @@ const (
 
 const nowhere = ^uint32(0)
 
-// at returns the entry in that place, for as long as no entry is removed.
+// at returns the entry in that place. It is valid until an entry is removed.
 func (t *table) at(place uint32) entry {
 	c := t.chunks[place/chunkLen]
 	return entry{&c.hot[place%chunkLen], &c.cold[place%chunkLen]}
@@ -126,7 +124,7 @@ func (t *table) find(n *name, hash uint32) uint32 {
 	}
 }
 
-// add returns the place of a new, empty entry of that name, which is in no other.
+// add returns the place of a new, empty entry of that name, which must not have an entry yet.
 func (t *table) add(n *name, hash uint32) uint32 {
 	if needed := cellsFor(t.n + 1); needed > len(t.cells) {
 		old := t.cells
@@ -148,7 +146,7 @@ func (t *table) add(n *name, hash uint32) uint32 {
 	return place
 }
 
-// cellsFor returns how many cells the index of n entries has: a power of two.
+// cellsFor returns how many cells the index of n entries needs: a power of two.
 func cellsFor(n int) int {
 	cells := minCells
 	for cells*3 < n*4 {
@@ -166,8 +164,8 @@ func (t *table) put(cell uint64) {
 	t.cells[i] = cell
 }
 
-// remove removes the entry in that place. The one that was last, in the place
-// that is now t.n, is there afterwards.
+// remove removes the entry in that place. The last entry moves there from the place that is
+// now t.n.
 func (t *table) remove(place uint32) {
 	t.free(t.cellOf(place))
 	last := uint32(t.n - 1)
@@ -195,7 +193,7 @@ func (t *table) cellOf(place uint32) uint32 {
 	return i
 }
 
-// free frees cell i, and moves back those behind it that it had pushed on: a
+// free frees cell i, and moves back the cells behind it that were displaced past it, because a
 // search ends at the first free cell.
 func (t *table) free(i uint32) {
 	mask := uint32(len(t.cells) - 1)

@@ -6,9 +6,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// takeWindow makes d, a zero Decision, the one about r, if r is about one key that has a
-// window: nearly every take of most programs. It does what step.take does, without what
-// only other takes need: in a fifth of the time. If it returns false, it has charged nothing.
+// takeWindow makes d, a zero Decision, the decision about r, if r is about one key with an
+// open window, as nearly every take of most programs is. It does the part of step.take that
+// such a take needs, in a fifth of the time. If it returns false, it has charged nothing.
 func (b *Backend) takeWindow(r *driver.Request, d *driver.Decision) bool {
 	charges := r.Charges()
 	if len(charges) != 1 {
@@ -45,10 +45,10 @@ func (b *Backend) takeWindow(r *driver.Request, d *driver.Decision) bool {
 		if w.Used < limit.Quota {
 			e.used = usedPart(uint64(w.Used) * perUnit >> fraction)
 		}
-	case retryAt != driver.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
+	case retryAt != driver.NeverFits && e.used != allUsed: // an unchanged entry stays in the caches of all cores
 		e.used = allUsed
 	}
-	d.SetWindow(w.Used, w.ResetAt, retryAt) // before Unlock, which waits for it: d is read the sooner
+	d.SetWindow(w.Used, w.ResetAt, retryAt) // before Unlock, which waits for it: d is read sooner
 	s.mu.Unlock()
 	return true
 }
