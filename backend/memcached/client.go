@@ -18,17 +18,17 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// dialTimeout bounds a dial, also if the call that needed it ends earlier.
+// dialTimeout is the least time that a dial gets, even if the call that needs it ends earlier.
 const dialTimeout = time.Second
 
-// Client is the connections to one Memcached server. It is safe for concurrent use.
+// Client keeps the connections to one Memcached server. It is safe for concurrent use.
 //
-// It has what the backend needs of Memcached's text protocol, and a deadline for
-// each call. A call waits for a new connection for a third of its time. One that comes
-// later serves the next call.
+// It implements the part of Memcached's text protocol that the backend needs, with a deadline
+// for each call. A call waits for a new connection for a third of its time. A connection that
+// is ready later serves the next call.
 type Client struct {
-	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a
-	// tls.Dialer. Not to be changed after the first call.
+	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a tls.Dialer. It must
+	// not change after the first call.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	addr string
@@ -57,8 +57,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	})
 }
 
-// Close closes the connections, each when no call uses it. Later calls make one of
-// their own.
+// Close closes each connection once no call uses it. Later calls use connections of their own.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,8 +74,8 @@ func (c *Client) closeIdle() {
 	c.idle = nil
 }
 
-// conn is a connection. After an error it is closed: what the server sends next
-// may belong to the call that failed.
+// conn is a connection. It is closed after an error, because the next reply may belong to the
+// call that failed.
 type conn struct {
 	net.Conn
 	r        *bufio.Reader
@@ -118,7 +117,7 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 func (c *Client) keep(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
+	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the rest would pass for the next reply
 		_ = cn.Close()
 	} else {
 		c.idle = append(c.idle, cn)
@@ -137,8 +136,8 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-// dial returns a new connection, or an error when a third of what is left of a call has
-// passed: the rest is for the reply. A connection that comes later serves the next call.
+// dial returns a new connection, or an error once a third of the call's time left has passed:
+// the rest is for the reply. A connection that is ready later serves the next call.
 func (c *Client) dial(left time.Duration) (*conn, error) {
 	type dialed struct {
 		*conn
@@ -146,7 +145,7 @@ func (c *Client) dial(left time.Duration) (*conn, error) {
 	}
 	result := make(chan dialed)
 	end := time.Now().Add(left / 3)
-	ctx := busy.NewContext() // which gives a process that is late more
+	ctx := busy.NewContext() // gives a process that is late more time
 	ctx.StartWithin(context.Background(), end)
 	defer ctx.Stop()
 	done := ctx.Done()
@@ -193,7 +192,7 @@ func (c *Client) connect(timeout time.Duration) (*conn, error) {
 // ask sends a request and returns the first line of the reply, without its end. It
 // is valid until the next read.
 func (cn *conn) ask(request []byte) ([]byte, error) {
-	// Each when its time begins: what this process does between is not the server's.
+	// Set one by one, so that a delay of this process between them is not the server's.
 	if err := cn.SetWriteDeadline(cn.deadline); err != nil {
 		return nil, err
 	}
@@ -214,7 +213,7 @@ func (cn *conn) line() ([]byte, error) {
 	return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
 }
 
-// stored is an item as Memcached keeps it. The zero value is none.
+// stored is an item as Memcached keeps it. The zero value says that there is no item.
 type stored struct {
 	value []byte
 	cas   uint64 // changes with each write
@@ -237,8 +236,8 @@ func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored
 	err := c.call(deadline, true, func(cn *conn) error {
 		clear(items)
 		line, err := cn.ask(request)
-		// The server sends what it has in the order of the keys, so that a reply is no
-		// longer than what was asked for.
+		// The server sends the items in the order of the keys. To insist on it keeps a reply
+		// from being longer than was asked for.
 		for next := 0; err == nil && string(line) != "END"; line, err = cn.line() {
 			rest, isValue := bytes.CutPrefix(line, []byte("VALUE "))
 			if !isValue {
@@ -264,8 +263,7 @@ func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored
 	return items, nil
 }
 
-// value reads an item. The line that announced it went on, after the key, with
-// "flags bytes cas".
+// value reads an item. line is the announcing line after the key: "flags bytes cas".
 func (cn *conn) value(line []byte, maxBytes int) (item stored, err error) {
 	_, rest, _ := bytes.Cut(line, []byte(" "))
 	bytesField, casField, _ := bytes.Cut(rest, []byte(" "))
@@ -286,8 +284,8 @@ func (cn *conn) value(line []byte, maxBytes int) (item stored, err error) {
 
 const crlf = "\r\n"
 
-// swap writes value in the place of old, or of none. It returns false if the server
-// has another item, or none.
+// swap writes value in place of old or, if old was not found, adds it. It returns false if the
+// server's item is not old.
 func (c *Client) swap(deadline time.Time, key string, old stored, value []byte, expiration int32) (written bool, err error) {
 	command := "add "
 	if old.found {
@@ -318,10 +316,10 @@ func (c *Client) swap(deadline time.Time, key string, old stored, value []byte, 
 	return written, err
 }
 
-// errItemTooLarge is the server's error of an item above its -I.
+// errItemTooLarge is the server's error for an item above its -I.
 var errItemTooLarge = errors.New("the item is larger than memcached's -I allows")
 
-// replyError returns the error that a line of a reply is.
+// replyError returns a line of a reply as an error.
 func replyError(line []byte) error {
 	if bytes.HasPrefix(line, []byte("SERVER_ERROR object too large")) {
 		return errItemTooLarge

@@ -11,7 +11,7 @@ import (
 )
 
 // decide makes a decision about charges, and waits for it or for ctx. If another process
-// writes their item first, it is made again about the new one. If the caller leaves, it may
+// writes their item first, the decision is made again about the new item. If ctx ends, it may
 // be made after decide has returned.
 func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
@@ -55,7 +55,7 @@ func (it *item) decide(names []name, decide handoff.Decide, d *driver.Decision) 
 	return it.keep(names, changes), err
 }
 
-// stored returns the counts of those names, nil where there is none.
+// stored returns the counts of those names, nil for a name without a count.
 func (it *item) stored(names []name) ([]*handoff.Stored, error) {
 	all := make([]*handoff.Stored, len(names))
 	for i := range names {
@@ -70,8 +70,7 @@ func (it *item) stored(names []name) ([]*handoff.Stored, error) {
 	return all, nil
 }
 
-// keep puts the counts that a decision changed into the item, and reports whether there
-// are any.
+// keep puts a decision's changed counts into the item, and reports whether there are any.
 func (it *item) keep(names []name, changes []handoff.Change) (changed bool) {
 	for i, c := range changes {
 		if !c.Changed {

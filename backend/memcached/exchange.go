@@ -10,16 +10,16 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Bounds of what is decided together: that many decisions, by one gets of that many
-// items, and until the partition's item has grown by that many times spillAt.
+// Bounds on the decisions made together: their number, which also bounds the items of one
+// gets, and the growth of the partition's item in multiples of spillAt.
 const (
 	maxTogether  = 256
 	growTogether = 2
 )
 
-// exchange reads the item, has the first n jobs change it, and writes it if one
-// did. n is 0 if another process wrote the item in between. The error is the error
-// of the n jobs. Nothing is written for a job whose caller has left by then.
+// exchange reads the item, calls the changes of the first n jobs, and writes the item if one
+// changed it. n is 0 if another process wrote the item in between. The error is the error of
+// the n jobs. Nothing is written for a job if its caller left before its change.
 func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
 	start, decisions := time.Now(), 0
@@ -44,9 +44,8 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		s.record(start, deadline, err)
 		s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
 	}()
-	// Memcached looks keys up in their order. The partition's item must be the
-	// first: as long as it does not change after that, no count comes to its own
-	// item, or leaves it.
+	// Memcached looks keys up in their order. The partition's item must be the first: as long
+	// as it does not change after that, no count moves to its own item or leaves it.
 	deadline = s.deadlineOf(jobs[:n])
 	items, err := s.read(deadline, keys)
 	if err != nil {
@@ -77,7 +76,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	return it, n, err
 }
 
-// change has the first n jobs change the item, as many as it has room for.
+// change calls the changes of the first n jobs, as many as the item has room for.
 func (it *item) change(jobs []*job) (n int, changed bool) {
 	for n < len(jobs) && it.bytes-it.wasBytes <= growTogether*it.spillAt {
 		if j := jobs[n]; j.begin() {
@@ -112,12 +111,12 @@ var errTooLarge = errors.New("the counts of the partition's own key, or of one d
 // itemOverhead is more than Memcached adds to key and value.
 const itemOverhead = 128
 
-// expiration returns how long an item is kept that is needed for life ms from
-// now on, a Unix ms: in seconds or, above 30 days, as a date. Memcached takes
-// larger numbers for dates, by its own clock, which may be a day ahead of ours;
-// it knows none beyond 2038, and keeps what is needed for longer until it is
-// evicted. Its clock ticks once a second and may be another second behind, so that a
-// key can go nearly two seconds early: one set for 2 s was gone after 337 ms.
+// expiration returns the expiration of an item that is needed for life ms from now on, a Unix
+// ms: in seconds or, above 30 days, as a date. Memcached takes larger numbers for dates, by
+// its own clock, which may be a day ahead of ours. It has no dates beyond 2038: an item needed
+// for longer stays until it is evicted. Memcached's clock ticks once a second and may be
+// another second behind, so a key can go nearly two seconds early: one set for 2 s was gone
+// after 337 ms.
 func expiration(life, now int64) int32 {
 	const day = 24 * 60 * 60
 	seconds := (life+999)/1000 + 2
@@ -151,15 +150,14 @@ func byKey(keys []string, items []stored) map[string]stored {
 	return found
 }
 
-// maxWrites bounds the writings of one item whose replies are lost.
+// maxWrites bounds the writes of one item after lost replies.
 const maxWrites = 16
 
-// write writes value, the stored form of it, in the place of old, or of none. It returns
-// false if another process did so first.
+// write writes value, the stored form of it, in place of old, if that was found. It returns
+// false if another process wrote first.
 //
-// If the reply is lost, it reads the item and compares its write ID. If it is old
-// still, the same is sent again: of two writings in the place of one old item,
-// Memcached lets one happen.
+// If the reply is lost, it reads the item and compares its write ID. If the item is still old,
+// it sends the same write again: Memcached applies only one of two that replace the same item.
 func (s *server) write(deadline time.Time, it *item, old stored, value []byte, expiration int32) (bool, error) {
 	var lost error
 	for range maxWrites {

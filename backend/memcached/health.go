@@ -15,8 +15,7 @@ import (
 // minWait is the least time that an exchange has for a reply.
 const minWait = 20 * time.Millisecond
 
-// serverError is an error of a call to the server: not of what is stored there, nor
-// of a decision.
+// serverError is an error of a call to the server, not of a stored item or a decision.
 type serverError struct{ error }
 
 func (e serverError) Unwrap() error { return e.error }
@@ -28,19 +27,19 @@ func fromServer(err error) error {
 	return serverError{err}
 }
 
-// isOwnDelay reports whether an exchange that began then failed because this process had no
-// time for it: not by a look at what has come, and the server has answered what was sent later.
+// isOwnDelay reports whether an exchange that began at began failed by this process's delay:
+// it timed out without a look at the connection, and the server answered a later request.
 func (s *server) isOwnDelay(err error, began time.Time) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*busy.Silence)) && s.answers.AnsweredSince(began)
 }
 
-// record records what became of an exchange that began then and had until deadline.
+// record records the outcome of an exchange that began at began and had until deadline.
 func (s *server) record(began, deadline time.Time, err error) {
 	if err != nil {
 		s.had.Store(int64(max(deadline.Sub(began), minWait)))
 	}
 	switch {
-	case errors.Is(err, driver.ErrOverloaded): // which says nothing of the server
+	case errors.Is(err, driver.ErrOverloaded): // says nothing about the server
 	case !errors.As(err, new(serverError)):
 		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
@@ -53,9 +52,9 @@ func (s *server) record(began, deadline time.Time, err error) {
 	}
 }
 
-// probe reads and writes an item as a decision does, and as quickly as it failed to do
-// that, so that it proves what decisions need. A conflict with the probe of another
-// process is an answer too.
+// probe reads and writes an item as a decision does. It must be as quick as the last failed
+// exchange had to be, so that it proves that decisions would succeed. A conflict with the
+// probe of another process is an answer too.
 func (s *server) probe(ctx context.Context) error {
 	err := breaker.Quick(time.Duration(s.had.Load()), func() error { return s.ask(ctx) })
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && time.Since(s.reported) >= time.Second {
@@ -84,8 +83,7 @@ func (s *server) breakerChanged(open bool, cause error) {
 	s.report(open, cause)
 }
 
-// report reports to the observer what is known of the server. Its breaker makes one call
-// at a time.
+// report reports the server's state to the observer. Its breaker makes one call at a time.
 func (s *server) report(open bool, cause error) {
 	s.reported = time.Now()
 	s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})

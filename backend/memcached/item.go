@@ -13,8 +13,8 @@ import (
 
 // item is the item of a partition. Its stored form is
 //
-//	1  the form's version: 2 if counts may be in separate items, else 1
-//	8  write ID, random: a writer whose reply was lost reads the item again and
+//	1  the form's version: 2 if counts may be in separate items, otherwise 1
+//	8  write ID, random: a writer that lost the reply reads the item again and
 //	   compares this to learn whether its write was applied
 //	8  epoch; in version 2
 //	6  the last expiry of a count that is in a separate item; in version 2
@@ -27,14 +27,14 @@ import (
 // A count in a separate item is stored as
 //
 //	1  the form's version, 3
-//	8  epoch of the partition's item; with another one, it is no longer a count
+//	8  epoch of the partition's item; with another epoch, the count is void
 //	6  expiry
 //	   claim and state
 //
-// A count's expiry is what a key's is in Redis: it is set when the reset-at moves
-// forward, and only then, and only removes expired counts. It never moves back, so
-// that what is left of a count in its own item expires no later. It follows the
-// hosts' clocks, because a decision's now may step back or stop.
+// A count's expiry is like a key's in Redis: it is set only when the reset-at moves forward,
+// and only removes expired counts. It never moves back, so that an old copy of the count in
+// its own item expires no later. It follows the hosts' clocks, because a decision's now may
+// step back or stop.
 type item struct {
 	key     string // Memcached's
 	now     int64  // Unix ms, of this host
@@ -47,8 +47,8 @@ type item struct {
 	counts  []*count
 	own     map[string]stored // counts' own items that were read, by key
 
-	bytes    int // that the counts take that can be spilled, roughly
-	wasBytes int // the same as it was read
+	bytes    int // of the counts that can be spilled, roughly
+	wasBytes int // bytes when the item was read
 	length   int // of the value that was read
 }
 
@@ -57,7 +57,7 @@ type count struct {
 	writeID uint64
 	expiry  int64           // Unix ms
 	raw     []byte          // as read
-	stored  *handoff.Stored // raw parsed, when it is asked for, or what takes its place
+	stored  *handoff.Stored // raw, parsed when it is needed, or its replacement
 	apart   bool            // it was read from a separate item
 	changed bool
 	bytes   int // of item.bytes
@@ -71,8 +71,7 @@ const (
 
 var errForeign = errors.New("the item is not in weir's form: something else wrote it")
 
-// newItem returns the item that is stored as value, without what has expired;
-// an empty one if value is nil.
+// newItem returns the item stored as value, without expired counts, empty if value is nil.
 func newItem(key string, value []byte, margin int64, spillAt int) (*item, error) {
 	it := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt, length: len(value)}
 	if value == nil {
@@ -112,19 +111,19 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	return it, nil
 }
 
-// latest returns the latest expiry that a count may have. A host whose clock is years
-// ahead writes later ones, by which an item would stay until it is evicted.
+// latest returns the latest expiry that a count may have. A host with a clock years ahead
+// writes later ones, which would keep an item until it is evicted.
 func (it *item) latest() int64 { return it.now + 2*quota.MaxWindow.Milliseconds() + it.margin }
 
-// writeIDOf returns the write ID of a partition's item that is stored as value.
+// writeIDOf returns the write ID of the partition's item stored as value.
 func writeIDOf(value []byte) uint64 {
 	r := reader{rest: value}
 	r.byte()
 	return r.uint64()
 }
 
-// reader cuts an item's value into its fields. Once one is missing, it has
-// failed and returns zeros.
+// reader cuts an item's value into its fields. Once a field is missing, the reader has failed
+// and returns zeros.
 type reader struct {
 	rest   []byte
 	failed bool
@@ -148,7 +147,7 @@ func (r *reader) uint48() int64 {
 	return int64(binary.BigEndian.Uint16(b))<<32 | int64(binary.BigEndian.Uint32(b[2:]))
 }
 
-// field returns what follows its own length.
+// field returns a field that follows its length.
 func (r *reader) field() []byte {
 	n, size := binary.Uvarint(r.rest)
 	if size <= 0 {
@@ -167,7 +166,7 @@ func (it *item) encode() (value []byte, life int64) {
 	case it.epoch == 0 && it.bytes > it.spillAt:
 		it.epoch = rand.Uint64() | 1
 	case it.until <= it.now && it.bytes <= it.spillAt:
-		it.epoch = 0 // all that was in separate items has expired
+		it.epoch = 0 // all counts in separate items have expired
 	}
 	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
 	value = binary.BigEndian.AppendUint64(value, it.writeID)
@@ -193,8 +192,7 @@ func (it *item) encode() (value []byte, life int64) {
 	return value, life
 }
 
-// inOrder returns the counts that the item is written with, the last changed at the
-// end.
+// inOrder returns the counts to write, the last changed at the end.
 func (it *item) inOrder() []*count {
 	all := make([]*count, 0, len(it.counts))
 	for _, c := range it.counts {
@@ -210,8 +208,7 @@ func (it *item) inOrder() []*count {
 	return all
 }
 
-// count returns the count of that name that is in the item or was found apart,
-// nil if there is none.
+// count returns the count of that name if it is in the item or was found apart, or nil.
 func (it *item) count(name string) *count {
 	for _, c := range it.counts {
 		if string(c.name) == name {
@@ -221,7 +218,7 @@ func (it *item) count(name string) *count {
 	return nil
 }
 
-// find returns the count of that name, nil if there is none.
+// find returns the count of that name, or nil.
 func (it *item) find(n name) (*count, error) {
 	if c := it.count(n.inPartition); c != nil {
 		return c, c.parse()
@@ -239,8 +236,8 @@ func (it *item) find(n name) (*count, error) {
 	return c, c.parse()
 }
 
-// newCount returns the count that is stored as value in a separate item, nil
-// if it has expired, or was written next to another item of the partition.
+// newCount returns the count stored as value in a separate item, or nil if it has expired or
+// has the epoch of an earlier item of the partition.
 func (it *item) newCount(name string, value []byte) (*count, error) {
 	r := reader{rest: value}
 	form, epoch, expiry := r.byte(), r.uint64(), r.uint48()
@@ -259,13 +256,12 @@ func (it *item) encodeOwn(c *count) []byte {
 	return c.append(algorithm.AppendUint(value, 6, c.expiry))
 }
 
-// isLong reports whether the counts of the item have grown past spillAt, or past
-// a multiple of it, should the process that took it past the one before have died.
-// So among processes that charge the same partition, one spills at a time.
+// isLong reports whether the counts of the item have grown past spillAt or a multiple of it.
+// So among processes that charge the same partition, one spills at a time. A multiple counts
+// because the process that took the item past the one before may have died.
 func (it *item) isLong() bool { return it.bytes/it.spillAt > it.wasBytes/it.spillAt }
 
-// put makes stored the count of that name. An expiry that is before the count's own,
-// or 0, is ignored.
+// put makes stored the count of that name. It ignores an expiry of 0 or before the count's own.
 func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
 	c := it.count(name)
 	if c == nil {
@@ -276,7 +272,7 @@ func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
 	it.measure(c, stored.State.Size())
 }
 
-// measure keeps it.bytes right when c is added, or changes.
+// measure updates it.bytes when c is added or changes.
 func (it *item) measure(c *count, stored int) {
 	if !canHaveOwnItem(c.name) {
 		return

@@ -18,22 +18,22 @@
 //
 // # When a server does not answer
 //
-// Each server has a circuit breaker. An exchange fails if its connection breaks, if the
-// server replies with an error, or if there is no reply at the last deadline of its
-// decisions, and 20 ms after it was sent at the earliest. A read looks at the connection
-// once more then: what this process is late for is not the server's. A deadline of
+// Each server has a circuit breaker. An exchange fails if its connection breaks, if the server
+// replies with an error, or if there is no reply at the last deadline of its decisions, but
+// not before 20 ms have passed since it was sent. A read then looks at the connection once
+// more, because a delay of this process is not the server's. A deadline of
 // driver.WithServerTime ends a decision only if the server is silent.
 //
-// While it is open, all decisions about the server's keys fail at once, those that
-// wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
-// them. Other servers are not affected, and get none of its keys. docs/operations.md says
-// what opens a breaker; a probe reads and writes its own item.
+// While the breaker is open, all decisions about the server's keys fail at once, including
+// those that wait. Their errors wrap driver.ErrUnavailable, and nothing was sent for them.
+// Other servers are not affected, and get no keys of that server. docs/operations.md says what
+// opens a breaker; a probe reads and writes its own item.
 //
-// A context that ends before its decision was sent is an error without
-// driver.ErrUnavailable. If it ends later, but before the item was read, the decision
-// is never written, and the error wraps driver.ErrNotSent too. A server that hangs and goes
-// on executes the cas that it was sent, and so may charge decisions that have failed: at
-// most the 256 that share a cas, of one partition, and at most MaxConnections times.
+// If a context ends before its decision was sent, the error does not wrap
+// driver.ErrUnavailable. If it ends later, but before the item was read, the decision is never
+// written, and the error wraps driver.ErrNotSent too. A server that hangs and recovers
+// executes the cas that it was sent, and so may charge failed decisions: at most the 256 of
+// one partition that share a cas, and at most MaxConnections times.
 //
 // Keys find their server by its name, as in package redisbackend.
 package memcachedbackend
@@ -54,10 +54,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Server is one Memcached server, by a client that the caller has made and closes.
+// Server is one Memcached server. The caller makes its client and closes it.
 type Server struct {
-	// Name decides which keys live here. A server may change its address and
-	// keep its keys, but not its name. Required, and unlike the others'.
+	// Name decides which keys live here. A server may change its address and keep its keys,
+	// but not its name. Required, and different for each server.
 	Name string
 
 	// Client connects to it. Required.
@@ -70,9 +70,8 @@ type Options struct {
 	// characters without spaces. If empty, "weir:".
 	Prefix string
 
-	// Seed goes into the choice of a server. Every process needs the same one.
-	// A secret one keeps clients that choose their own keys from piling them
-	// up on one server.
+	// Seed is part of the choice of a server. Every process needs the same Seed. A secret Seed
+	// keeps clients that choose their own keys from piling them up on one server.
 	Seed uint64
 
 	// Margin is how long, by the server's clock, an item outlives its last
@@ -112,14 +111,13 @@ type Backend struct {
 	servers []*server
 	prefix  string
 
-	deadline time.Duration // of decisions whose contexts have none
+	deadline time.Duration // of decisions without one in their context
 }
 
 var _ handoff.Store = (*Backend)(nil)
 
-// New returns a Backend over servers. It dials nothing: a server that is down
-// fails its own decisions, until it is up. Errors say which server or option is
-// wrong, and wrap quota.ErrInvalid.
+// New returns a Backend over servers. It dials nothing: decisions of a server that is down
+// fail until it is up. Errors name the wrong server or option, and wrap quota.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
 	var o Options
 	if options != nil {
@@ -242,11 +240,11 @@ func (b *Backend) Close() {
 // Location is where a count lives.
 type Location struct {
 	Server string // its name
-	Key    string // the Memcached key of the partition's item, which has the counts charged last
+	Key    string // the Memcached key of the partition's item, which contains the counts charged last
 
-	// OwnKey is the Memcached key of the count's own item, where it is if the
-	// partition has many counts and others were charged since. It is empty for
-	// counts of the partition's own key, which are in the partition's item always.
+	// OwnKey is the Memcached key of the count's own item. The count is there if the partition
+	// has many counts and others were charged since. OwnKey is empty for counts of the
+	// partition's own key, which are always in the partition's item.
 	OwnKey string
 }
 

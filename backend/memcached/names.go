@@ -12,11 +12,10 @@ import (
 //
 //	weir:Xr5rGRGJS5oQyXcP
 //
-// where the 16 characters are the first 96 bits of a SHA-256, so that keys may
-// have any bytes and any length, and none of them is shown. Memcached's own
-// keys end at 250 bytes and at the first space. The item of one of its counts has
-// a dot at the end, which no hash has: whatever a client's key is, the two never
-// meet.
+// where the 16 characters are the first 96 bits of a SHA-256, so that keys may have any bytes
+// and any length, and are not shown. Memcached's own keys end at 250 bytes and at the first
+// space. The key of a count's own item has a dot at the end, which no hash has: whatever a
+// client's key is, the two never collide.
 const (
 	hashBytes = 12
 	hashChars = 16
@@ -27,8 +26,7 @@ func (b *Backend) place(partition string) (string, *server) {
 	return b.prefix + hashOf(partition), b.servers[b.ring.Choose(partition)]
 }
 
-// ownKey returns the key of the item of a count of the partition whose item's
-// key is that.
+// ownKey returns the key of the named count's own item. key names the partition's item.
 func ownKey(key, name string) string {
 	prefix := key[:len(key)-hashChars]
 	return prefix + hashOf(key[len(prefix):]+name) + ownMark
@@ -39,7 +37,7 @@ func hashOf(s string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:hashBytes])
 }
 
-// name is what a count is found by.
+// name identifies a count.
 type name struct {
 	inPartition string // in its partition's item
 	ownKey      string // Memcached's, of the separate item; empty if it never has one
@@ -53,9 +51,9 @@ func namesOf(key string, charges []quota.Charge) []name {
 	return names
 }
 
-// nameOf names the count of c in the partition whose item's key is that. In the
-// item, it has the policy's name and, if c's key is not the partition, a NUL and a
-// hash of the key. A policy's name has no NUL.
+// nameOf returns the name of c's count. key is the key of the partition's item. In that item,
+// the name is the policy's name and, if c's key is not the partition, a NUL and a hash of the
+// key. A policy's name has no NUL.
 //
 // Counts of the partition's key, one for each policy, stay in the partition's item,
 // so that a client that is a partition by itself costs no second look-up.

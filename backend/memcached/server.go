@@ -28,11 +28,11 @@ type server struct {
 	deadline     time.Duration // of an exchange
 	maxItemBytes int
 	spillAt      int           // bytes
-	connections  chan struct{} // one element for each that is in use
+	connections  chan struct{} // one element for each connection in use
 	started      time.Time
 	answers      *busy.Answers // to exchanges
-	had          atomic.Int64  // ns that the last exchange had that failed
-	reported     time.Time     // of the last event to the observer; of the breaker's goroutines
+	had          atomic.Int64  // ns that the last failed exchange had
+	reported     time.Time     // last event to the observer; used by the breaker's goroutines
 
 	waiting queues.Queues[*job] // by the item's key
 }
@@ -46,12 +46,12 @@ type job struct {
 	err    error      // change's
 	done   chan error // buffered; receives at most one value; nil if no caller waits
 
-	sentAt atomic.Int64 // when its item was last asked for, in ns since the server is used, or 0
+	sentAt atomic.Int64 // when its item was last asked for, in ns since server.started, or 0
 	stage  atomic.Int32
 }
 
-// Stages of a job. An exchange and a caller that leaves both change the first, and one
-// of them does: so a caller that left before its decision knows that it is never made.
+// Stages of a job. An exchange and a caller that leaves both try to change the first, and only
+// one succeeds: so a caller that left before its decision knows that it is never made.
 const (
 	undecided = iota
 	decided   // an exchange may write it
@@ -72,7 +72,7 @@ func newServer(s Server, o *Options) *server {
 		started:     time.Now(), answers: busy.NewAnswers(),
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
-	n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
+	n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known before it fails
 	return n
 }
 
@@ -82,7 +82,7 @@ func (s *server) queue(key string, j *job) {
 	if s.waiting.Add(key, j) {
 		go s.serve(key)
 	}
-	if s.breaker.Open() && s.waiting.Remove(key, j) { // what is added before it opens, failWaiting finds
+	if s.breaker.Open() && s.waiting.Remove(key, j) { // failWaiting finds the jobs added before it opens
 		s.finish([]*job{j}, breaker.ErrOpen)
 	}
 }
@@ -98,8 +98,8 @@ func (s *server) serve(key string) {
 	}
 }
 
-// decide does jobs, as many together as it can. If the item has become long, it also
-// does the jobs that arrive meanwhile.
+// decide does jobs, as many together as it can. If the item has become long, it also does the
+// jobs that arrive during the spill.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
 		jobs = slices.DeleteFunc(jobs, (*job).isCanceled)
@@ -121,8 +121,7 @@ func (s *server) decide(key string, jobs []*job) {
 		jobs = jobs[n:]
 		switch {
 		case n == 0:
-			// Each conflict is another process' success. Waits that differ let
-			// them take turns.
+			// Each conflict is another process' success. Random waits let them take turns.
 			conflicts++
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		case err == nil && it.isLong():
@@ -136,17 +135,16 @@ func (s *server) decide(key string, jobs []*job) {
 	}
 }
 
-// A decision whose time has passed asks again and again whether the server is silent, each
-// time after twice as long. If it was not sent, it does so for maxQueued.
+// After its time has passed, a decision checks whether the server is silent, again and again
+// after waits that double. If it was not sent, it does so for maxQueued.
 const (
 	askAgain  = 4 * time.Millisecond
 	maxQueued = time.Second
 )
 
-// wait returns the outcome of j, or an error when j has had its time, or its caller has
-// left. It has had its time when its deadline has passed and the server was silent since
-// it was asked for. If the server answers, or no exchange knows, the delay is
-// this process's, and j waits on.
+// wait returns the outcome of j, or an error when j's time is over or its caller has left. The
+// time is over when the deadline has passed and the server has been silent since j.asked. If
+// the server answers, or no exchange can tell, the delay is this process's, and j waits on.
 func (s *server) wait(j *job, deadline time.Time) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -172,8 +170,8 @@ func (s *server) wait(j *job, deadline time.Time) error {
 	}
 }
 
-// leave returns the error of a caller that leaves: by err, its context's error, or because
-// j has had its time if err is nil. A deadline says that the server did not answer only
+// leave returns the error of a caller that leaves: because of err, its context's error, or
+// because j's time is over if err is nil. A deadline says that the server did not answer only
 // if that is known, and this process was not late itself.
 func (s *server) leave(j *job, deadline time.Time, err error) error {
 	never := j.stage.CompareAndSwap(undecided, forgone)

@@ -9,28 +9,26 @@ import (
 	"time"
 )
 
-// A partition's item is read and written whole, so counts that were not charged
-// for a while are spilled from a long one: each to a separate item. The rule is
+// A partition's item is read and written whole, so counts that were not charged for a while
+// are spilled from a long item, each to a separate one. The rule is
 //
 //	A count is in its partition's item or, if it is not there, in its own.
 //	Decisions write the partition's item alone.
 //
-// A decision is one cas of that item, whatever its charges, and so all or nothing.
-// It reads that item first and the counts' own after it: if its cas succeeds, no
-// count came or went in between. What it charges is in the partition's item then,
-// and what is left in the own item is void. A peek and a refusal have no cas: what
-// they say of several counts was true in one round trip, not at one instant.
+// A decision is one cas of that item, whatever its charges, and so all or nothing. It reads
+// that item first and the counts' own items after it: if its cas succeeds, no count came or
+// went in between. The counts that it charges are then in the partition's item, and the copies
+// in their own items are void. A peek and a refusal have no cas: the counts that they report
+// were true in one round trip, not at one instant.
 //
-// A spill writes the count's own item first, and then removes the count from the
-// partition's item unless it was charged meanwhile, which gives it another write ID.
-// It reads the own item first and the partition's after it. A process that writes a
-// later state to the own item does so after it was read, so the cas of this spill
-// fails, however late it arrives.
+// A spill writes the count's own item first, and then removes the count from the partition's
+// item unless a charge in between gave it another write ID. It reads the own item first and
+// the partition's after it. A process that writes a later state to the own item does so after
+// it was read, so the cas of this spill fails, however late it arrives.
 //
-// When the partition's item is evicted, its epoch goes with it, and the counts'
-// own items are void, or they would bring back old states. So an eviction of that
-// item loses the partition's counts, and an eviction of a count's own item loses the
-// count.
+// When the partition's item is evicted, its epoch is lost, and the counts' own items are void:
+// otherwise they would bring back old states. So an eviction of that item loses the
+// partition's counts, and an eviction of a count's own item loses the count.
 
 // spillAt is how many bytes the counts in a partition's item may take before they
 // are spilled, down to half of it. A shorter item is read and written in less
@@ -40,9 +38,9 @@ const spillAt = 8 << 10
 // spillers is how many items a spill writes at once, if there are connections.
 const spillers = 16
 
-// spill writes counts that were not charged lately to separate items.
-// It returns a job that removes them from the partition's item, nil if there is
-// nothing to remove. The caller is using a connection.
+// spill writes counts that were not charged lately to separate items. It returns a job that
+// removes them from the partition's item, or nil if it has nothing to remove. The caller is
+// using a connection.
 func (s *server) spill(it *item) *job {
 	names := it.leastRecent()
 	if len(names) == 0 {
@@ -100,10 +98,9 @@ func (s *server) spill(it *item) *job {
 	}
 }
 
-// writeOwn writes c, a count of it, to its own item, in the place of old or of
-// none. It does so even if old has the same value: only then does a late cas of
-// another spill fail. After an error the count stays where it is. If the write was
-// applied after all, no harm is done.
+// writeOwn writes c, a count of it, to its own item, in place of old if that was found. It
+// does so even if old has the same value: only then does a late cas of another spill fail.
+// After an error the count stays where it is, and an applied write does no harm.
 func (s *server) writeOwn(deadline time.Time, key string, old stored, it *item, c *count) (bool, error) {
 	return s.client.swap(deadline, key, old, it.encodeOwn(c), expiration(c.expiry-it.now, it.now))
 }
