@@ -99,7 +99,7 @@ func benchParallel(b *testing.B, backend driver.Backend, p *throttler.Policy, ke
 	ctx := b.Context()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
-		// Goroutines that walk the keys from one place would meet at each.
+		// Goroutines that walk the keys from the same place would contend for each.
 		for i := rand.IntN(len(keys)); pb.Next(); i++ {
 			if _, err := t.Take(ctx, p.Charge(keys[i%len(keys)])); err != nil {
 				b.Error(err)

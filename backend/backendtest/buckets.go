@@ -273,7 +273,7 @@ func leavers(ctx context.Context, backend driver.Backend) error {
 		leavesAt time.Time
 	}
 	var waiting []client
-	var starts []time.Time // of those that did not leave before
+	var starts []time.Time // of the clients that did not leave before
 	for range 300 {
 		clk.Advance(time.Duration(rng.IntN(1<<rng.IntN(9))) * time.Millisecond)
 		now := clk.Now()

@@ -61,8 +61,8 @@ func together(do func(g int) error) error {
 	return errors.Join(errs...)
 }
 
-// rush charges one key from all sides: as many units as the quota has are
-// allowed, and each answer shows a count that no other does.
+// rush charges one key in many goroutines. As many units as the quota has are allowed, and no
+// two of their answers show the same count.
 func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(l)
@@ -102,8 +102,8 @@ func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error 
 	return nil
 }
 
-// contend has takes of several charges that share some of them, named in both
-// orders, and sees that each count is the sum of the takes that were allowed.
+// contend takes several charges at once, some of them shared between takes and named in both
+// orders, and checks that each count is the sum of the allowed takes.
 func contend(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := func(name string, quota int64) *throttler.Policy {
@@ -160,7 +160,7 @@ func contend(ctx context.Context, backend driver.Backend) error {
 	return nil
 }
 
-// takeAndRefund ends with nothing used: all that is taken is given back.
+// takeAndRefund refunds all takes, and checks that no units are used in the end.
 func takeAndRefund(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(tenPer10s[1:]...)
@@ -189,7 +189,7 @@ func takeAndRefund(ctx context.Context, backend driver.Backend) error {
 		return err
 	}
 	for _, s := range d.Limits() {
-		if s.Used != 0 && !s.Limit.Algorithm.Queues() { // a queue keeps what could not be given back
+		if s.Used != 0 && !s.Limit.Algorithm.Queues() { // a queue keeps places that it could not refund
 			return fmt.Errorf("%v: used is %d after everything was refunded, want 0", s.Limit, s.Used)
 		}
 	}

@@ -81,7 +81,7 @@ func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) 
 	return nil
 }
 
-// ended is a context that is done, and shows it from its second look on.
+// ended is a context that is done, but says so only from the second call of Err on.
 type ended struct {
 	context.Context
 	looks atomic.Int64
@@ -124,7 +124,7 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 	l := tenPer10s[0]
 	l.Quota, l.Window = quota.MaxQuota, time.Hour
 	core := on(l)
-	var least, most atomic.Int64 // what is used in the end
+	var least, most atomic.Int64 // units used in the end
 	err := together(func(g int) error {
 		for i := range takesEach {
 			i += g * takesEach

@@ -37,8 +37,8 @@ func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
 	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, quota.Algorithms()) })
 }
 
-// A history is short, so that what servers expire in real time, and the manual clock
-// keeps live, hardly matters. Their margin is to be long all the same.
+// A history is short, so that counts that servers expire in real time, but live by the manual
+// clock, hardly matter. Their margin should be long even so.
 const stepsInHistory = 250
 
 func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64, algorithms []quota.Algorithm) {
@@ -61,10 +61,10 @@ type history struct {
 	model, other *throttler.Throttler
 	backends     [2]driver.Backend   // of model and other
 	policies     []*throttler.Policy // the present form of each
-	before       []*throttler.Policy // the form before, which some processes still have
+	before       []*throttler.Policy // the previous form of each, which some processes still use
 	taken        []taken
-	edges        []time.Time     // instants that answers spoke of
-	lines        []func() string // of what happened
+	edges        []time.Time     // instants in answers
+	lines        []func() string // the history, for a failure
 }
 
 type taken struct{ model, other throttler.Decision }
@@ -246,8 +246,8 @@ func (h *history) policy(name string) *throttler.Policy {
 	}
 }
 
-// changePolicy changes a policy as a deploy would: a quota, a window, the
-// order of limits, or a limit more.
+// changePolicy changes a policy as a deploy would: a quota, a window, the order of limits, or
+// an additional limit.
 func (h *history) changePolicy() {
 	i := h.rng.IntN(len(h.policies))
 	p := &throttler.Policy{Name: h.policies[i].Name, Limits: append([]throttler.Limit(nil), h.policies[i].Limits...)}
@@ -272,7 +272,7 @@ func (h *history) changePolicy() {
 	}
 }
 
-// limit returns a valid limit, with what its algorithm lets it say.
+// limit returns a valid limit, with fields set that its algorithm allows.
 func (h *history) limit() throttler.Limit {
 	windows := []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 3 * time.Second, time.Minute, time.Hour, 100 * time.Hour, 365 * 24 * time.Hour}
 	quotas := []int64{1, 2, 3, 5, 7, 10, 60, 999, 5000, 65535, 65537, 1_000_003, 1<<53 - 1, 1 << 53}
@@ -332,7 +332,7 @@ func sameLimit(a, b decision.Status) bool {
 		a.RetryAt.Equal(b.RetryAt) && a.NextAt.Equal(b.NextAt) && a.StartAt.Equal(b.StartAt)
 }
 
-// note records what happened. It is formatted only for a failure.
+// note records an event. It is formatted only for a failure.
 func (h *history) note(format string, args ...any) {
 	now := h.clock.Now().UnixMilli()
 	h.lines = append(h.lines, func() string {
@@ -371,8 +371,7 @@ func line(d throttler.Decision) string {
 	return b.String()
 }
 
-// model is package algorithm as a backend, and nothing else: no locks, no
-// bounds, no expiry.
+// model is package algorithm as a backend, without locks, bounds or expiry.
 type model map[[3]string]*algorithm.State
 
 func (m model) state(c throttler.Charge) *algorithm.State {

@@ -133,8 +133,8 @@ func settled(t *throttler.Throttler) func(context.Context, throttler.Decision) (
 	return func(ctx context.Context, d throttler.Decision) (throttler.Decision, error) { return t.Settle(ctx, d) }
 }
 
-// renewsTogether renews a decision whose policy has a rate, too, and that is about keys of
-// two partitions, until another takes the room of one of them.
+// renewsTogether renews a decision about keys of two partitions, under a policy that has a
+// rate, too, until another decision takes the room of one key.
 func renewsTogether(ctx context.Context, backend driver.Backend) error {
 	c := clock.NewManual(t0)
 	t := throttler.New(backend, &throttler.Options{Clock: c})
@@ -174,7 +174,7 @@ func renewsTogether(ctx context.Context, backend driver.Backend) error {
 	if renewed, err := t.Renew(ctx, d); err != nil || renewed.Allowed {
 		return fmt.Errorf("renewed without room: %v, %w", renewed, err)
 	}
-	if err := used(1, 0, 2, 1); err != nil { // neither of the two is held
+	if err := used(1, 0, 2, 1); err != nil { // neither unit is held
 		return err
 	}
 	if _, err := t.Refund(ctx, d); err != nil {

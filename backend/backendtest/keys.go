@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// identity is what names a count.
+// identity identifies a count.
 type identity struct{ policy, partition, key string }
 
 func keyCases() []testCase {
@@ -43,8 +43,7 @@ func keyCases() []testCase {
 	}
 }
 
-// keyCase has each of keys in its own partition and together in one, under two
-// policies.
+// keyCase puts each of keys in its own partition, and all in one, under two policies.
 func keyCase(name string, keys ...string) testCase {
 	var ids []identity
 	for _, key := range keys {
@@ -59,8 +58,8 @@ func keyCase(name string, keys ...string) testCase {
 	}
 }
 
-// joinAlike are names that are one if a backend glues parts without saying
-// where they end, whatever its glue.
+// joinAlike are names that are equal if a backend joins the parts without saying where they
+// end, whatever it joins them with.
 func joinAlike() []identity {
 	ids := []identity{
 		{"a", "p", "bc"}, {"ab", "p", "c"}, {"abc", "p", "c"}, {"a", "p", "c"},
@@ -85,8 +84,8 @@ func joinAlike() []identity {
 	return ids
 }
 
-// countsApart charges every identity its own cost, then looks whether each
-// count is what it alone was charged, and refunds all but one of them.
+// countsApart charges every identity a different cost, then checks that each count is its
+// identity's charge alone, and refunds all but one of them.
 func countsApart(ctx context.Context, backend driver.Backend, ids []identity) error {
 	const quota = 100_000
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// nextCases checks NextAt by random histories: at every answer without room for one
-// unit, a peek a ms before that instant finds none, and one at it does.
+// nextCases checks NextAt by random histories: after every answer without room for one unit, a
+// peek 1 ms before NextAt finds no room, and a peek at NextAt does.
 func nextCases() []testCase {
 	limits := append([]throttler.Limit{
 		{Quota: 3, Window: 7 * time.Second, Algorithm: throttler.TokenBucket, Burst: 2},
@@ -92,7 +92,7 @@ func (n *next) request(now, cost int64) driver.Request {
 	return driver.NewRequest(now, charges...)
 }
 
-// check checks what d, the last decision, says of each limit's next unit.
+// check checks the NextAt of each limit in d, the last decision.
 func (n *next) check(ctx context.Context, d *driver.Decision) error {
 	said := decided(*d)
 	for i, s := range said.Limits() {

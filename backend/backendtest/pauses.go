@@ -26,8 +26,8 @@ func pauseCases() []testCase {
 	return cases
 }
 
-// pauses pauses alice, and does the same with bob but for the pause. In its end the two have
-// used the same, as has carol, whose pause is of a count that has nothing.
+// pauses pauses alice, and carol before her first take, but not bob. It takes and refunds for
+// alice and bob, and expects equal counts in the end.
 func pauses(ctx context.Context, backend driver.Backend, policy *throttler.Policy) error {
 	p := &paused{ctx: ctx, policy: policy, clock: clock.NewManual(t0)}
 	p.Throttler = throttler.New(backend, &throttler.Options{Clock: p.clock})

@@ -63,7 +63,7 @@ func (f *fleet) take(ctx context.Context, process int, charges ...throttler.Char
 	return d, text, err
 }
 
-// settle settles what text is of.
+// settle settles the receipt text at cost.
 func (f *fleet) settle(ctx context.Context, process int, text string, costs ...int64) error {
 	d, err := f.all[process].Open(text)
 	if err == nil {
@@ -82,8 +82,8 @@ type message struct {
 	at      time.Time
 }
 
-// deliver takes, settles by receipts, and holds what is used after each step to the model's,
-// where the process that took settles.
+// deliver takes, settles by receipts, and compares the used units after each step with a
+// model's, which settles the decisions themselves.
 func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	rng := rand.New(rand.NewPCG(1, uint64(l.Algorithm)))
 	f := newFleet(backend)
@@ -123,7 +123,7 @@ func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) err
 	return nil
 }
 
-// receive has process settle m, and own with it if m is neither settled nor too late.
+// receive makes process settle m, and own too if m is neither settled nor too late.
 func (f *fleet) receive(ctx context.Context, own *throttler.Throttler, process int, m *message, window time.Duration) error {
 	err := f.settle(ctx, process, m.text, m.cost)
 	late := errors.Is(err, throttler.ErrInvalid)
@@ -142,7 +142,7 @@ func (f *fleet) receive(ctx context.Context, own *throttler.Throttler, process i
 	return err
 }
 
-// compare compares what is used with what own says.
+// compare compares the used units and reset times with own's.
 func (f *fleet) compare(ctx context.Context, own *throttler.Throttler, charges []throttler.Charge) error {
 	got, err := f.all[0].Peek(ctx, charges...)
 	if err != nil {
@@ -161,7 +161,7 @@ func (f *fleet) compare(ctx context.Context, own *throttler.Throttler, charges [
 	return nil
 }
 
-// used returns what is used of the first limit of charges.
+// used returns the used units of the first limit of charges.
 func (f *fleet) used(ctx context.Context, charges ...throttler.Charge) (int64, error) {
 	d, err := f.all[0].Peek(ctx, charges...)
 	if err != nil {

@@ -19,7 +19,7 @@ func resetCases() []testCase {
 		name, c := nameOf(l), on(l)
 		empty, first, refunded := room(0, 10, 0), room(4, 6, 0), room(0, 10, 0)
 		if l.Algorithm.Queues() {
-			refunded = room(1, 9, 0) // the place of what has started stays
+			refunded = room(1, 9, 0) // a started charge keeps its place
 		}
 		cases = append(cases,
 			testCase{
@@ -124,7 +124,7 @@ func resetCases() []testCase {
 	)
 }
 
-// playAnyTimes plays steps, whose wants are about units and refusals, and not about their times.
+// playAnyTimes plays steps and checks their units and refusals, but not their times.
 func playAnyTimes(ctx context.Context, backend driver.Backend, steps []step) error {
 	p := newPlayer(backend)
 	for i := range steps {
@@ -137,15 +137,15 @@ func playAnyTimes(ctx context.Context, backend driver.Backend, steps []step) err
 	return nil
 }
 
-// resetUnderTakes resets a count while others charge it and give back: a take is one of
-// before the reset, or of after it.
+// resetUnderTakes resets a count while others take and refund: each take is either before or
+// after the reset.
 func resetUnderTakes(ctx context.Context, backend driver.Backend) error {
 	const quota, resets = 20, 5
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	charge := named("core", throttler.Limit{Quota: quota, Window: time.Hour, Aligned: true})(1)
 	var mu sync.Mutex
 	var errs []error
-	var left int64 // taken, and not given back
+	var left int64 // taken, and not refunded
 	var takers sync.WaitGroup
 	for n := range 4 {
 		takers.Go(func() {

@@ -172,7 +172,7 @@ func settlementCases() []testCase {
 			steps: []step{
 				{at: 0, take: append(orgs(4), fixed(4)...), as: "a", want: all(room(4, 16, 60*s), room(4, 6, 20*s), room(4, 6, 10*s))},
 				{at: s, settle: "a", costs: []int64{12, 1}, want: all(room(12, 8, 60*s), room(12, 0, 20*s), room(1, 9, 10*s))},
-				// Of three limits one is in debt: it refuses them all.
+				// One of the three limits is in debt: it refuses the whole take.
 				{at: s, take: append(orgs(0), fixed(1)...), want: all(room(12, 8, 60*s), full(12, 0, 20*s, 20*s), room(1, 9, 10*s))},
 				{at: s, peek: append(orgs(1), fixed(0)...), want: all(room(12, 8, 60*s), full(12, 0, 20*s, 20*s), room(1, 9, 10*s))},
 			},
@@ -199,8 +199,8 @@ func settlementCases() []testCase {
 	}
 }
 
-// settlesUntaken charges new counts and others by settlements alone, in the order of
-// time and behind it, and expects of each what a take would have left.
+// settlesUntaken charges new counts and others only by settlements, in the order of time and
+// behind it, and expects the counts that takes would have left.
 func settlesUntaken(ctx context.Context, backend driver.Backend) error {
 	now := t0.UnixMilli()
 	for i, l := range tenPer10s {

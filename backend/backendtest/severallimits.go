@@ -86,8 +86,8 @@ func severalLimitsCases() []testCase {
 	}
 }
 
-// sixLimits has one limit of each of five algorithms, and an aligned one, and one that is
-// tight. t0 is 250 ms into a window of 10 s.
+// sixLimits has a limit of each of five algorithms, an aligned one, and a tight one. t0 is 250
+// ms into a window of 10 s.
 func sixLimits() []step {
 	const s = time.Second
 	mixed := append([]throttler.Limit(nil), tenPer10s[:6]...)

@@ -17,27 +17,26 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// t0 is the instant that timelines count from. It is no multiple of a second,
-// so that a backend that rounds to one fails.
+// t0 is the instant that timelines count from. It is not a multiple of a second, so that a
+// backend that rounds to one fails.
 var t0 = time.Date(2030, time.January, 1, 0, 0, 0, 250e6, time.UTC)
 
 // step is one line of a timeline. It does one of take, peek, refund, settle and reset.
 type step struct {
-	at       time.Duration      // what the clock shows, after t0
+	at       time.Duration      // the clock's time, after t0
 	process  int                // 0 or 1, each with its own throttler and clock
 	take     []throttler.Charge // charges to take
 	as       string             // names the take for a refund or a settlement
 	peek     []throttler.Charge // charges to peek at
 	refund   string             // name of the take to refund
 	settle   string             // name of the take to settle
-	costs    []int64            // its real costs; of a take or peek, what its charges cost if that is not what they ask
-	reset    []throttler.Charge // charges whose counts to forget
+	costs    []int64            // its real costs; of a take or peek, the charged costs if they differ from the asked
+	reset    []throttler.Charge // charges of the counts to forget
 	anyTimes bool               // instants are not compared
-	want     statuses           // all limits afterwards; nil only of a reset, and if a refund or settlement is the second
+	want     statuses           // all limits afterwards; nil for a reset, and for a second refund or settlement
 }
 
-// statuses is what a decision must report about its limits. It is allowed if none of
-// them refused.
+// statuses is what a decision must report about its limits. It is allowed if no limit refused.
 type statuses []status
 
 type status struct {
@@ -45,7 +44,7 @@ type status struct {
 	resetAt         time.Duration // after t0, as all of these
 	refused         bool
 	retryAt         time.Duration // if refused; forever is decision.Never
-	starts          bool          // startAt is wanted, of a leaky bucket that was charged
+	starts          bool          // startAt is checked: a leaky bucket was charged
 	startAt         time.Duration
 }
 
@@ -87,7 +86,7 @@ func named(name string, limits ...throttler.Limit) func(cost int64) []throttler.
 	}
 }
 
-// play runs a timeline and returns what was wrong at the first step that was.
+// play runs a timeline and returns the error of the first step that fails.
 func play(ctx context.Context, backend driver.Backend, steps []step) error {
 	p := newPlayer(backend)
 	for i := range steps {
@@ -157,7 +156,7 @@ func (p *player) step(ctx context.Context, s *step) error {
 	return s.compare(d, charges)
 }
 
-// direct asks the backend what s asks, past the throttler.
+// direct makes the request of s to the backend, past the throttler.
 func (p *player) direct(ctx context.Context, s *step, taken throttler.Decision) (driver.Decision, error) {
 	switch {
 	case s.take != nil:
@@ -171,7 +170,7 @@ func (p *player) direct(ctx context.Context, s *step, taken throttler.Decision) 
 	}
 }
 
-// decided returns d, of a call past the throttler, as one of a throttler.
+// decided returns d, from a call past the throttler, as a throttler's decision.
 func decided(d driver.Decision) throttler.Decision {
 	return throttler.Decision{Decision: decision.FromDriver(d)}
 }

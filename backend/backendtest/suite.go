@@ -6,8 +6,8 @@
 //		backendtest.Run(t, func(t *testing.T) driver.Backend { return memorybackend.NewDefault() })
 //	}
 //
-// It does not test what can go wrong in some backends only, such as reads from a
-// replica that lags.
+// It does not test failures that only some backends can have, such as reads from a replica
+// that lags.
 package backendtest
 
 import (
@@ -22,15 +22,15 @@ import (
 // Run runs the suite: one subtest for each case. A case that fails prints the
 // sentence of the contract that it checks.
 //
-// open returns an empty backend and is called for each case. Several may share
-// one server: a key prefix that was not used before makes an empty one.
+// open returns an empty backend and is called for each case. Several backends may share one
+// server: a key prefix that was not used before makes an empty one.
 func Run(t *testing.T, open func(t *testing.T) driver.Backend) {
 	RunExcept(t, open, nil)
 }
 
-// RunExcept runs the suite for a backend that documents where it departs from the
-// contract. exceptions has reasons by "group/case". These cases must fail: one that
-// passes, or that does not exist, is an error.
+// RunExcept runs the suite for a backend that documents where it departs from the contract.
+// exceptions maps "group/case" to the reason. These cases must fail: a case that passes, or
+// that does not exist, is an error.
 func RunExcept(t *testing.T, open func(t *testing.T) driver.Backend, exceptions map[string]string) {
 	unknown := maps.Clone(exceptions)
 	for _, g := range groups() {
@@ -101,8 +101,8 @@ type testCase struct {
 	run         func(ctx context.Context, backend driver.Backend) error
 }
 
-// check returns what backend did wrong, and what it promised. It takes no
-// testing.T, so that the suite's own test can watch it fail.
+// check returns backend's error and the sentence that it broke. It takes no testing.T, so that
+// the suite's own test can watch it fail.
 func (c testCase) check(ctx context.Context, backend driver.Backend) error {
 	run := c.run
 	if run == nil {
@@ -114,8 +114,8 @@ func (c testCase) check(ctx context.Context, backend driver.Backend) error {
 	return nil
 }
 
-// The contract: first the numbered promises of driver.Backend, then what packages quota
-// and throttler say of algorithms and answers.
+// The contract: first the numbered promises of driver.Backend, then those of packages quota
+// and throttler about algorithms and answers.
 const (
 	allOrNothing = "1. All or nothing. A take charges every limit of every charge or, if one lacks room, none of them. A refused request drains nothing."
 	wholeAnswer  = "3. The answer is whole: every limit is reported, none needs a second call."

@@ -2,7 +2,7 @@ package backendtest
 
 import (
 	"time"
-	_ "time/tzdata" // for hosts that have no database of zones
+	_ "time/tzdata" // for hosts without a database of zones
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -11,7 +11,7 @@ import (
 func fixedWindowCases() []testCase {
 	core := on(throttler.Limit{Quota: 10, Window: time.Minute})
 	const day = 24 * time.Hour
-	const early = 250 * time.Millisecond // t0 is so much after midnight in UTC
+	const early = 250 * time.Millisecond // how long after midnight in UTC t0 is
 	daily := on(throttler.Limit{Quota: 10, Calendar: quota.Calendar{Period: quota.Day, Zone: "Europe/Berlin"}})
 	monthly := func(month int64, week ...int64) func(int64) []throttler.Charge {
 		limits := []throttler.Limit{{Quota: month, Calendar: quota.Calendar{Period: quota.Month, Day: 31}}}
