@@ -187,8 +187,8 @@ func (r *record) convert(l limit, from int64) {
 }
 
 // A queue is extended to the end of the other policy's longest queue, so that no start is
-// given twice. Otherwise a charge fills the bucket at most, or as far as drains when the other
-// policy's bucket has drained: the other policy may allow far more than this one.
+// given twice. Otherwise the charge leaves the bucket full at most or, if that is later,
+// draining with the other policy's bucket: the other policy may allow far more than this one.
 func (k bucket) join(r *record, own []record, cost, now int64) {
 	others := int64(0) // when the other policy's buckets have drained
 	for i := range own {

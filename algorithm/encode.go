@@ -24,7 +24,7 @@ import (
 // A row contains a record for each limit, and records of other policies while they live:
 //
 //	+--------+----------+-----------------+-----------+
-//	| 1 kind | 6 window | what it counts  | 6 ends at |
+//	| 1 kind | 6 window | fields by kind  | 6 ends at |
 //	+--------+----------+-----------------+-----------+
 //
 //	1 fixed window     6 reset-at, 7 used                             20 bytes in all

@@ -44,7 +44,7 @@ type counter interface {
 	// used returns how many units count at now, rounded up.
 	used(r *record, l limit, now int64) int64
 
-	// resetAt returns the instant from which no unit counts, at least now.
+	// resetAt returns when the last unit stops counting, at least now.
 	resetAt(r *record, now int64) int64
 
 	// retryAt returns the first instant at which cost fits, given that it does

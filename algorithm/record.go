@@ -29,7 +29,7 @@ type record struct {
 
 	// fixed windows: the window's reset-at
 	// sliding window: the start of the current window
-	// buckets: the instant at which the bucket is drained
+	// buckets: when the bucket is drained
 	instant
 
 	// fixed windows: used. sliding window: used in the current window.

@@ -43,9 +43,9 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 	return fits
 }
 
-// hold raises results by the records of other policies. Each such record counts against the
-// limit nearest to it. The limit counts the charges in a shorter record, too. A longer record
-// contains charges that the limit has forgotten, so it counts at the limit's rate.
+// hold raises results to the counts of other policies' records. Each such record counts
+// against the limit nearest to it. The limit counts the charges in a shorter record, too. A
+// longer one contains charges that the limit has forgotten, and counts at the limit's rate.
 func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if len(s.records) <= len(limits) && s.matching(limits) {
 		return
@@ -208,7 +208,7 @@ func (s *State) Clone() State {
 	return c
 }
 
-// ResetAt returns the instant from which s counts no units and is not needed, at least now.
+// ResetAt returns when s no longer counts any units and is no longer needed, at least now.
 func (s *State) ResetAt(now int64) int64 {
 	at := max(now, s.last.until)
 	for i := range s.records {
