@@ -9,17 +9,15 @@
 // the new backend. Both steps are atomic: a charge is made before the count leaves, and moves
 // with it, or afterwards, at the new backend.
 //
-// Processes learn at different times that counts are to move, so every move
-// carries a version: a number that grows with time and is never shared by two
-// conflicting moves of one count. A move with an older version never overrides
-// one with a newer version.
+// Processes learn of a move at different times, so every move carries a version: a number that
+// grows with time and is never shared by two conflicting moves of one count. A move with an
+// older version never overrides one with a newer version.
 //
 // A backend keeps a [Stored] for each count: its state and, if the count has moved, a [Claim]
 // in front of it. [FindAll] and [ReleaseAll] are the protocol's two steps. [Take], [Peek],
 // [Settle] and [Reset] make whole decisions, for stores that keep bytes: the Redis and
 // Memcached backends run these. The memory backend makes room between FindAll and the
-// decision. The Redis scripts know one rule about claims: a count behind a "here" claim is
-// here.
+// decision. The Redis scripts know one rule: a count behind a "here" claim is here.
 package handoff
 
 import (
@@ -32,12 +30,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Store is a Backend whose counts can move to other Stores and arrive from them.
-// The methods of driver.Backend are for programs that move no counts: they
-// continue from whatever state is stored. The methods here begin no count: they
-// fail with an [ElsewhereError] if a count of the decision is, or may be, in
-// another Store, and nothing is charged then. Without a Placement, they do what
-// the methods of driver.Backend do.
+// Store is a Backend whose counts can move to other Stores and arrive from them. The methods
+// of driver.Backend are for programs that move no counts: they continue from whatever state is
+// stored. The methods here begin no count: they fail with an [ElsewhereError], and charge
+// nothing, if a count of the decision is, or may be, in another Store. Without a Placement,
+// they are the methods of driver.Backend.
 type Store interface {
 	driver.Backend
 	driver.Health
@@ -72,9 +69,9 @@ func IDOf(name string) BackendID {
 	return id
 }
 
-// Placement accompanies a decision whose counts may be in another backend. A
-// count is here if it is live, or under a claim that has not expired; without
-// either it is missing, and only an arrival creates it.
+// Placement accompanies a decision about counts that may be in another backend. A count is
+// here if it is live, or under a claim that has not expired; without either it is missing, and
+// only an arrival creates it.
 type Placement struct {
 	// Backend is the backend that decides.
 	Backend BackendID
@@ -102,8 +99,7 @@ type Arrival struct {
 	// empty if the count is new.
 	State []byte
 
-	// ReleaseVersion is the version under which State was released; 0 if the
-	// count is new.
+	// ReleaseVersion is the version of the move that released State; 0 if the count is new.
 	ReleaseVersion int64
 }
 
@@ -119,8 +115,8 @@ type ReleaseRequest struct {
 	// has placed are not released.
 	Version int64
 
-	// Keep is the least time for which the backend remembers that the counts
-	// left, and their states: longer than processes take to learn of a move.
+	// Keep is the least time that the backend remembers that the counts left, and their
+	// states: longer than processes take to learn of a move.
 	Keep time.Duration
 
 	// ReadOnly makes Release report the counts and release nothing.
@@ -149,7 +145,7 @@ type Released struct {
 	// AlreadyReleased reports that the count had left before.
 	AlreadyReleased bool
 
-	// ReleaseVersion is the version under which the count left, now or before.
+	// ReleaseVersion is the version of the move that released the count, now or before.
 	ReleaseVersion int64
 }
 

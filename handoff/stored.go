@@ -7,14 +7,14 @@ import (
 	"github.com/weir-go/weir/algorithm"
 )
 
-// Stored is what a backend keeps for one count: its state and, once the count
-// has moved, a claim in front of it. The claim's stored form is
+// Stored is the value that a backend keeps for one count: its state and, once the count has
+// moved, a claim in front of it. The claim's stored form is
 //
 //	1  8 if the count is here, 9 if it has left
 //	6  version
 //	6  expires at
 //	6  backend it left for, if it has left
-//	6  version under which it was released, if it has left
+//	6  version of the move that released it, if it has left
 //
 // No state begins with an 8 or a 9. The state's forms are drawn in algorithm/encode.go.
 type Stored struct {
@@ -31,9 +31,9 @@ type Claim struct {
 	ExpiresAt int64     // by the backend's clock
 	LeftFor   BackendID // the backend the count was released to; 0 if it is here
 
-	// ReleaseVersion is the version under which the count was released, and so
-	// the age of the state kept here; 0 if no state was kept. Version is newer
-	// than ReleaseVersion if the count was requested again later.
+	// ReleaseVersion is the version of the move that released the count, and so the age of the
+	// state kept here; 0 if no state was kept. Version is newer than ReleaseVersion if the
+	// count was requested again later.
 	ReleaseVersion int64
 }
 
@@ -65,15 +65,15 @@ func (s *Stored) Append(b []byte) []byte {
 	return s.State.Append(b)
 }
 
-// Parse returns the Stored whose form is b. It fails if b is malformed.
+// Parse parses the stored form b. It fails if b is malformed.
 func Parse(b []byte) (Stored, error) {
 	var s Stored
 	err := s.Load(b)
 	return s, err
 }
 
-// Load replaces s by the Stored whose form is b. It reuses the memory of s.State, which must
-// not be shared. If it fails, s is invalid.
+// Load parses the stored form b into s. It reuses the memory of s.State, which must not be
+// shared. If it fails, s is invalid.
 func (s *Stored) Load(b []byte) error {
 	s.Claim = nil
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
@@ -135,7 +135,7 @@ func (s *Stored) valid(clock int64) *Stored {
 	return s
 }
 
-// present returns s as backends read it that move counts: also nil if s has expired and has no
+// present returns s for a backend that moves counts: nil also if s has expired and has no
 // claim, because the count may have started again elsewhere.
 func (s *Stored) present(now, clock int64) *Stored {
 	s = s.valid(clock)
