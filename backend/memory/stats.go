@@ -22,7 +22,7 @@ type Stats struct {
 	PooledTakes int64 `json:"pooled_takes"`
 }
 
-// Stats returns the statistics of b. It takes each lock in turn, so they differ in time.
+// Stats returns statistics of b. It takes each lock in turn, so they need not be of one moment.
 func (b *Backend) Stats() Stats {
 	var all Stats
 	for i := range b.stripes {

@@ -33,7 +33,7 @@ type stripe struct {
 	counts []*count        // of the step in progress, in this stripe
 	form   [maxPacked]byte // a state on its way to or from an entry
 
-	// Fills whole cache lines, so that stripes share none.
+	// Fills whole cache lines, so that no two stripes share one.
 	_ [44]byte
 }
 
