@@ -19,10 +19,10 @@
 // # When a server does not answer
 //
 // Each server has a circuit breaker. An exchange fails if its connection breaks, if the server
-// replies with an error, or if there is no reply at the last deadline of its decisions, but
-// not before 20 ms have passed since it was sent. A read then looks at the connection once
-// more, because a delay of this process is not the server's. A deadline of
-// driver.WithServerTime ends a decision only if the server is silent.
+// replies with an error, or if there is no reply by the last deadline of its decisions, with
+// at least 20 ms for the reply. At the deadline, a read looks at the connection once more,
+// because a delay of this process is not the server's. A deadline of driver.WithServerTime
+// ends a decision only if the server is silent.
 //
 // While the breaker is open, all decisions about the server's keys fail at once, including
 // those that wait. Their errors wrap driver.ErrUnavailable, and nothing was sent for them.
