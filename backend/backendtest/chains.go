@@ -116,7 +116,7 @@ func chainCases() []testCase {
 				// The second refuses: the first has its units back.
 				{at: 0, take: pair("bob", "home", 2), want: all(room(3, 7, 60*s), full(5, 1, 50*s, 10*s))},
 				{at: 0, peek: pair("bob", "home", 1), want: all(room(3, 7, 60*s), room(5, 1, 50*s))},
-				// The first refuses: the second is reported as it is.
+				// The first refuses: the second is reported uncharged.
 				{at: 0, take: pair("bob", "office", 8), want: all(full(3, 7, 60*s, 60*s), full(0, 6, 0, forever))},
 				{at: 0, take: pair("bob", "home", 1), as: "bob", want: all(room(4, 6, 60*s), room(6, 0, 60*s))},
 				{at: 0, settle: "bob", costs: []int64{5, 0}, want: all(room(8, 2, 60*s), room(5, 1, 50*s))},

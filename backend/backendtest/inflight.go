@@ -183,7 +183,7 @@ func renewsTogether(ctx context.Context, backend driver.Backend) error {
 	return used(0, 0, 1, 1)
 }
 
-// renewsAllOrNone renews a decision that holds two units, one of which was taken from it.
+// renewsAllOrNone renews a decision that has lost one of its two units.
 func renewsAllOrNone(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 1, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}

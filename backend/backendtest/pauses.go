@@ -96,8 +96,8 @@ func (p *paused) refusesUntil(end time.Time, key string) error {
 	return nil
 }
 
-// resumed returns an error if, after the pause, alice has not used what bob has, or carol
-// has used more than a take.
+// resumed returns an error if, after the pause, alice's count differs from bob's, or carol's
+// is more than one take.
 func (p *paused) resumed() error {
 	used := make(map[string]int64)
 	for _, key := range []string{"alice", "bob", "carol"} {

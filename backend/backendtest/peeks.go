@@ -36,8 +36,8 @@ func peekCases() []testCase {
 			},
 		},
 	}
-	// A peek before the take does not change when the window opens, and a peek
-	// after its end sees none.
+	// A peek before the take does not change when the window opens, and a peek after its end
+	// sees no window.
 	resets := []time.Duration{14 * s, 9750 * time.Millisecond, 19750 * time.Millisecond, 14 * s, 6 * s, 6 * s}
 	for i, l := range tenPer10s {
 		p := on(l)
