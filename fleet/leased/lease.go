@@ -10,38 +10,38 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A lease is what this process knows of one key under one or several policies, and
-// the units that it holds for it. The stripe's lock guards it.
+// A lease contains the state of one key under one or several policies, and the units
+// that this process holds for it. The stripe's lock guards it.
 type lease struct {
 	keyed.Entry
-	of     []keyed.Name // of the counts of each charge, if they are several
-	limits keyed.Name   // of all charges, that a take last had
+	of     []keyed.Name // the counts of each charge, if there are several
+	limits keyed.Name   // the limits of all charges of the last take
 
-	// held units may be spent from since until the end of the first of d's windows. d is
-	// the take that leased the last of them.
+	// held units may be spent from since until the first of d's windows ends. d is the
+	// last take that leased units.
 	held         int64
 	since, until int64 // ms
 	demand       demand
 	lastAsk      int64    // ms
-	renewal      *renewal // not nil while it is being made
+	renewal      *renewal // the renewal in progress, or nil
 	free         int64    // units that no process held when the other backend was last asked
-	tooMuch      int64    // units that the other backend's last answer refused; 0 if it allowed some
+	tooMuch      int64    // cost that the other backend's last answer refused; 0 if it allowed the take
 	tally        tally
 
 	d driver.Decision
 }
 
-// tally accounts for takes that had no answer. Each take of a lease also charges a count
-// of this process alone, which thus has all units that were leased of the key: those too
-// of a take that the other backend executes after its caller has gone.
+// tally accounts for takes without an answer. Each take of a lease also charges a count
+// of this process alone, which thus includes all units leased of the key, even by a take
+// that the other backend executes after its caller has gone.
 type tally struct {
-	total      int64 // as the other backend last said
-	lost       int64 // units of takes without an answer, not found by a later answer yet
+	total      int64 // by the other backend's last answer
+	lost       int64 // units of takes without an answer, not yet found by a later answer
 	unanswered int64 // the part of lost that the requests themselves cost
-	failed     bool  // the last take had none
+	failed     bool  // the last take had no answer
 }
 
-// lose notes a take of units that had no answer. Its request cost so much of them.
+// lose records that a take of units, for a request of that cost, had no answer.
 func (t *tally) lose(units, cost int64) {
 	t.failed = true
 	t.lost += units
@@ -49,8 +49,8 @@ func (t *tally) lose(units, cost int64) {
 }
 
 // found returns the units that takes without an answer have leased in the windows of l's
-// last answer. d is the next one, which leased so many units and has that total. What
-// requests cost that had no answer remains charged.
+// last answer. d is the next answer: it leased units and reports that total. The costs
+// of requests without an answer remain charged.
 func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	t := &l.tally
 	if sameResets(&l.d, d) { // since total was last read, no other window has been open
@@ -65,7 +65,7 @@ func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	return found
 }
 
-// renewal is a take of the other backend that others wait for.
+// renewal is a take of the other backend that other takes wait for.
 type renewal struct {
 	waiters int // guarded by the stripe's lock
 	done    chan struct{}
@@ -75,21 +75,21 @@ type renewal struct {
 	abandoned bool // the context of the take that made it has ended
 }
 
-// failed reports whether those that wait fail with it: the other backend does not
-// answer. They may have more time than the take that made it.
+// failed reports whether the waiting takes fail, too, because the other backend doesn't
+// answer. They don't if r was abandoned: they may have more time than the take that made it.
 func (r *renewal) failed() bool {
 	return errors.Is(r.err, driver.ErrUnavailable) && !r.abandoned
 }
 
-// canSpend reports whether to answer r from the lease. The last unit is not spent
+// canSpend reports whether to answer a take from the lease. The last unit is not spent
 // before the next lease has been asked for: the client would read that nothing remains.
 func (l *lease) canSpend(now, cost int64) bool { return l.held > cost && now >= l.since }
 
-// canAnswer reports whether l holds enough for a take that has asked for more in vain.
+// canAnswer reports whether l holds enough for a take after a renewal that leased nothing.
 func (l *lease) canAnswer(now, cost int64) bool { return l.held >= cost && now < l.until }
 
-// asksAside reports whether a take is to ask the other backend, and to lease nothing: so much
-// was refused last, or the key is not busy.
+// asksAside reports whether a take should ask the other backend and lease nothing: its cost,
+// or less, was refused last, or the key is not busy.
 func (l *lease) asksAside(now, cost, busy int64) bool {
 	switch {
 	case l.held >= cost:
@@ -100,9 +100,9 @@ func (l *lease) asksAside(now, cost, busy int64) bool {
 	return l.renewal == nil && l.tally.lost == 0 && l.demand.perSecond(now) < busy
 }
 
-// spend spends cost of what is held, fewer than nothing for a settlement that returns
-// units, and returns the decision about r. The limit that binds is the one that does in
-// the other backend's answers.
+// spend spends cost of the held units, or returns units if cost is negative, as for a
+// settlement. It returns the decision about r. The limit that binds is the one that binds
+// in the other backend's answers.
 func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	l.held -= cost
 	d := driver.NewDecision(*r)
@@ -122,7 +122,7 @@ func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 }
 
 // answer returns the decision about r, a take of cost from d, which has just leased
-// more. What is held counts as not used.
+// more. Held units count as not used.
 func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver.Decision {
 	l.held -= cost
 	a := driver.NewDecision(*r)
@@ -135,7 +135,7 @@ func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver
 	return a
 }
 
-// note notes what d, a take, says of what others may still take.
+// note records in l the free, refused and used units that d, a take, reports.
 func (l *lease) note(d *driver.Decision) {
 	if l.free, l.tooMuch = free(d), 0; !d.Allowed {
 		l.tooMuch = d.Charges()[0].Cost
@@ -158,7 +158,7 @@ func (l *lease) grant(d *driver.Decision) {
 	l.since = d.Request.Now
 }
 
-// drop forgets what l holds, and returns the settlement that gives it back.
+// drop forgets l's held units, and returns the settlement that refunds them.
 func (l *lease) drop() driver.Settlement {
 	r := l.d.Request
 	st := driver.Settlement{Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
@@ -166,13 +166,13 @@ func (l *lease) drop() driver.Settlement {
 	return st
 }
 
-// maxKeyBytes bounds a key and its partition that have a lease: the lease keeps them,
-// to name the counts when it is given back.
+// maxKeyBytes bounds a leased key and its partition together: the lease keeps them, to
+// name the counts when it is returned.
 const maxKeyBytes = 4 << 10
 
-// leasable returns the cost of charges, or 0 if no lease has anything to say of them: all
-// must have the same cost and mode, fixed windows alone, and keys that are not too long. What
-// is recorded, or charged in part, is for the other backend alone.
+// leasable returns the cost of charges, or 0 if no lease can cover them: all must have the
+// same cost and mode, fixed windows alone, and keys that are not too long. Charges to be
+// recorded, or charged in part, go to the other backend.
 func leasable(charges []quota.Charge) int64 {
 	if len(charges) == 0 {
 		return 0
@@ -193,7 +193,7 @@ func leasable(charges []quota.Charge) int64 {
 	return cost
 }
 
-// nameOf names the counts of charges, whatever their limits.
+// nameOf names the counts of charges, regardless of their limits.
 func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
 	n := b.names.Of(&charges[0])
 	for i := range charges[1:] {
@@ -216,7 +216,7 @@ func (b *Backend) limitsOf(charges []quota.Charge) (n keyed.Name) {
 				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)))
 			}
 		}
-		n[0]++ // where one policy ends
+		n[0]++ // marks the end of a policy
 	}
 	return n
 }
@@ -230,12 +230,12 @@ func (b *Backend) namesOf(charges []quota.Charge) []keyed.Name {
 	return all
 }
 
-// tallyName is the policy of the counts that tell what a process has leased. Their keys
+// tallyName is the policy of the counts of the units that a process has leased. Their keys
 // are names, which no other process has.
 const tallyName = "weir:leased"
 
-// withTally returns r with each charge at cost, as is a charge to the count of n, which
-// lasts at least as long as the windows.
+// withTally returns r with each charge at cost, and if r has room for it, with an equal
+// charge to the tally's count of n, which lasts at least as long as the windows.
 func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 	charges := r.Charges()
 	all := make([]quota.Charge, 0, len(charges)+1)
@@ -255,7 +255,7 @@ func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 	return driver.NewRequest(r.Now, all...)
 }
 
-// withoutTally returns d about its first n charges, and what is used of the count that
+// withoutTally returns d about its first n charges, and the used units of the count that
 // withTally added.
 func withoutTally(d *driver.Decision, n int) (of driver.Decision, total int64) {
 	charges, results := d.Charges(), d.Results()
@@ -289,7 +289,7 @@ func free(d *driver.Decision) int64 {
 	return least
 }
 
-// capacity returns how many units fit into all limits of charges that are not used.
+// capacity returns how many units fit into all limits of charges while they are unused.
 func capacity(charges []quota.Charge) int64 {
 	least := int64(quota.MaxQuota)
 	for i := range charges {
@@ -329,8 +329,8 @@ func addHeld(d, l *driver.Decision, held int64) {
 	d.Grant()
 }
 
-// extra returns how much more than charged st costs, and whether that is the same for
-// all charges.
+// extra returns how much more than charged st costs, and whether the difference is the same
+// for all charges.
 func extra(st *driver.Settlement) (more int64, even bool) {
 	charges := st.Charged.Charges()
 	for i := range charges {
@@ -343,7 +343,7 @@ func extra(st *driver.Settlement) (more int64, even bool) {
 	return more, true
 }
 
-// demand counts the units that a key asks for, refused ones too.
+// demand counts the units that a key asks for, including refused ones.
 type demand struct {
 	second    int64 // of cur
 	cur, prev int64

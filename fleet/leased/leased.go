@@ -1,47 +1,47 @@
-// Package leased spends leases of another backend's counts in this process. A key that
-// is busy costs the other backend one call for many decisions, and no client ever gets
-// more than the quota: not by one, whatever fails.
+// Package leased spends leases of another backend's counts in this process. A busy key
+// costs the other backend one call for many decisions, and no client ever gets a single
+// unit more than the quota, whatever fails.
 //
-// A lease is some units, taken by an ordinary take of the other backend. They count
-// there as used from then on, so that no other process can spend them. This process
-// spends them without a call, until the window ends. It gives back what it does not
-// spend: when the key falls silent, and when it is closed. A process that is killed
-// takes its leases with it until their windows end.
+// A lease is a number of units, charged by an ordinary take of the other backend. They
+// count there as used from then on, so no other process can spend them. This process
+// spends them without a call until the window ends. It returns unspent units when the key
+// falls silent and when the Backend is closed. If a process is killed, the units of its
+// leases count as used until their windows end.
 //
 // # Takes without an answer
 //
 // A take that times out may have leased units, and is not sent again. So each take of a
-// lease also charges a second count, of this process and the key, in the same step: the
-// units that the process has ever leased of the key. The next answer has that total, and
-// what it has too much is held from then on. Until there is an answer, a take asks for no
+// lease also charges, in the same step, a second count of this process and key: all units
+// that the process has leased of the key. The next answer reports that total, and the
+// process holds any excess from then on. Until there is an answer, a take asks for no
 // more than its own cost.
 //
-// # What is leased
+// # Leasable limits
 //
-// Fixed windows, because a unit of a window may be spent at any time until its end.
-// A unit of a log or a bucket counts from the instant at which it was taken, and to
-// spend it later would exceed the limit. So takes with a limit of another algorithm,
-// with charges of different costs, or with a key of more than 2 KiB, go to the other
-// backend one by one. So do takes of a key that asks for less than [Options.Busy] units a
-// second.
+// Only fixed windows are leased, because a unit of a window may be spent at any time until
+// the window ends. A unit of a log or a bucket counts from the instant at which it was
+// taken, and spending it later would exceed the limit. So takes with a limit of another
+// algorithm, with charges of different costs, or with a key and partition of more than 4 KiB
+// go to the other backend one by one. So do takes of a key that asks for less than
+// [Options.Busy] units a second.
 //
-// A lease is as large as what the key is expected to ask for within [Options.Ahead] or
-// what is left of its window, and not larger than an eighth of what no process holds. So
+// A lease covers the key's expected demand within [Options.Ahead], or within the rest of its
+// window if that is shorter, but at most an eighth of the units that no process holds. So
 // leases shrink as the quota runs out, and little of it is stranded.
 //
-// # What the answer says
+// # Answers
 //
-// An answer that asked the other backend is exact at that instant: what other processes
-// hold counts as used. An answer from a lease reports as remaining what is left of the
-// lease, which this client can get from this process in any case, and all else as
-// used. It is therefore never more than what the client can really still get, and it is
-// 0 only if there are no units to lease: the take that spends the last unit of a lease
-// takes the next one first. The reset time is the window's, and exact. The limit that
-// binds is the one that has least left by the other backend's last answer.
+// An answer of the other backend is exact at that instant: units that other processes hold
+// count as used. An answer from a lease reports the rest of the lease as remaining, which
+// this client can get from this process in any case, and all other units as used. The
+// client can therefore always get at least the remaining units, and these are 0 only if
+// there are no units to lease: the take that spends the last unit of a lease asks for
+// the next lease first. The reset time is the window's, and exact. The limit that binds is
+// the limit with the least remaining by the other backend's last answer.
 //
 // # Refusals
 //
-// A key that has used up its quota has no units to lease, and each take of it asks the other
+// A key that has used up its quota has no units to lease, so each take of it asks the other
 // backend. Put wrap/refusals in front, which repeats a refusal from memory: by default for a
 // second, or until the window ends.
 package leased
@@ -73,31 +73,31 @@ const (
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Ahead is the time that a lease is meant to last. A key that asks for nothing
-	// for a quarter of it gives its lease back. Whole milliseconds, from 10 ms to a
+	// for a quarter of it returns its lease. Whole milliseconds, from 10 ms to a
 	// minute. If zero, DefaultAhead.
 	Ahead time.Duration
 
-	// Busy is how many units a key must ask for within a second before it is
+	// Busy is the number of units that a key must ask for within a second to be
 	// leased any. If zero, DefaultBusy.
 	Busy int64
 
-	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 500
-	// bytes, and its own length, of at most 2 KiB, while it holds a lease. A new key takes
-	// the place of the one of a few that has been silent for longest. If zero,
-	// DefaultMaxKeys.
+	// MaxKeys is the maximum number of keys whose demand is tracked, from 64. Each
+	// takes about 500 bytes and, while it holds a lease, the length of the key and its
+	// partition, at most 4 KiB. A new key evicts the longest silent of a few others. If
+	// zero, DefaultMaxKeys.
 	MaxKeys int
 
-	// Leases reports whether units of p may be leased: takes of others go to the other
-	// backend one by one. It may change its mind. If nil, all may.
+	// Leases reports whether units of p may be leased. Takes of other policies go to the
+	// other backend one by one. Its result may change. If nil, all policies may be leased.
 	Leases func(p *quota.Policy) bool
 
-	// Clock is the clock of the throttler in front: silence is measured by it. If
-	// nil, clock.System.
+	// Clock is the clock of the throttler in front. It measures silence. If nil,
+	// clock.System.
 	Clock clock.Clock
 }
 
 // Backend is a driver.Backend that leases units of another one. It is safe for
-// concurrent use. Close it to give back what it holds.
+// concurrent use. Close it to return its leases.
 type Backend struct {
 	wrapped driver.Backend
 	ahead   int64 // ms
@@ -107,21 +107,21 @@ type Backend struct {
 
 	names     keyed.Hasher
 	stripes   [keyed.Stripes]stripe
-	ofSeveral atomic.Bool // some lease is of several charges
+	ofSeveral atomic.Bool // some lease covers several charges
 	stats     counters
 
 	closed   context.Context
 	cancel   context.CancelFunc
 	sweeping sync.WaitGroup
-	sweeps   sync.Mutex   // held during one
+	sweeps   sync.Mutex   // held during a sweep
 	renewals sync.RWMutex // read-locked while a lease is taken
 }
 
 var _ driver.Backend = (*Backend)(nil)
 
-// New returns a Backend that leases units of backend, which must be the same counts
-// for all processes. So a fallback, whose counts may be this process' own, goes in front
-// of it: a decision that is Degraded is passed on, and leases nothing. Errors are about
+// New returns a Backend that leases units of backend. All processes must share backend's
+// counts, so a fallback, which may count in this process alone, goes in front of the
+// Backend: it passes on a Degraded decision, and leases nothing by it. Errors are about
 // options and wrap quota.ErrInvalid. New panics if backend is nil.
 func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
@@ -145,7 +145,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	return b, nil
 }
 
-// complete fills in the defaults, and returns what is wrong with o.
+// complete fills in the defaults, and returns an error if o is invalid.
 func (o *Options) complete() error {
 	o.Ahead, o.Busy, o.MaxKeys = cmp.Or(o.Ahead, DefaultAhead), cmp.Or(o.Busy, DefaultBusy), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
@@ -160,19 +160,19 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Leases reports whether units of p may be leased, as Options.Leases has it.
+// Leases reports whether units of p may be leased by Options.Leases.
 func (b *Backend) Leases(p *quota.Policy) bool { return b.leases == nil || b.leases(p) }
 
-// Close gives back all leases. After it, takes go to the other backend one by one. The
-// error is of a lease that could not be given back, or ctx's: units count as used until
-// their windows end, unless a second Close gives them back.
+// Close returns all leases. Later takes go to the other backend one by one. The error is
+// about a lease that couldn't be returned, or ctx's: units count as used until their windows
+// end, unless a second Close returns them.
 func (b *Backend) Close(ctx context.Context) error {
 	b.cancel()
 	quiet := make(chan struct{})
 	go func() {
 		defer close(quiet)
 		b.sweeping.Wait()
-		b.renewals.Lock() // those that are being made may lease more than they spend
+		b.renewals.Lock() // a renewal in progress may lease more than it spends
 		defer b.renewals.Unlock()
 	}()
 	select {
@@ -203,7 +203,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	l.demand.add(cost, r.Now)
 	l.lastAsk = r.Now
 	for {
-		// Each time: while it waited, the limits may have changed, or a window ended.
+		// Check again after a wait: the limits may have changed, or a window ended.
 		if l.limits != limits {
 			s.expire(l)
 			l.limits = limits
@@ -231,7 +231,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	}
 }
 
-// leasedCost returns the cost of r, or 0 if it is for the other backend alone.
+// leasedCost returns the cost of r, or 0 if r goes to the other backend.
 func (b *Backend) leasedCost(r *driver.Request) int64 {
 	cost := leasable(r.Charges())
 	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || r.IsSplit() || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
@@ -240,7 +240,7 @@ func (b *Backend) leasedCost(r *driver.Request) int64 {
 	return cost
 }
 
-// await waits for r with the lock released. After an error, it stays released.
+// await waits for r with the lock released. After an error, the lock stays released.
 func (s *stripe) await(ctx context.Context, r *renewal) error {
 	r.waiters++
 	s.mu.Unlock()
@@ -248,7 +248,7 @@ func (s *stripe) await(ctx context.Context, r *renewal) error {
 	case <-r.done:
 	case <-ctx.Done():
 		if driver.ServerTimeOver(ctx) {
-			<-r.done // which has had its time then
+			<-r.done // its time is over, too
 		}
 	}
 	if err := driver.Ended(ctx); err != nil {
@@ -261,14 +261,14 @@ func (s *stripe) await(ctx context.Context, r *renewal) error {
 	return nil
 }
 
-// Joins implements driver.Joiner: several partitions are decided about at once if the other
-// backend does so, and no policy may be leased, since a lease is of one partition.
+// Joins implements driver.Joiner. b joins several partitions if the other backend does and
+// none of r's policies may be leased, since a lease covers one partition.
 func (b *Backend) Joins(r driver.Request) bool {
 	return b.leases != nil && driver.Joins(b.wrapped, &r) &&
 		!slices.ContainsFunc(r.Charges(), func(c quota.Charge) bool { return b.leases(c.Policy) })
 }
 
-// mayLease reports whether all of charges' policies may be leased.
+// mayLease reports whether the policies of all charges may be leased.
 func (b *Backend) mayLease(charges []quota.Charge) bool {
 	return b.leases == nil || !slices.ContainsFunc(charges, func(c quota.Charge) bool { return !b.leases(c.Policy) })
 }
@@ -285,7 +285,7 @@ func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, e
 	return d, err
 }
 
-// askAside asks the other backend about r alone, and notes what is free for a lease of l.
+// askAside asks the other backend about r alone, and notes in l how many units are free.
 func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Request) (driver.Decision, error) {
 	d, err := b.ask(ctx, r)
 	if err == nil && !d.Degraded {
@@ -296,8 +296,8 @@ func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Re
 	return d, err
 }
 
-// Peek implements driver.Backend. It asks the other backend. What this process
-// holds of the counts is reported as not used.
+// Peek implements driver.Backend. It asks the other backend, and reports the units that
+// this process holds as not used.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, err := b.wrapped.Peek(ctx, r)
 	if err == nil {
@@ -306,7 +306,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return d, err
 }
 
-// addHeld makes d, which charges nothing, report as not used what this process holds.
+// addHeld makes d, which charges nothing, report the units that this process holds as not used.
 func (b *Backend) addHeld(d *driver.Decision) {
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()
@@ -317,7 +317,7 @@ func (b *Backend) addHeld(d *driver.Decision) {
 }
 
 // Settle implements driver.Backend. Units return to the lease, or come from it, if
-// the process still has one of the same windows.
+// the process still has a lease of the same windows.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
@@ -340,15 +340,14 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	return b.wrapped.Settle(ctx, st)
 }
 
-// Reset implements driver.Backend. What this process holds of the counts is dropped at once.
-// Other processes spend what they hold of them, and nothing after that.
+// Reset implements driver.Backend. It drops this process's leases of the counts at once.
+// Other processes spend the units that they hold, and nothing after that.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	defer b.drop(r.Charges()) // after an error, too: what was not reset gets its units back
+	defer b.drop(r.Charges()) // after an error, too: counts that were not reset get their units back
 	return b.wrapped.Reset(ctx, r)
 }
 
-// drop takes the leases of charges, and those of several of which they are some, out of the
-// table.
+// drop removes from the table each lease that covers any of charges, alone or with others.
 func (b *Backend) drop(charges []quota.Charge) {
 	names := b.namesOf(charges)
 	for _, n := range names {
@@ -359,7 +358,7 @@ func (b *Backend) drop(charges []quota.Charge) {
 		}
 		s.mu.Unlock()
 	}
-	if !b.ofSeveral.Load() { // else all keys are looked at: a login may be a reset
+	if !b.ofSeveral.Load() { // looking at all keys is slow, and every login may reset
 		return
 	}
 	for i := range b.stripes {
@@ -374,8 +373,8 @@ func (b *Backend) drop(charges []quota.Charge) {
 	}
 }
 
-// checkPause returns an error if units of charges are leased: other processes would spend
-// what they hold in spite of a pause.
+// checkPause returns an error if units of charges may be leased: other processes would spend
+// the units that they hold in spite of a pause.
 func (b *Backend) checkPause(charges []quota.Charge) error {
 	for _, c := range charges {
 		if c.Cost = 1; b.Leases(c.Policy) && leasable([]quota.Charge{c}) > 0 {

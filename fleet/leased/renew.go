@@ -9,9 +9,9 @@ import (
 )
 
 // renew takes a lease for l, and answers r from it. It is called with the stripe's lock
-// held, and releases it. Other takes of the key wait meanwhile.
+// held, and releases it. Other takes of the key wait for it.
 func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
-	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the stripe's lock for it
+	if !b.renewals.TryRLock() { // Close is returning all leases, and needs the stripe's lock
 		s.mu.Unlock()
 		return b.ask(ctx, r)
 	}
@@ -28,9 +28,9 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	}
 	switch {
 	case err != nil:
-	case d.Degraded: // it did not ask the counts that a lease is of
+	case d.Degraded: // the leased counts were not asked
 		return d, nil
-	case l.limits != b.limitsOf(r.Charges()): // they have changed meanwhile
+	case l.limits != b.limitsOf(r.Charges()): // they changed during the call
 		return b.answerAside(s, &r, d, cost), nil
 	default:
 		b.learn(s, l, &d, total, units)
@@ -44,8 +44,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	return d, err
 }
 
-// takeLease makes a renewal of l: it takes a lease as lease does, with the stripe's lock
-// released meanwhile.
+// takeLease renews l: it calls lease with the stripe's lock released.
 func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.Request, cost int64) (d driver.Decision, total, units int64, err error) {
 	renewal := &renewal{done: make(chan struct{})}
 	l.renewal, units, err = renewal, b.size(l, r.Now, cost), errPanicked
@@ -58,7 +57,7 @@ func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.
 	return b.lease(ctx, r, l.Name(), units, cost)
 }
 
-// learn takes in d, a take of units for l, after which the tally has that total.
+// learn updates l from d, a take of units for it that reports that total of the tally.
 func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units int64) {
 	if !d.Allowed {
 		units = 0
@@ -77,7 +76,7 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units in
 	s.holding[l] = struct{}{}
 }
 
-// answerAside answers r by d, a take of a lease that no later request is answered from.
+// answerAside answers r by d, a take of a lease that answers no later request.
 func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
 	if !d.Allowed {
 		return d
@@ -92,9 +91,9 @@ func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, c
 
 var errPanicked = errors.New("leased: the other backend panicked")
 
-// lease takes units, or what there is, but at least cost, and charges them to the count of
-// name too, whose total it returns. A decision that is not allowed is about cost. It
-// returns the units of the last take.
+// lease takes units, or as many as there are, but at least cost, and charges them to the
+// tally's count of n, too. It returns that count's total and the units of the last take. A
+// refusal is about cost.
 func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
 	for {
 		var all driver.Decision
@@ -118,7 +117,7 @@ func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, un
 // size returns how many units to lease.
 func (b *Backend) size(l *lease, now, cost int64) int64 {
 	if b.closed.Err() != nil || l.tally.failed {
-		return cost // while the other backend does not answer, no more than that can be lost
+		return cost // all that can be lost while the other backend doesn't answer
 	}
 	ahead := b.ahead
 	if l.until > now {
@@ -127,7 +126,6 @@ func (b *Backend) size(l *lease, now, cost int64) int64 {
 	return max(min(l.demand.perSecond(now)*ahead/1000, l.free/maxShare), cost)
 }
 
-// maxShare is the part of the free units that a lease leaves to others: all but an
-// eighth. Eight processes that all hold a lease of a nearly empty quota hold single
-// units of it.
+// maxShare bounds a lease to an eighth of the free units. Eight processes that all hold a
+// lease of a nearly empty quota hold single units of it.
 const maxShare = 8

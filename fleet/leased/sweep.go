@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	sweeps       = 4                // in the time for which a silent key keeps its lease
+	sweeps       = 4                // while a silent key keeps its lease
 	forgetAfter  = 10 * time.Second // a key that asks for nothing
 	giveBackTime = time.Second      // for a settlement
 	giveBacks    = 16               // settlements made at once
@@ -21,8 +21,8 @@ const (
 // silence is how long a key may ask for nothing and keep its lease.
 func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time.Millisecond / 4 }
 
-// sweep gives back the leases of keys that have been silent for long enough, and removes
-// keys. Settlements that have begun when stop is closed end, and Close makes the others.
+// sweep returns the leases of keys that have been silent for long enough, and removes idle
+// keys. If stop is closed, it completes the settlements begun, and leaves others to Close.
 func (b *Backend) sweep(stop <-chan struct{}) {
 	b.sweeps.Lock()
 	defer b.sweeps.Unlock()
@@ -47,8 +47,8 @@ func (b *Backend) collect(now int64) []driver.Settlement {
 	return all
 }
 
-// reclaim appends to all the settlements for what is lost, and for what keys hold that
-// have asked for nothing since.
+// reclaim appends to all the settlements of lost units, and of the units held by keys that
+// have asked for nothing since silentSince.
 func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for l := range s.holding {
 		if l.lastAsk <= silentSince {
@@ -67,22 +67,22 @@ func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driv
 	return all
 }
 
-// giveBackAll gives back what all keys hold.
+// giveBackAll returns the leases of all keys.
 func (b *Backend) giveBackAll(ctx context.Context) error {
 	now := b.clock.Now().UnixMilli()
 	var all []driver.Settlement
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all = s.reclaim(all, now, math.MaxInt64) // of a clock that was ahead, too
+		all = s.reclaim(all, now, math.MaxInt64) // even if the clock was ahead
 		s.mu.Unlock()
 	}
 	return b.giveBack(ctx, ctx.Done(), all)
 }
 
-// giveBack makes the settlements, and begins none after stop is closed. What was not sent
-// is lost again, for the next sweep. What fails otherwise leaves its units used until
-// their windows end. The error is one of those, or the context's.
+// giveBack makes the settlements, and begins none after stop is closed. Settlements that
+// were not sent are left to the next sweep. The units of others that fail remain used until
+// their windows end. The error is from one of the failures, or the context's.
 func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, all []driver.Settlement) error {
 	var settling sync.WaitGroup
 	var next atomic.Int64
@@ -109,7 +109,7 @@ func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, all []driv
 	return ctx.Err()
 }
 
-// settle makes st, which gives back units.
+// settle makes st, which refunds units.
 func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
 	ctx, cancel := context.WithTimeout(ctx, giveBackTime)
 	defer cancel()
@@ -118,7 +118,7 @@ func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
 	case err == nil:
 		b.stats.givenBack.Add(1)
 	case driver.MayHaveCharged(err):
-		b.stats.stranded.Add(st.Charged.Charges()[0].Cost) // a second time might give back twice
+		b.stats.stranded.Add(st.Charged.Charges()[0].Cost) // a second attempt might refund twice
 	default:
 		b.keep(st)
 	}
@@ -139,17 +139,17 @@ func (b *Backend) keep(st *driver.Settlement) {
 	s.lost = append(s.lost, *st)
 }
 
-// Stats has counts since New.
+// Stats contains counts since New.
 type Stats struct {
 	Local     int64 `json:"local"`      // decisions made without a call
 	Asked     int64 `json:"asked"`      // takes of the other backend
-	Leases    int64 `json:"leases"`     // of these, that leased units
-	GivenBack int64 `json:"given_back"` // leases that were given back in part
+	Leases    int64 `json:"leases"`     // takes that leased units
+	GivenBack int64 `json:"given_back"` // leases returned, in whole or in part
 
-	// Stranded is the units that may count as used until their windows end although no
-	// process holds them: leases that could not be given back, and what a take that had no
+	// Stranded is the number of units that may count as used until their windows end although
+	// no process holds them: leases that couldn't be returned, and units that a take without an
 	// answer asked for beyond its request's cost. Found is how many of the latter a later
-	// answer showed to be charged, so that they are held after all.
+	// answer showed to be charged, so that this process holds them after all.
 	Stranded int64 `json:"stranded"`
 	Found    int64 `json:"found"`
 }

@@ -11,13 +11,13 @@ import (
 type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*lease]
-	holding map[*lease]struct{} // those that may hold units
-	lost    []driver.Settlement // that the next sweep makes
-	swept   int                 // where the sweep goes on
+	holding map[*lease]struct{} // leases that may hold units
+	lost    []driver.Settlement // for the next sweep
+	swept   int                 // where the sweep continues
 	local   int64               // decisions made without a call
 }
 
-// get returns the lease of that name, a new one if there was none.
+// get returns the lease of that name, and adds one if necessary.
 func (s *stripe) get(n keyed.Name) *lease {
 	l := s.Get(n)
 	if l == nil {
@@ -28,22 +28,22 @@ func (s *stripe) get(n keyed.Name) *lease {
 	return l
 }
 
-// forget takes l out of the table. What it holds is given back by the next sweep.
+// forget removes l from the table. The next sweep returns its units.
 func (s *stripe) forget(l *lease) {
 	s.Remove(l)
 	s.lose(l)
 }
 
-// lose takes from l what it holds. The windows that have not ended get their units back with
-// the next sweep.
+// lose takes the held units from l. The next sweep refunds them to windows that haven't
+// ended.
 func (s *stripe) lose(l *lease) {
 	if l.held > 0 {
 		s.lost = append(s.lost, l.drop())
 	}
 }
 
-// expire forgets what the other backend said of l's windows: one has ended, or the limits
-// have changed.
+// expire forgets l's windows and its held units: a window has ended, or the limits have
+// changed.
 func (s *stripe) expire(l *lease) {
 	s.lose(l)
 	l.until, l.tooMuch, l.d = 0, 0, driver.Decision{}

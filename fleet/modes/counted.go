@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// counted says in which counts each charge of a request is.
+// counted identifies the counts of each charge of a request.
 type counted struct {
 	of  [quota.MaxCharges]member
 	all member // inBoth if they differ
@@ -53,18 +53,18 @@ func mark(d *driver.Decision, m member) {
 	}
 }
 
-// setMember notes in the mark of a charge where that was counted.
+// setMember notes in the mark of a charge where it was counted.
 func setMember(mark *driver.Mark, m member) {
 	mark.Note = mark.Note&(1<<driver.NoteShift-1) | uint8(m)<<driver.NoteShift
 }
 
-// half is the part of a request that one kind of counts has, and their decision about it.
+// half is the part of a request for one kind of counts, and the decision about it.
 type half struct {
 	driver.Part
 	d driver.Decision
 }
 
-// half returns what r asks of the counts that has selects.
+// half returns the part of r for the counts that has selects.
 func (in *counted) half(r *driver.Request, has func(member) bool) *half {
 	var places []int
 	for i := range r.Charges() {
@@ -75,7 +75,7 @@ func (in *counted) half(r *driver.Request, has func(member) bool) *half {
 	return &half{Part: r.Part(places)}
 }
 
-// whole returns the decision of h about r, of which it knows no more than its half.
+// whole returns h's decision as one about r, with results for h's charges only.
 func (h *half) whole(r *driver.Request) driver.Decision {
 	d := driver.NewDecision(*r)
 	h.CopyTo(&d, &h.d)
@@ -85,8 +85,8 @@ func (h *half) whole(r *driver.Request) driver.Decision {
 	return d
 }
 
-// settlement returns the part of st about h, which is charged or has to be charged now. What
-// was not charged there has cost nothing so far.
+// settlement returns the part of st for the counts of h. A charge that these counts don't
+// contain yet has cost 0 so far.
 func (charged *counted) settlement(st *driver.Settlement, h *half, has func(member) bool) driver.Settlement {
 	r := h.Request
 	r.Now = st.Charged.Request.Now
@@ -105,7 +105,7 @@ func (charged *counted) settlement(st *driver.Settlement, h *half, has func(memb
 }
 
 // merge returns the decision about r from its halves. If the store decided without
-// counts, because it does not answer, the decision is about the synced charges alone.
+// counts, because it doesn't answer, the decision is about the synced charges alone.
 func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 	if len(store.d.Charges()) == 0 {
 		d := soft.d
@@ -135,9 +135,9 @@ func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 	return d
 }
 
-// stricter returns what of, the store's result, says with what the synced counts say of
-// the same limit: the one that leaves less. The mark is the store's: of a bucket, both
-// mean the instant at which the charge has drained, and of a window, synced counts need none.
+// stricter merges of, the store's result, with soft, the synced counts' result for the same
+// limit: each value is the stricter of the two. The mark is the store's: a bucket's marks
+// both mean the instant at which the charge has drained, and a synced window needs no mark.
 func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	of.Used = max(of.Used, soft.Used)
 	of.ResetAt = max(of.ResetAt, soft.ResetAt)
@@ -152,7 +152,7 @@ func stricter(of driver.Result, soft *driver.Result) driver.Result {
 }
 
 // fill makes the token buckets of policies that are changing their mode as full in the
-// counts to come as in the old ones, after an allowed take.
+// new counts as in the old, after an allowed take.
 func (b *Backend) fill(ctx context.Context, r *driver.Request, in counted, soft, store *half) {
 	table, ofSoft, ofStore := *b.table.byName.Load(), soft.whole(r), store.whole(r)
 	for i, c := range r.Charges() {
@@ -166,7 +166,7 @@ func (b *Backend) fill(ctx context.Context, r *driver.Request, in counted, soft,
 			// A take, and not a settlement: if several processes do this at once,
 			// the bucket is full, and not in debt.
 			c.Cost, c.Mode = more, quota.Enforce
-			_, _ = b.store.Take(ctx, driver.NewRequest(r.Now, c)) // the next take sees what is missing still
+			_, _ = b.store.Take(ctx, driver.NewRequest(r.Now, c)) // the next take adds any units still missing
 		}
 	}
 }

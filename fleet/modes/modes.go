@@ -5,32 +5,31 @@
 //
 // # Several modes in one take
 //
-// A take may charge policies of different modes. It is all or nothing as ever: what is
-// synced is charged first, which needs no call, and the others then. If they refuse or
-// fail, the synced units are given back. A take that the synced counts refuse asks the
-// store too, by a peek, because an answer reports all limits. If the store does not
-// answer, the answer is about the synced charges alone, and Degraded. A Peek is the same.
+// A take may charge policies of different modes. It is still all or nothing: synced
+// policies are charged first, which needs no call, and then the others. If these refuse or
+// fail, the synced units are refunded. A take that the synced counts refuse asks the
+// store, too, by a peek, because an answer reports all limits. If the store doesn't
+// answer, the answer is about the synced charges alone, and Degraded. So is a Peek's.
 //
 // # Changing a mode
 //
-// Exact and Leased have the same counts, and change into each other at once.
+// Exact and Leased policies have the same counts, and change into each other at once.
 //
-// Synced has its own counts. After a change from it or to it, takes charge both and
-// must fit both, for [Options.Agree] and as long as a charge counts. So every process
-// that is still by the old counts alone sees all charges in them, and by the time at
-// which one is by the new counts alone, these have all charges that still count. Changes
-// back and forth are no exception. A window needs nothing more. A token bucket that is
-// always in use would never be as full in the new counts as in the old, and so it is
-// filled to what the old ones say.
+// Synced policies have separate counts. After a change from or to Synced, takes charge both
+// counts and must fit both, for [Options.Agree] plus the time that a charge counts. So a
+// process that still decides by the old counts alone sees all charges in them, and once a
+// process decides by the new counts alone, they contain all charges that still count.
+// Changes back and forth are no exception. A window needs nothing more. A token bucket that
+// is always in use would never be as full in the new counts as in the old, so it is filled
+// to its level in the old counts.
 //
-// This is of processes that run. One that starts has the mode that it begins in. If
-// others have changed less long ago, [Table.Begin] in their old mode, and then set the new one.
+// This holds for processes that are running. A new process has the mode that it begins in.
+// If others changed it less than that time ago, [Table.Begin] in the old mode, then set the new.
 //
 // # Settlements
 //
-// Units return to the counts that were charged, of whichever mode the policy is now.
-// What costs more than was charged is charged to these, and to those in which the policy
-// counts now.
+// Units return to the counts that were charged, whatever the policy's mode is now. Costs
+// beyond the charge are charged to these counts and to the policy's current counts.
 package modes
 
 import (
@@ -60,13 +59,13 @@ var (
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
 // Synced ones. Both decide by the limits that charges carry, in every mode.
 //
-// Store leases if it is a leased.Backend whose Options.Leases are the table's, or has one
-// behind wrappers with a method Unwrap, as wrap/fallback and wrap/refusals are. A store
+// Store leases if it is a leased.Backend whose Options.Leases is the table's, or wraps one.
+// Wrappers need an Unwrap method, such as those in wrap/fallback and wrap/refusals. A store
 // that leases nothing is fine as long as no policy is Leased, and so is a nil soft as long
-// as none is Synced: from New on, the table's Begin and Set refuse these modes.
+// as no policy is Synced: from New on, the table's Begin and Set refuse these modes.
 //
-// An error wraps quota.ErrInvalid: store or soft does not do what the mode of a policy in
-// the table needs. New panics if store or table is nil.
+// An error wraps quota.ErrInvalid: store or soft doesn't fit the mode of a policy in the
+// table. New panics if store or table is nil.
 func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, error) {
 	if store == nil || table == nil {
 		panic("modes: New: store or table is nil")
@@ -81,14 +80,13 @@ func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, er
 	return &Backend{store, soft, table}, nil
 }
 
-// Joins implements driver.Joiner: several partitions are decided about at once if all are
-// synced or none is, and if the store does so: what is synced may have another mode when it is
-// settled.
+// Joins implements driver.Joiner. b joins several partitions if the policies are all synced or
+// all not, and the store joins them: a synced policy may have another mode at its settlement.
 func (b *Backend) Joins(r driver.Request) bool {
 	return b.counted(&r).all != inBoth && driver.Joins(b.store, &r)
 }
 
-// Refused implements driver.Rememberer, of what the store has the counts of.
+// Refused implements driver.Rememberer for requests that the store alone counts.
 func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
 	if b.counted(&r).all != inStore {
 		return d, false
@@ -129,7 +127,7 @@ func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (d
 	store.d, err = b.store.Take(ctx, store.Request)
 	allowed := err == nil && store.d.Allowed
 	if softErr := b.giveBack(ctx, &r, soft, store, allowed); err == nil {
-		err = softErr // cannot be: its policies were known a moment ago
+		err = softErr // can't happen: its policies were known a moment ago
 	}
 	if err != nil {
 		return d, err
@@ -140,8 +138,8 @@ func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (d
 	return in.merge(&r, soft, store), nil
 }
 
-// giveBack gives back what soft was charged more than store, which may have had less room; or
-// all of it, if the take is not allowed.
+// giveBack refunds the units that soft was charged beyond store, which may have had less
+// room, or all units if the take is not allowed.
 func (b *Backend) giveBack(ctx context.Context, r *driver.Request, soft, store *half, allowed bool) error {
 	costs := make([]int64, len(soft.d.Charges()))
 	if allowed {
@@ -184,8 +182,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 	return b.peekToo(ctx, &r, in, soft)
 }
 
-// peekToo returns the decision about r, with soft as one half, and what a peek says
-// of the other. What the synced counts refuse is refused without a store that answers.
+// peekToo returns the decision about r from soft and a peek at the store. If the synced
+// counts refuse r, it is refused even if the store doesn't answer.
 func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, soft *half) (d driver.Decision, err error) {
 	store := in.half(r, member.hasStore)
 	store.d, err = b.store.Peek(ctx, store.Request)
@@ -199,7 +197,7 @@ func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, so
 	return in.merge(r, soft, store), nil
 }
 
-// Reset implements driver.Backend: in the counts in which the policies count now.
+// Reset implements driver.Backend. It resets the policies' current counts.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	in := b.counted(&r)
 	if in.all != inSoft {
@@ -215,7 +213,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 
 var errNoReceipts = invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
 
-// HasReceipt implements driver.Receiptless: only what the store has counted has one.
+// HasReceipt implements driver.Receiptless. Only charges in the store alone have a receipt.
 func (b *Backend) HasReceipt(d *driver.Decision) error {
 	if chargedIn(d).all != inStore {
 		return errNoReceipts
@@ -234,7 +232,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	in := charged
 	for i, c := range r.Charges() {
 		if in.of[i] != now.of[i] && st.Costs[i] > c.Cost {
-			in.of[i] = inBoth // what it costs more counts where the policy counts now
+			in.of[i] = inBoth // the additional cost is charged to the policy's current counts
 		}
 		in.note(i)
 	}
@@ -250,8 +248,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 		return d, err
 	case inBoth:
 	}
-	// The store first: if it fails and nothing was sent, the settlement is made again, and
-	// units that had come back to the synced counts would come back twice.
+	// The store comes first: if it fails and nothing was sent, the settlement is made again,
+	// and would refund the synced counts a second time.
 	soft, store := in.half(&r, member.hasSoft), in.half(&r, member.hasStore)
 	var err, softErr error
 	store.d, err = b.store.Settle(ctx, charged.settlement(&st, store, member.hasStore))
@@ -263,7 +261,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	case err != nil: // and there is no second settlement
 		return driver.Decision{}, err
 	case softErr != nil:
-		return driver.Decision{}, softErr // cannot be: its policies were known when they were charged
+		return driver.Decision{}, softErr // can't happen: its policies were known when they were charged
 	}
 	return in.merge(&r, soft, store), nil
 }

@@ -21,7 +21,7 @@ type Mode uint8
 
 // The modes. Exact is the zero value.
 const (
-	Exact  Mode = iota // by the store, each
+	Exact  Mode = iota // by the store, one by one
 	Leased             // in this process, from units leased of the store
 	Synced             // in this process, from totals that processes agree on
 )
@@ -36,7 +36,7 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
 
-// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is no mode.
+// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is not a mode.
 func (m Mode) MarshalText() ([]byte, error) {
 	return []byte(m.String()), new(Mode).UnmarshalText([]byte(m.String()))
 }
@@ -51,38 +51,38 @@ func (m *Mode) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// DefaultAgree is the Agree of Options that set none.
+// DefaultAgree is the default of Options.Agree.
 const DefaultAgree = time.Minute
 
 // Options configures a Table. Nil and the zero value select the defaults.
 type Options struct {
 	// Agree is the longest time that processes may have different modes for a policy
-	// while it changes: from when the first has the new one until the last has. If
-	// zero, DefaultAgree.
+	// during a change, from the first process with the new mode to the last. If zero,
+	// DefaultAgree.
 	Agree time.Duration
 
 	// Clock is the clock of the throttler in front. If nil, clock.System.
 	Clock clock.Clock
 }
 
-// Table has the modes of policies. It is safe for concurrent use.
+// Table contains the modes of policies. It is safe for concurrent use.
 type Table struct {
 	agree   time.Duration
 	clock   clock.Clock
 	editing sync.Mutex
-	bound   *members                         // of the Backend; nil until there is one
+	bound   *members                         // the Backend's, or nil before New
 	byName  atomic.Pointer[map[string]entry] // a new map for each change
 }
 
-// members is what a Backend can do about modes other than Exact.
+// members reports the modes other than Exact that a Backend supports.
 type members struct{ leases, syncs bool }
 
 // entry is the mode of a policy. The zero value is Exact.
 type entry struct {
 	policy    *quota.Policy
 	mode      Mode
-	agreed    int64 // ms: when all processes have the mode, if there was a change from Synced or to it
-	bothUntil int64 // ms: until then both kinds of counts decide, for as long as a charge counts under policy
+	agreed    int64 // ms: when all processes have the mode, after a change from or to Synced; 0 before one
+	bothUntil int64 // ms: until then both kinds of counts decide: agreed plus the time that a charge counts under policy
 }
 
 // NewTable returns a Table in which all policies are Exact until [Table.Begin] or
@@ -110,8 +110,8 @@ func (t *Table) Begin(p *quota.Policy, m Mode) error {
 	})
 }
 
-// Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
-// of counts, and must fit both, for Agree and as long as a charge counts under p, or under
+// Set changes the mode of a policy. After a change from or to Synced, takes charge both kinds
+// of counts, and must fit both, for Agree plus the time that a charge counts under p, or under
 // the limits that it carries, if that is longer. A policy that has not begun in another mode
 // is Exact. An error wraps quota.ErrInvalid: p cannot be in m, or the Backend of the table
 // cannot decide in m.
@@ -126,7 +126,7 @@ func (t *Table) Set(p *quota.Policy, m Mode) error {
 	})
 }
 
-// edit puts p in m, after change has seen to its entry.
+// edit puts p in m, after change has updated its entry.
 func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) error) error {
 	if err := Supports(p, m); err != nil {
 		return err
@@ -150,9 +150,9 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 	return nil
 }
 
-// bind makes the table that of a Backend whose store leases, as leases reports of a
-// policy, or leases nothing if leases is nil. The error is of a policy whose mode the
-// Backend cannot decide in: a leased one would be exact without a word.
+// bind binds the table to a Backend. leases is the Leases of its store, or nil if the store
+// leases nothing. The error is about a policy whose mode the Backend can't decide in: a
+// leased policy would silently be exact.
 func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 	t.editing.Lock()
 	defer t.editing.Unlock()
@@ -164,7 +164,7 @@ func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 			return err
 		}
 		if e.bothUntil > 0 {
-			if err := bound.decide(e.policy, Synced); err != nil { // its counts are needed yet
+			if err := bound.decide(e.policy, Synced); err != nil { // its counts are still needed
 				return err
 			}
 		}
@@ -201,7 +201,7 @@ func Supports(p *quota.Policy, m Mode) error {
 	return nil
 }
 
-// longest returns for how long a charge may count under p.
+// longest returns the longest time that a charge may count under p.
 func longest(p *quota.Policy) time.Duration {
 	most := time.Duration(0)
 	for i := range p.Limits {
@@ -215,8 +215,7 @@ type State struct {
 	Mode Mode
 
 	// BothUntil is when the last change is complete, under the limits that Begin or Set was
-	// given. Until then, both kinds of counts decide. It is zero if there was none that
-	// needed it.
+	// given. Until then, both kinds of counts decide. It is zero if no change needed both.
 	BothUntil time.Time
 }
 
@@ -239,12 +238,12 @@ func (t *Table) Leases(p *quota.Policy) bool {
 type member uint8
 
 const (
-	inStore member = 0 // the zero Mark: decisions about the store alone go through as they are
+	inStore member = 0 // the zero Mark: decisions about the store alone pass unchanged
 	inSoft  member = 1
 	inBoth  member = 2
 )
 
-// member returns where a charge of p, the policy in force, is counted at now.
+// member returns the counts of a charge of p, the policy in force, at now.
 func (e *entry) member(p *quota.Policy, now int64) member {
 	switch {
 	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()):
