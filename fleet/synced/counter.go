@@ -13,16 +13,16 @@ import (
 type limit struct {
 	span
 	capacity int64
-	length   int64   // ms, of the limit's Window: with its kind, what its count is found by
-	low      float64 // units, up to which all pass
-	recent   int64   // ms, for which the rate of the last syncs is trusted
-	unit     float64 // what one adds to a total
+	length   int64   // ms, of the limit's Window: with its kind, it identifies the count
+	low      float64 // units: up to here, all requests pass
+	recent   int64   // ms: how long the rate of the last syncs is trusted
+	unit     float64 // one unit's share of a total
 	rate     float64 // of the quota, in units per ms
 	quota    float64
-	slack    float64 // units, that rounding may add up to
+	slack    float64 // units: a bound on rounding errors
 }
 
-// span is what a root gets to know of a limit, with each call.
+// span describes a limit to a root, in each call.
 type span struct {
 	kind kind
 	ms   float64 // of a window, or between two units of a bucket
@@ -42,7 +42,7 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
 	if l.Algorithm.Drains() {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
 		in.unit = in.ms
-		// Levels differ by quota/ms units: of 7 per second, 0.001 would be one ms.
+		// Levels differ by quota/ms units: at 1 per second, 0.001 would be one ms.
 		in.slack = tolerance / max(in.ms, 1)
 	} else {
 		in.span, in.unit, in.slack = span{window, ms}, 1, tolerance
@@ -50,13 +50,13 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
 	return in
 }
 
-// undrained returns the most units of a charge, made at taken, that still count at now.
-// A bucket drains units in the order in which they were charged: a charge's units are
+// undrained returns the maximum number of units of a charge, made at taken, that still
+// count at now. A bucket drains units in the order of the charges: a charge's units are
 // the last before its mark.
 func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
 	switch {
 	case l.kind == bucket:
-		part := min(float64(mark.Fraction)/l.quota, 1) // below 1, but for a quota that has changed
+		part := min(float64(mark.Fraction)/l.quota, 1) // below 1 unless the quota has changed
 		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+l.slack), 0)
 	case l.windowAt(taken) == l.windowAt(now):
 		return math.MaxInt64
@@ -66,40 +66,40 @@ func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
 
 func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
 
-// count is what this process knows of one limit of one key. The stripe's lock guards it.
+// count contains this process's state of one limit of one key. The stripe's lock guards it.
 //
-// A bucket's total is the instant, in ms since the epoch, at which it will be empty of
-// use. A unit moves it by the limit's ms, beginning at the present if it has passed. A
-// window's total is the units in it.
+// A bucket's total is the instant, in ms since the epoch, at which it will have drained. A
+// unit moves the instant by the limit's ms, beginning at the present if the instant has
+// passed. A window's total is the units in it.
 type count struct {
 	window float64 // index of the window, since the epoch; 0 for a bucket
 	endsAt int64   // ms, of the window
 
-	// total is what all processes added until at, with what this one added since.
+	// total includes the units of all processes until at, and of this process since.
 	total tally
 	at    int64   // ms
 	rate  float64 // of the others in the last syncs, in units per ms
-	usual float64 // of the others in some twenty syncs
-	own   float64 // of this process, likewise
+	usual float64 // of the others in about 20 syncs
+	own   float64 // of this process in about 20 syncs
 
-	// floor is what this process knows by itself: that a window began with nothing, or
-	// that a bucket was empty of use until then, or what a count of another length had
-	// that this one continues. A reply that was on its way at that time does not say so.
+	// floor is a lower bound of total that needs no reply: the zero of a new window, the
+	// instant until which a bucket was empty, or the total of a count of another length
+	// that this one continues. A reply that was on its way at that time may be below it.
 	floor tally
 
-	part  int64 // units that this process added: to the window, or to a bucket ever
+	part  int64 // units that this process added to the window, or ever to the bucket
 	views []view
 }
 
-// tally is a total of when this process had added part units. What it added since is
-// counted in whole units: instants have not the digits to add up units that take less
-// than a microsecond.
+// tally is a total as of when this process had added part units. Later units are
+// counted as integers: instants lack the digits to add up units that take less than a
+// microsecond.
 type tally struct {
 	total float64
 	part  int64
 }
 
-// view is what one root last said.
+// view contains the last reply of one root.
 type view struct {
 	known bool
 	acked int64   // units of this process that are in a and b
@@ -107,7 +107,7 @@ type view struct {
 	at    int64   // ms, of the reply
 }
 
-// tally returns what the root said of the count, or false if that says nothing now.
+// tally returns the root's tally of the count, or false if it is unknown or of another window.
 func (v *view) tally(l *limit, window float64) (t tally, ok bool) {
 	if l.kind == bucket {
 		return tally{v.a, v.acked}, v.known
@@ -132,17 +132,17 @@ func (c *count) roll(l *limit, now int64) {
 	}
 }
 
-// goOn makes c, which was counted under was, count under a limit of another quota. A
-// bucket will be empty of use at the same instant, which all processes agree on, those with
-// the old quota too.
+// goOn makes c, which was counted under was, continue under a limit of another quota. A
+// bucket will have drained at the same instant, so that all processes agree on it, including
+// processes with the old quota.
 func (c *count) goOn(was *limit) {
-	if was.kind == bucket { // units since then have another length from now on
+	if was.kind == bucket { // a unit added later moves the instant by another time
 		c.total, c.floor = tally{c.value(was, c.total), c.part}, tally{c.value(was, c.floor), c.part}
 	}
 }
 
 // begin makes c, a new count, continue from the count of a limit of the same kind and
-// another length: a bucket with its instant, and a window with its units, if it has not
+// another length: from the instant of a bucket, or the units of a window that has not
 // ended.
 func (c *count) begin(l *limit, from *count, was *limit, now int64) {
 	c.roll(l, now)
@@ -154,10 +154,10 @@ func (c *count) begin(l *limit, from *count, was *limit, now int64) {
 	c.rate, c.usual, c.own = from.rate, from.usual, from.own
 }
 
-// others returns the units that the others have probably added since the last reply. A
-// reply that is late by more than a few syncs may never come. Then they do what they
-// usually do or, if all together used nearly all of the quota, this process keeps its
-// part of it: what the others leave is a small difference of two estimates.
+// others estimates the units that the others have added since the last reply. A reply that
+// is late by more than a few syncs may never come. The estimate then uses their usual rate
+// or, if all together used nearly all of the quota, their part of it: the rest of the quota
+// would be a small difference of two estimates.
 func (c *count) others(l *limit, now int64) float64 {
 	age := max(now-c.at, 0)
 	recent := min(age, l.recent)
@@ -165,7 +165,7 @@ func (c *count) others(l *limit, now int64) float64 {
 	if all := c.usual + c.own; all > nearly*l.rate {
 		usual = l.rate * c.usual / all
 		if l.kind == bucket && age > l.recent/2 { // a window has no rate while it fills
-			recent = 0 // whatever their last rate was, the quota bounds what they added since
+			recent = 0 // whatever their last rate was, the quota bounds their units since
 		}
 	}
 	return c.rate*float64(recent) + usual*float64(age-recent)
@@ -174,14 +174,14 @@ func (c *count) others(l *limit, now int64) float64 {
 const (
 	nearly     = 0.7 // of a quota's rate
 	almostFull = 0.8 // of a window's quota
-	memory     = 20  // replies that usual rates are averages of
+	memory     = 20  // replies averaged in usual rates
 )
 
-// value returns what t is now.
+// value returns t with the units that this process added since.
 func (c *count) value(l *limit, t tally) float64 { return t.total + float64(c.part-t.part)*l.unit }
 
-// used returns the units that count at now. The others do not bring them above the
-// capacity, where they are refused too.
+// used returns the units that count at now. The estimate of the others' units doesn't
+// bring it above the capacity, where the others are refused, too.
 func (c *count) used(l *limit, now int64) float64 {
 	used := c.total.total
 	if l.kind == bucket {
@@ -191,18 +191,17 @@ func (c *count) used(l *limit, now int64) float64 {
 	return max(used, min(used+c.others(l, now), float64(l.capacity)), 0)
 }
 
-// empty returns the instant at which a bucket will be empty of use.
+// empty returns the instant at which a bucket will have drained.
 func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.used(l, now)*l.ms }
 
-// least returns what a bucket's total is at least: what this process added since it was
-// empty of use. Every root needs that with units, because it has no clock by which to
-// see that the bucket was empty. It gets no more: it has the units of others from them,
-// and another root's total may have units that they are still to send to this one.
+// least returns a lower bound of a bucket's total: the units that this process added since
+// the bucket was empty. Every root needs it along with units, because a root has no clock
+// to see that the bucket was empty. It gets no more: the others send it their own units, and
+// another root's total may contain units that they have yet to send to this root.
 func (c *count) least(l *limit) float64 { return c.value(l, c.floor) }
 
-// known returns the total that a root is to know that has lost its memory. Others tell it
-// of their units themselves; only if no root has answered for a while is the estimate of
-// a bucket better than nothing.
+// known returns the total to send to a root that has lost its memory. The others send it
+// their own units, so a bucket's estimate is sent only if no root has answered for a while.
 func (c *count) known(l *limit, now int64) float64 {
 	if l.kind == bucket && now-c.at > l.recent {
 		return c.empty(l, now)
@@ -210,9 +209,9 @@ func (c *count) known(l *limit, now int64) float64 {
 	return max(c.value(l, c.total), 0)
 }
 
-// said returns what root i said of the count, for the case that it has lost that alone.
-// It is 0 if that counts nothing any more. If it has said nothing, it is minus the floor,
-// which the root is to have at least: a count that continues another has one.
+// said returns root i's last total of the count, in case the root has evicted the count.
+// It is 0 if that total no longer counts. If root i has not replied, it is minus the floor,
+// which the root's total must reach: a count that continues another has a floor.
 func (c *count) said(l *limit, i int, now int64) float64 {
 	t, ok := c.views[i].tally(l, c.window)
 	switch {
@@ -226,7 +225,7 @@ func (c *count) said(l *limit, i int, now int64) float64 {
 
 var chance = rand.Float64 // the simulations seed it
 
-// evaluate writes to r when cost fits, if it does not now.
+// evaluate sets r.RetryAt if cost doesn't fit now.
 func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
 	after := c.used(l, now) + float64(cost)
 	high := float64(l.capacity)
@@ -240,7 +239,7 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
 	}
 }
 
-// fitsAt returns the instant from which cost, which is not sure to fit now, is.
+// fitsAt returns the instant from which cost, which may not fit now, is certain to fit.
 func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 	if l.kind == window {
 		return c.endsAt
@@ -250,28 +249,28 @@ func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 	return max(int64(math.Ceil(float64(now)+(after-fits)*l.ms-tolerance)), now+1)
 }
 
-// tolerance is what rounding of instants in doubles may add up to, in ms.
+// tolerance bounds the rounding errors of instants in doubles, in ms.
 const tolerance = 1e-3
 
-// add adds units, or takes them away.
+// add adds units, or removes them if negative.
 func (c *count) add(l *limit, units, now int64) {
 	if l.kind == bucket {
-		c.raise(l, float64(now)-c.others(l, now)*l.ms) // it was empty, if it was less
+		c.raise(l, float64(now)-c.others(l, now)*l.ms) // if its total was less, it was empty
 	}
 	c.part += units
-	if l.kind == window && c.value(l, c.total) < 0 { // a refund of what another counter had, that was removed
+	if l.kind == window && c.value(l, c.total) < 0 { // a refund of units of a counter that was removed
 		c.total = tally{0, c.part}
 	}
 }
 
-// reset takes away what is used.
+// reset removes the used units.
 func (c *count) reset(l *limit, now int64) {
 	if used := c.used(l, now); used > 0 {
 		c.add(l, -int64(math.Ceil(used-l.slack)), now)
 	}
 }
 
-// raise makes a bucket's total instant, if it is less.
+// raise raises a bucket's total to instant, if it is less.
 func (c *count) raise(l *limit, instant float64) {
 	if c.value(l, c.total) < instant {
 		c.total = tally{instant, c.part}
@@ -280,7 +279,7 @@ func (c *count) raise(l *limit, instant float64) {
 }
 
 // mark returns the instant at which the units that were just added will have drained.
-// Of a window, it is the present.
+// For a window, it is the present.
 func (c *count) mark(l *limit, now int64) driver.Mark {
 	if l.kind == window {
 		return driver.Mark{At: now}
@@ -289,7 +288,7 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
-// report writes what r says of the count, but its RetryAt, which is there.
+// report sets the fields of r except RetryAt, which is set already, and Mark.
 func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
 	r.Used = int64(math.Ceil(used - l.slack))
@@ -309,28 +308,27 @@ func (c *count) report(l *limit, now int64, r *driver.Result) {
 // pending returns the units that root i has not acknowledged.
 func (c *count) pending(i int) int64 { return c.part - c.views[i].acked }
 
-// learn takes in the reply of root i, to a call that was made in that window: its state
-// with the first part units of this process. The units of others reach a root late, by
-// lag ms. It reports whether others are adding units, for all that is known.
+// learn processes the reply of root i to a call made in windowSent: its state, a and b, which
+// includes the first part units of this process. The units of others reach a root lag ms
+// late. learn reports whether others may be adding units.
 func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now, lag int64) (busy bool) {
 	v := &c.views[i]
 	if l.kind == window && (windowSent != c.window || a > c.window) {
-		return true // of a window that has ended, here or for another process
+		return true // the window has ended, here or for another process
 	}
 	busy = !v.known || b-v.b != float64(part-v.acked)
-	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
+	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // otherwise the root lost its memory
 		c.learnRates(l, float64(part-v.acked), b-v.b, b, float64(now-v.at))
 	}
 	if l.kind == window && a == c.window {
-		part = min(part, int64(b)) // it evicted the counter, and another process knew less of it
+		part = min(part, int64(b)) // the root evicted the counter, and another process knew less of it
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 	c.merge(l, now-lag)
 	return busy
 }
 
-// merge makes the total the largest that a root said, or what this process knows by itself,
-// as of an instant.
+// merge sets the total to the largest of the roots' totals and the floor, as of at.
 func (c *count) merge(l *limit, at int64) {
 	largest := c.floor
 	for k := range c.views {
@@ -344,19 +342,19 @@ func (c *count) merge(l *limit, at int64) {
 	}
 }
 
-// learnRates takes in what was added, own units and all, within so many ms, to a total that
-// is b now.
+// learnRates updates the rates by the units that were added within ms, own by this process
+// and all together, to a total that is b now.
 func (c *count) learnRates(l *limit, own, all, b, ms float64) {
 	rate, weight := max(all-own, 0)/ms, 0.5
-	// Others send once a sync: what came in less time says less, unless a window fills.
+	// Others send once a sync: units of less time say less, unless a window fills.
 	if l.kind == bucket {
 		weight = min(ms/float64(l.recent/2), weight)
 	}
-	// In a window that is nearly full, a lower rate is one of refusals: the others would
-	// still use what is left.
+	// In a window that is nearly full, a lower rate is due to refusals: the others would
+	// still use the rest.
 	if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
 		if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
-			c.rate = 0 // the rest of what they did a while ago
+			c.rate = 0 // a remainder of an old rate
 		}
 	}
 	c.usual += (rate - c.usual) * 2 * weight / memory

@@ -6,21 +6,21 @@ import (
 	"github.com/weir-go/weir/internal/rendezvous"
 )
 
-// group is roots that keep the same counters.
+// group is a set of roots that keep the same counters.
 type group struct {
 	servers []server
-	first   int    // of the aggregators, its own first
-	every   uint64 // all its roots
+	first   int    // index of its first aggregator
+	every   uint64 // a bit for each root
 }
 
-// groups are all groups. Each counter belongs to one.
+// groups contains all groups. Each counter belongs to one.
 type groups struct {
 	groups []*group
 	ring   *rendezvous.Ring
 	roots  int // of all groups
 }
 
-// groupsOf returns the groups of servers, in the order in which they come first.
+// groupsOf returns the groups of servers, in the order of their first servers.
 func groupsOf(servers []server) *groups {
 	all := &groups{roots: len(servers)}
 	var names []string
@@ -38,9 +38,9 @@ func groupsOf(servers []server) *groups {
 		g.first, g.every = first, ^uint64(0)>>(64-min(n, MaxRoots))
 		first += n
 	}
-	all.ring = rendezvous.New(0, names) // what it hashes is a hash that no client can choose
+	all.ring = rendezvous.New(0, names) // it hashes root names, which no client can choose
 	return all
 }
 
-// of returns the group that has the counters of a root name.
+// of returns the group that keeps the counters of a root name.
 func (all *groups) of(root string) *group { return all.groups[all.ring.Choose(root)] }

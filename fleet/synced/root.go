@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// server runs sync.lua, or in a test what does the same.
+// server runs sync.lua, or an equivalent in a test.
 type server interface {
 	name() string
 	groupName() string
@@ -27,7 +27,7 @@ type server interface {
 	call(ctx context.Context, calls []call) ([][]byte, error)
 }
 
-// redisServer is a server by a Redis client.
+// redisServer is a server behind a Redis client.
 type redisServer struct {
 	Root
 	process string // key of this process
@@ -82,7 +82,7 @@ func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) 
 	defer cancel()
 	replies, err := s.send(ctx, calls, "evalsha", syncHash)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		replies, err = s.send(ctx, calls, "eval", syncScript) // none ran: the first would have failed all
+		replies, err = s.send(ctx, calls, "eval", syncScript) // no call ran: without the script, all fail
 	}
 	return replies, err
 }
@@ -113,7 +113,7 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 }
 
 // key returns the Redis key of c's count under l, such as weir-sync:E81lip3JjD-GjnIh/core/w60000.
-// It is the same under all quotas. A policy has one limit of an algorithm and a length.
+// It is the same under all quotas. A policy has at most one limit of an algorithm and a length.
 func (b *Backend) key(c *counter, l *limit) []byte {
 	key := append([]byte(nil), b.opts.Prefix...)
 	key = append(append(key, c.root...), '/')
@@ -123,7 +123,7 @@ func (b *Backend) key(c *counter, l *limit) []byte {
 
 var letters = [...]byte{bucket: 'b', window: 'w'}
 
-// rootName returns what names c's key and partition in roots' keys, the same in all
+// rootName returns the name of c's key and partition in roots' keys, the same in all
 // processes: 96 bits of SHA-256. No client can find a second key for another's hash.
 func rootName(c *quota.Charge) string {
 	partition := c.Partition
@@ -138,5 +138,5 @@ func rootName(c *quota.Charge) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
 }
 
-// sharedRootName returns the same of a counter that keys share. No hash has a colon.
+// sharedRootName returns the name of a counter that keys share. No hash contains a colon.
 func sharedRootName(number int) string { return "shared:" + strconv.Itoa(number) }

@@ -16,28 +16,28 @@ import (
 // Bounds of a sync.
 const (
 	perCall     = 1000                  // counters in one call: a root does nothing else for a millisecond or two
-	perCallTime = 20 * time.Millisecond // that a call may add to a sync, on a root that is busy
+	perCallTime = 20 * time.Millisecond // additional time of a sync for each call, on a busy root
 	minTimeout  = 100 * time.Millisecond
 	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
-// aggregator is a Root, as its goroutine knows it.
+// aggregator is the state that a Root's goroutine keeps of it.
 type aggregator struct {
 	server server
 	group  *group
 	index  int // in the group
-	list   int // of stripes' dirty
+	list   int // index in stripes' dirty
 
 	number float64 // of the last call
 	known  bool    // the root has this process's number
-	batch  *batch  // that was sent and has no reply
+	batch  *batch  // the batch without a reply, or nil
 	spare  []*counter
 
 	up atomic.Bool
 }
 
-// batch is the counters of one sync. Additions are sent again, the same bytes, until they
-// are answered or too old. A state is made again.
+// batch contains the calls of one sync. Additions are sent again, the same bytes, until they
+// are answered or too old. A state is made anew each time.
 type batch struct {
 	mode  mode
 	calls []call
@@ -56,8 +56,8 @@ type call struct {
 type entry struct {
 	s      *stripe
 	c      *counter
-	view   *view   // of the root, by which the count is found again
-	part   int64   // of this process, with this call
+	view   *view   // of the root: identifies the count
+	part   int64   // units of this process, including this call
 	window float64 // at the time of the call
 }
 
@@ -69,7 +69,7 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 		select {
 		case <-b.closed.Done():
 			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.opts.Sync, minTimeout))
-			if a.batch != nil { // it is sent again, and has not all
+			if a.batch != nil { // it is sent again, without the latest units
 				b.syncOnce(ctx, a)
 			}
 			b.syncOnce(ctx, a)
@@ -83,7 +83,7 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 	}
 }
 
-// syncOnce sends what root a does not know, and takes in what it says.
+// syncOnce sends a batch to root a, and processes the replies.
 func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
 	if !b.prepare(ctx, a) {
 		return
@@ -100,8 +100,8 @@ func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]by
 	return replies, err
 }
 
-// prepare makes the batch that root a is to have next, if it has none. It reports whether
-// there is one.
+// prepare makes the next batch for root a, unless there is one to send again. It reports
+// whether there is a batch.
 func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	now := b.opts.Clock.Now().UnixMilli()
 	if a.batch != nil && (a.batch.mode == state || a.batch.tries >= staleAfter) {
@@ -109,12 +109,12 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	}
 	if a.batch == nil {
 		switch {
-		case a.known, a.number == 0: // at first, all that this process knows is what it added
+		case a.known, a.number == 0: // at first, this process knows only its own additions
 			a.batch = b.additions(a, now)
-		case !a.up.Load(): // it is asked first whether it answers
+		case !a.up.Load(): // first find out whether it answers
 			if _, err := b.call(ctx, a, newBatchWriter(b, a, add, now).finish().calls); err != nil {
 				b.stats.failed.Add(1)
-				return false // the state would be old when a is back
+				return false // the state would be outdated when a answers
 			}
 			fallthrough
 		default:
@@ -125,7 +125,7 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	return true
 }
 
-// conclude takes in what root a replied to its batch.
+// conclude processes root a's replies to its batch, or the error.
 func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	if err != nil {
 		a.up.Store(false)
@@ -139,15 +139,15 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	now := b.opts.Clock.Now().UnixMilli()
 	for i, reply := range replies {
 		if !b.learn(a, &done.calls[i], reply, now) {
-			a.known = false // it lost what this process sent, or is no root: it gets the state
+			a.known = false // it lost this process's units, or is not a root: it gets the state
 			return
 		}
 	}
 	a.known = true
 }
 
-// additions returns the batch that adds what root a lacks of the counters that are
-// watched.
+// additions returns the batch that adds the units that root a lacks to the counters in its
+// lists.
 func (b *Backend) additions(a *aggregator, now int64) *batch {
 	w := newBatchWriter(b, a, add, now)
 	for i := range b.stripes {
@@ -170,8 +170,8 @@ func (b *Backend) additions(a *aggregator, now int64) *batch {
 	return w.finish()
 }
 
-// state returns the batch that tells root a all that this process knows of counters in
-// use. Of others, what a was not sent has drained: it must not come with the next units.
+// state returns the batch that sends root a all totals that this process knows of counters in
+// use. It includes drained counters with pending units: these must not go with the next units.
 func (b *Backend) state(a *aggregator, now int64) *batch {
 	w := newBatchWriter(b, a, state, now)
 	for i := range b.stripes {
@@ -193,7 +193,7 @@ func (b *Backend) state(a *aggregator, now int64) *batch {
 	return w.finish()
 }
 
-// mode is what a call does: see sync.lua.
+// mode is the mode of a call: see sync.lua.
 type mode byte
 
 const (
@@ -209,7 +209,7 @@ type batchWriter struct {
 	now   int64
 	batch *batch
 	call  *call
-	spans map[span]uint16 // of the call, by their order in its header
+	spans map[span]uint16 // of the call: their indexes in its header
 }
 
 func newBatchWriter(b *Backend, a *aggregator, m mode, now int64) *batchWriter {
@@ -241,7 +241,7 @@ func (w *batchWriter) write(s *stripe, c *counter) {
 	}
 }
 
-// span returns the index of s in the header of the call, which has it from now on.
+// span returns the index of s in the header of the call, and adds s if necessary.
 func (w *batchWriter) span(s span) uint16 {
 	i, ok := w.spans[s]
 	if !ok {
@@ -261,8 +261,7 @@ func (w *batchWriter) begin() {
 	w.call = &w.batch.calls[len(w.batch.calls)-1]
 }
 
-// finish returns the batch. It has one call at least, which says that the process is
-// there.
+// finish returns the batch. It has at least one call, which makes the process known.
 func (w *batchWriter) finish() *batch {
 	if w.call == nil {
 		w.begin()
@@ -274,7 +273,7 @@ func appendDouble(b []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(b, math.Float64bits(f))
 }
 
-// learn takes in the reply to c. It reports whether that is one of a root that knew this
+// learn processes the reply to c. It reports whether the reply is from a root that knew this
 // process.
 func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	if len(reply) != 1+16*len(c.about) || reply[0] != 'o' {
@@ -292,13 +291,13 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	return true
 }
 
-// learnTotal takes in what root a says of e's count. Its caller holds the stripe's lock.
+// learnTotal processes root a's total of e's count. Its caller holds the stripe's lock.
 func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x := math.Float64frombits(binary.BigEndian.Uint64(total))
 	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))
 	e.c.forgetFormer(now)
 	k := slices.IndexFunc(e.c.counts, func(c count) bool { return &c.views[a.index] == e.view })
-	if k < 0 || !sane(x) || !sane(y) { // or its policy has the limit no more
+	if k < 0 || !sane(x) || !sane(y) { // or its policy no longer has the limit
 		return
 	}
 	count, l := &e.c.counts[k], &e.c.limits[k]
@@ -308,14 +307,14 @@ func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	}
 }
 
-// sane reports whether a root can have said f.
+// sane reports whether f can be in a root's reply.
 func sane(f float64) bool { return f > -1<<60 && f < 1<<60 } // and is a number
 
-// Stats has counts since New.
+// Stats contains counts since New.
 type Stats struct {
 	Keys    int             `json:"keys" metric:"gauge"` // counted in memory
 	Syncs   int64           `json:"syncs"`               // that a root answered
-	Failed  int64           `json:"failed"`              // that none did
+	Failed  int64           `json:"failed"`              // that a root did not answer
 	Answers map[string]bool `json:"answers"`             // by root: whether it answered its last sync
 }
 

@@ -1,45 +1,45 @@
 // Package synced decides in this process and agrees with other processes in the
-// background. A decision makes no call and waits for none. It is for counts of many
+// background. A decision makes no call and doesn't wait for one. It is for counts of many
 // requests, where a little more or less than the quota does no harm: use backend/redis
 // where it does, and fleet/leased where the quota must never be exceeded.
 //
-// Once per sync interval, each process sends what it has added to the counters that it
-// was asked about, and receives their totals, in one round trip to each root: a call of a
+// Once per sync interval, each process sends its additions to the counters that it was
+// asked about, and receives their totals, in one round trip to each root: a call of a
 // script for each thousand counters, because a root does nothing else while it runs one.
 // Roots are plain Redis servers that know nothing of each other.
-// Every process talks to all of them, and the largest total counts. A root that hangs,
-// is gone, or has lost its memory is noticed by no request, as long as another has the
-// counts; it has them again within two syncs of its return. Where one root cannot keep up,
-// roots are several groups, and each counter is kept by one of them: see [Root].
+// Every process talks to all of them, and the largest total counts. No request notices a
+// root that hangs, is gone, or has lost its memory, as long as another root has the counts.
+// The root has them again within two syncs of its return. If one root can't keep up, divide
+// the roots into groups, each of which keeps a part of the counters: see [Root].
 //
 // Between two syncs, a total is extrapolated with the rate at which other processes
-// added to it. What was admitted beyond a quota is not forgotten: it is a debt that the
+// added to it. Units admitted beyond a quota are not forgotten: they are a debt that the
 // next requests wait out.
 //
 // # Limits
 //
-// A [quota.TokenBucket] is the instant at which it will be empty of use. Time passes
-// that instant by itself, so nothing has to leak, and it only grows, so totals of several
-// roots merge. Above [Options.Low] of its capacity, the chance of a refusal rises
-// linearly, from none to certainty at the capacity.
+// A [quota.TokenBucket] is stored as the instant at which it will have drained. Time alone
+// reaches that instant, so no process drains the bucket, and the instant only grows, so
+// totals of several roots merge. Above [Options.Low] of its capacity, the chance of a
+// refusal rises linearly, from 0 to certainty at the capacity.
 //
-// An aligned [quota.FixedWindow] is a count, which begins at zero with each window.
+// An aligned [quota.FixedWindow] is stored as a count, which begins at zero with each window.
 //
 // Charges under other algorithms are errors: a window that a key opens needs one process to
-// open it, a log needs each charge, and a queue needs one order of all. [Supports] says so
-// of a policy at the start.
+// open it, a log needs each charge, and a queue needs one order of all charges. [Supports]
+// checks a policy at the start.
 //
-// A decision goes by the limits of its charges, so each key may have its own limits, and
-// other ones at any time. Its count goes on: roots know nothing of quotas, and find a count
+// A decision uses the limits of its charges, so each key may have different limits, and they
+// may change at any time. The count continues: roots know nothing of quotas, and find a count
 // by the names of policy and key, the algorithm and the length of the window. A bucket
-// whose quota changes will be empty of use at the same instant as before, and so is as full
-// in proportion; a window keeps its units.
+// whose quota changes will have drained at the same instant as before, so it is as full
+// in proportion. A window keeps its units.
 //
-// # What the answer says
+// # Answers
 //
-// Used is the total of the last sync, what this process added since, and what others
-// probably did. It is an estimate. So are the reset and the retry time of a bucket. The
-// reset time of an aligned window is exact.
+// Used is the total of the last sync, plus the units that this process added since and that
+// others probably added. It is an estimate. So are the reset and the retry time of a bucket.
+// The reset time of an aligned window is exact.
 package synced
 
 import (
@@ -65,38 +65,37 @@ const (
 	DefaultMaxKeys = 1 << 20
 )
 
-// MaxRoots is the most roots of a group.
+// MaxRoots is the maximum number of roots in a group.
 const MaxRoots = 64
 
-// Root is a Redis server that counters are agreed on at.
+// Root is a Redis server at which processes agree on counters.
 type Root struct {
 	Name   string                // in errors and statistics
 	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its ReadTimeout bounds a sync
 
-	// Group names the group that the root is in. Each counter is kept by all roots of one
-	// group, chosen by rendezvous hashing of its key among the groups' names: one of n
-	// groups has about 1/n of the counters. All processes need the same groups: a counter that
-	// some of them look for in another one has its quota there again. If all are empty, there
-	// is one group.
+	// Group names the root's group. All roots of a group keep the same counters. Rendezvous
+	// hashing of a counter's key among the groups' names chooses its group, so each of n groups
+	// keeps about 1/n of the counters. All processes need the same groups: a key has its quota
+	// once more in each group where a process counts it. If all are empty, there is one group.
 	Group string
 }
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Sync is the time between two syncs, from 10 ms to a minute. If zero,
-	// DefaultSync. All processes need the same one.
+	// DefaultSync. All processes need the same interval.
 	Sync time.Duration
 
 	// Low is the part of a bucket's capacity up to which all requests pass, from 0 to
-	// 1. If zero, 1: then it is the capacity itself that decides.
+	// 1. If zero, 1: the capacity itself decides.
 	Low float64
 
-	// Lows has Low by the names of policies, for those that have their own.
+	// Lows overrides Low by the names of policies.
 	Lows map[string]float64
 
-	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 520 bytes with one limit and one root, whatever its length. When there are more, the
-	// one of a few that has used the least of its quota makes room. If all of them have
+	// MaxKeys is the maximum number of keys counted in memory, from 64. Each takes about
+	// 520 bytes with one limit and one root, whatever its length. A further key evicts, of a
+	// few others, the key that has used the least of its quota. If all of them have
 	// used it up, the new key is counted together with others: up to 64 quotas of each
 	// policy, in all processes, are for such keys. If zero, DefaultMaxKeys.
 	MaxKeys int
@@ -111,15 +110,15 @@ type Options struct {
 	Observer observe.Observer
 }
 
-// Backend is a driver.Backend whose counts are in this process, and agreed on with
-// others. It is safe for concurrent use. Close it.
+// Backend is a driver.Backend that counts in this process, and agrees on the counts with
+// other processes. It is safe for concurrent use. Close it.
 type Backend struct {
 	opts    Options
 	perCall int // counters
 
 	names       keyed.Hasher
 	stripes     [keyed.Stripes]stripe
-	aggregators []*aggregator // by their groups
+	aggregators []*aggregator // ordered by group
 	stats       counters
 
 	closed  context.Context
@@ -129,8 +128,8 @@ type Backend struct {
 
 var _ driver.Joiner = (*Backend)(nil)
 
-// New returns a Backend that agrees at roots. It dials nothing: while no root answers,
-// each process decides by itself. Errors are about arguments, and wrap quota.ErrInvalid.
+// New returns a Backend that agrees with other processes at roots. It doesn't dial: while no
+// root answers, each process decides alone. Errors are about arguments, and wrap quota.ErrInvalid.
 func New(roots []Root, options *Options) (*Backend, error) {
 	o := *cmp.Or(options, new(Options))
 	if err := o.complete(); err != nil {
@@ -160,7 +159,7 @@ func newBackend(servers []server, o *Options) *Backend {
 	return b
 }
 
-// complete fills in the defaults, and returns what is wrong with o.
+// complete fills in the defaults, and returns an error if o is invalid.
 func (o *Options) complete() error {
 	o.Sync, o.Low, o.MaxKeys = cmp.Or(o.Sync, DefaultSync), cmp.Or(o.Low, 1), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Prefix, o.Clock = cmp.Or(o.Prefix, "weir-sync:"), cmp.Or[clock.Clock](o.Clock, clock.System{})
@@ -196,7 +195,7 @@ func (b *Backend) start() {
 	b.syncing.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
 }
 
-// Close sends what has not been sent, once, and ends the syncs.
+// Close tries once to send the units that have not been sent, and ends the syncs.
 func (b *Backend) Close() {
 	b.cancel()
 	b.syncing.Wait()
@@ -207,8 +206,8 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.decide(ctx, r, true)
 }
 
-// Peek implements driver.Backend. It makes no call: what other processes added to a
-// count that this one was never asked about is known after the next sync.
+// Peek implements driver.Backend. It makes no call: if this process is asked about a count
+// for the first time, the units of other processes are known after the next sync.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.decide(ctx, r, false)
 }
@@ -234,7 +233,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		mode := charges[n].Mode
 		for k := range c.policy.Limits {
 			c.counts[k].evaluate(&c.limits[k], mode.Asks(charges[n].Cost), r.Now, &results[i])
-			if mode == quota.AtMost { // of which what is used says how many fit
+			if mode == quota.AtMost { // the used units determine how many fit
 				c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			}
 			i++
@@ -259,7 +258,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	return d, nil
 }
 
-// HasReceipt implements driver.Receiptless: there is none.
+// HasReceipt implements driver.Receiptless. No synced charge has a receipt.
 func (*Backend) HasReceipt(*driver.Decision) error {
 	return invalid.Errorf("synced: a count that processes agree on has no receipts: settle in the process that took")
 }
@@ -311,9 +310,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	return d, nil
 }
 
-// Reset implements driver.Backend. It makes no call: it takes the units that are used out of
-// the count, and other processes learn of it by their next sync. A refund that another
-// process makes of an earlier charge is not known to be one.
+// Reset implements driver.Backend. It makes no call: it removes the used units from the
+// count, and other processes learn of it by their next sync. If another process refunds an
+// earlier charge, it doesn't know that the charge was reset.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := driver.Ended(ctx); err != nil {
 		return err
@@ -336,9 +335,9 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return nil
 }
 
-// Raise makes the token buckets of c as full as results say, which another backend
-// returned for c's limits at now, unless they are fuller. Other processes learn of it
-// with the next units that this one sends. Windows stay as they are.
+// Raise makes the token buckets of c at least as full as in results, which another backend
+// returned for c's limits at now. Other processes learn of it with the next units that this
+// process sends. Raise doesn't change windows.
 func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	r := driver.NewRequest(now, c)
 	if supported(r.Charges()) != nil {
@@ -355,7 +354,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	}
 }
 
-// Joins implements driver.Joiner: several partitions are decided about at once.
+// Joins implements driver.Joiner. A Backend joins any partitions.
 func (*Backend) Joins(driver.Request) bool { return true }
 
 // Supports returns nil if charges of p, a valid policy, can be synced, or an error that

@@ -21,29 +21,29 @@ type stripe struct {
 	groups *groups
 	opts   *Options
 	sync   int64                     // ms
-	limits map[*quota.Policy][]limit // of policies that were charged lately
-	dirty  [][]*counter              // by aggregator.list: those that its next sync is about
-	found  []*counter                // by the last find of which it was the first
+	limits map[*quota.Policy][]limit // of recently charged policies
+	dirty  [][]*counter              // by aggregator.list: the counters of its next sync
+	found  []*counter                // result of the last find with this stripe as the first
 	index  int                       // of the stripe
 }
 
-// counter is the counts of a key under a policy, or of keys that share them.
+// counter contains the counts of a key under a policy, or of keys that share them.
 type counter struct {
 	keyed.Entry
 	root    string        // names the key in roots' keys: see rootName
-	group   *group        // whose roots have it
-	shared  bool          // several keys have it
+	group   *group        // its roots keep the counter
+	shared  bool          // several keys share the counter
 	policy  *quota.Policy // as charged last
-	limits  []limit       // its limits, and former ones of other lengths that count yet
-	counts  []count       // of each
-	dirty   uint64        // the roots of its group in whose lists it is
+	limits  []limit       // its limits, and former ones of other lengths that still count
+	counts  []count       // of each limit
+	dirty   uint64        // the roots of its group with the counter in their lists
 	lastAsk int64         // ms
 	resetAt int64         // ms, of the last reset by this process
 
-	// watched is until when it stays in the lists, in ms: for one sync more each time
-	// that it is asked for, and as long as others add to it. So a key that is busy, here
-	// or elsewhere, is known here, and one that is used now and then costs one entry in
-	// one sync for each time.
+	// watched is the time until which the counter stays in the lists, in ms: each request
+	// for it adds one sync, and it stays as long as others add to it. So a busy key, here or
+	// elsewhere, is known here, and a key that is used now and then costs one entry in one
+	// sync each time.
 	watched int64
 }
 
@@ -57,13 +57,13 @@ func (c *counter) note() uint8 {
 	return 0
 }
 
-// hasCharge reports whether c is the counter that a charge of that mark, made at taken, went
-// to, and was not reset since.
+// hasCharge reports whether a charge of that mark, made at taken, went to c, and c was not
+// reset since.
 func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
 	return mark.Note&noteShared == c.note() && (c.resetAt == 0 || taken > c.resetAt)
 }
 
-// watchMost is how long a counter is watched that is not asked for here, in ms.
+// watchMost is the longest time that a counter is watched after its last request, in ms.
 const watchMost = 10_000
 
 func (s *stripe) init(hasher *keyed.Hasher, index int, groups *groups, opts *Options) {
@@ -77,8 +77,8 @@ func (b *Backend) stripeOf(partition string) *stripe {
 	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
 }
 
-// lock locks the stripes of charges, each in its turn, so that no two decisions wait for each
-// other. It returns the first charge's stripe, and a bit for each, by its index.
+// lock locks the stripes of charges in the order of their indexes, so that decisions don't
+// deadlock. It returns the first charge's stripe, and a bit for each stripe, by its index.
 func (b *Backend) lock(charges []quota.Charge) (first *stripe, locked uint64) {
 	first = b.stripeOf(charges[0].Partition)
 	locked = 1 << first.index
@@ -99,8 +99,8 @@ func (b *Backend) unlock(locked uint64) {
 	}
 }
 
-// find returns the counters of charges, the first of which is in that stripe, new ones if
-// there were none, with their windows as of now, and notes that they were asked for. If
+// find returns the counters of charges, with their windows as of now, and notes that they
+// were asked for. It adds counters that are missing. The first charge is in stripe first. If
 // charged is not nil, it says which charges went to a shared counter. The next call reuses
 // the slice. The stripes are locked.
 func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
@@ -153,15 +153,15 @@ func (s *stripe) markDirty(c *counter) {
 	c.dirty = c.group.every
 }
 
-// forgetRemoved takes the counters that others have pushed out off a root's list: while
-// the root does not answer, a flood of keys would make it grow without bound.
+// forgetRemoved removes evicted counters from a root's list: while the root doesn't answer,
+// a flood of keys would make the list grow without bound.
 func (s *stripe) forgetRemoved(list int) {
 	s.dirty[list] = slices.DeleteFunc(s.dirty[list], (*counter).Removed)
 }
 
-// rank is the part of a quota that c has used. Those are kept
-// that have used up one, because to forget one would give it a second quota, and those that
-// the request is about. If all are kept, new keys are counted together.
+// rank returns the part of a quota that c has used. It is keyed.Keep for the counters of the
+// request, and for counters that have used up a quota: to forget one would give its key a
+// second quota. If all are kept, new keys are counted together.
 func (c *counter) rank(found []*counter, now int64) float64 {
 	if slices.Contains(found, c) {
 		return keyed.Keep
@@ -169,8 +169,8 @@ func (c *counter) rank(found []*counter, now int64) float64 {
 	return c.fill(now)
 }
 
-// getShared returns the counter that new keys share while there is no room for their own:
-// one for each policy and stripe. The keys of one request never share one.
+// getShared returns the counter that new keys share while there is no room for their own: one
+// for each policy, stripe and place in the request. The keys of one request never share one.
 func (s *stripe) getShared(policy string, charge int) *counter {
 	number := 1 + s.index*quota.MaxCharges + charge
 	n := s.hasher.Numbered(policy, uint64(number), 0)
@@ -183,9 +183,9 @@ func (s *stripe) getShared(policy string, charge int) *counter {
 }
 
 // use makes c count under the limits of p. The count of a limit is found by the algorithm
-// and the window, as in stores, and goes on under another quota. A limit without
-// one continues from the count of its algorithm whose window is nearest. Counts of limits that p
-// does not have live until they end.
+// and the window, as in stores, and continues under another quota. A limit without a count
+// continues from the count of its algorithm with the nearest window. Counts of limits that p
+// doesn't have live until they end.
 func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 	was := c.policy
 	c.policy = p
@@ -220,9 +220,9 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 	c.limits, c.counts = limits, counts
 }
 
-// addToFormer adds units to the counts of former limits, under which other processes, or
-// other requests of this one, may decide yet. What comes back of a charge, made at taken,
-// comes back to a window that has it.
+// addToFormer adds units to the counts of former limits: other processes, or other requests
+// of this one, may still decide under them. A refund of a charge, made at taken, goes only to
+// a window that contains the charge.
 func (c *counter) addToFormer(units, taken, now int64) {
 	c.forgetFormer(now)
 	for k := len(c.policy.Limits); k < len(c.counts); k++ {
@@ -232,8 +232,8 @@ func (c *counter) addToFormer(units, taken, now int64) {
 	}
 }
 
-// forgetFormer removes counts of former limits that would have ended by now without what
-// was added under others.
+// forgetFormer removes counts of former limits that would have ended by now without the
+// units added under other limits.
 func (c *counter) forgetFormer(now int64) {
 	for k := len(c.counts) - 1; k >= len(c.policy.Limits); k-- {
 		if c.counts[k].endsAt <= now {
@@ -254,7 +254,7 @@ func nearest(limits []limit, l *limit) int {
 	return best
 }
 
-// limitsMost is how many policies a stripe has limits of that counters share.
+// limitsMost is the maximum number of policies whose limits a stripe keeps for its counters.
 const limitsMost = 64
 
 // limitsOf returns the limits of p.
@@ -283,7 +283,7 @@ func (c *counter) hasPending(i int) bool {
 	return false
 }
 
-// unwatch forgets what the others do: no reply will say when that changes.
+// unwatch forgets the rates: no reply will say when they change.
 func (c *counter) unwatch() {
 	for k := range c.counts {
 		c.counts[k].rate, c.counts[k].usual, c.counts[k].own = 0, 0, 0
@@ -308,7 +308,7 @@ func (c *counter) fill(now int64) float64 {
 	return most
 }
 
-// takeDirty returns the counters that a root is to be asked about.
+// takeDirty returns the counters of a root's next sync, and empties its list.
 func (s *stripe) takeDirty(list int, spare []*counter) []*counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,10 +319,10 @@ func (s *stripe) takeDirty(list int, spare []*counter) []*counter {
 
 const (
 	sweepEvery  = time.Second
-	forgetAfter = 10 * time.Second // counters that are not asked about and that count nothing
+	forgetAfter = 10 * time.Second // a counter that is not asked for and counts nothing
 )
 
-// sweep removes counters that count nothing any more.
+// sweep removes counters that no longer count anything.
 func (b *Backend) sweep() {
 	now := b.opts.Clock.Now().UnixMilli()
 	for i := range b.stripes {
