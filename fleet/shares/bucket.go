@@ -1,29 +1,28 @@
 package shares
 
-// bucket is a token bucket: the tokens that there were at an instant. Those that came since
-// are the time since times the rate. They are added up only when they are asked for, so no
-// fraction is ever lost, and a bucket says to the last bit what package algorithm's says.
-// Tokens below none are a debt.
+// bucket is a token bucket: its tokens at an instant. The tokens gained since are the elapsed
+// time times the rate. They are computed only when needed, so no fraction is ever lost, and
+// the results are equal to package algorithm's to the last bit. Negative tokens are a debt.
 type bucket struct {
 	at     int64 // ms
 	tokens int64
 }
 
-// So that no product has more than 63 bits: a quota.MaxWindow has 35.
+// With these bounds, no product has more than 63 bits: a quota.MaxWindow has 35.
 const (
 	maxTokens = 1<<22 - 1 // of a quota, and of a burst
 	maxTime   = 1 << 40   // ms, 34 years, for which a bucket fills or a debt lasts
 )
 
-// share is what a bucket holds and gets: at most capacity tokens, and units per window
-// ms, both from 0 to maxTokens. It does not change; buckets move from one share to
+// share describes a bucket: it holds at most capacity tokens, and gains units per window
+// ms, both from 0 to maxTokens. It doesn't change; buckets move from one share to
 // another.
 type share struct{ units, window, capacity int64 }
 
-// full returns a bucket that was never asked.
+// full returns a full bucket.
 func (s *share) full(now int64) bucket { return bucket{now, s.capacity} }
 
-// gained returns what b got until now, in 1/window of a token.
+// gained returns the gain of b until now, in 1/window of a token.
 func (s *share) gained(b bucket, now int64) int64 {
 	return min(max(now-b.at, -maxTime), maxTime) * s.units
 }
@@ -38,7 +37,7 @@ func (s *share) whole(b bucket, now int64) int64 {
 	return b.tokens + divDown(s.gained(b, now), s.window)
 }
 
-// hasAt returns the instant at which b has n tokens, in ms and a rest in 1/units of a ms.
+// hasAt returns the instant at which b has n tokens, in ms plus a rest in 1/units of a ms.
 func (s *share) hasAt(b bucket, n int64) (at, rest int64) {
 	if s.units == 0 {
 		return b.at, 0
@@ -48,7 +47,7 @@ func (s *share) hasAt(b bucket, n int64) (at, rest int64) {
 	return b.at + at, missing - at*s.units
 }
 
-// look returns what b is at now: no more than full.
+// look returns b or, if it is full at now, a full bucket.
 func (s *share) look(b bucket, now int64) bucket {
 	if s.has(b, s.capacity, now) {
 		return s.full(now)
@@ -56,17 +55,17 @@ func (s *share) look(b bucket, now int64) bucket {
 	return b
 }
 
-// charge takes n tokens at now, there or not. Takes wait until the rate has made up for
-// those that were not. It returns what is left.
+// charge takes n tokens at now, even if b has fewer. Takes then wait until the rate has made
+// up for the debt. charge returns the bucket that it leaves.
 func (b *bucket) charge(s *share, n, now int64) bucket {
 	*b = s.look(*b, now)
 	b.tokens = max(b.tokens-n, -maxTime*s.units/s.window)
 	return *b
 }
 
-// giveBack gives n tokens back at now. The charge that took them left a bucket that was to
-// be full at an instant, with a rest, as hasAt returns it. The rate gives tokens back in
-// the order in which they were taken, and what it has given is not given twice.
+// giveBack refunds n tokens at now. full and rest, as hasAt returns them, are when the bucket
+// that the charge left would have been full. The rate restores tokens in the order in
+// which they were taken, and tokens that it has restored are not refunded.
 func (b *bucket) giveBack(s *share, n, full, rest, now int64) {
 	*b = s.look(*b, now)
 	switch left := full - now; {
@@ -79,9 +78,9 @@ func (b *bucket) giveBack(s *share, n, full, rest, now int64) {
 	*b = s.look(*b, now)
 }
 
-// move makes a bucket under from one under to, at now, with the same tokens or, if they
-// are more, the capacity of to. A fraction of a token is kept to the ms. A debt ends with
-// the rate: it would be owed for ever.
+// move moves b from one share to another at now. It keeps the tokens, up to the capacity of
+// to, and a fraction of a token to the ms. If to has no rate, a debt ends: it would be owed
+// for ever.
 func (b *bucket) move(from, to *share, now int64) {
 	v := from.look(*b, now)
 	switch {

@@ -2,8 +2,8 @@ package shares
 
 import "github.com/weir-go/weir/fleet/shares/internal/division"
 
-// The parts of a division that programs name; package division, which is internal, has
-// the protocol.
+// The parts of a division that programs name. The protocol is in package division, which is
+// internal.
 type (
 	// List is the list of members, and its epoch.
 	List = division.List

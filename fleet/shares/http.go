@@ -22,9 +22,9 @@ import (
 )
 
 // HTTP carries messages between members as the bodies of POST requests, over TLS 1.3. The
-// members share a key. Each of them derives the same certificate from it, and talks to
-// nothing but that certificate, in both directions. So no message or reply is read,
-// changed or repeated by a stranger, and there is no authority to run.
+// members share a key. Each of them derives the same certificate from it, and accepts no
+// certificate of another key, in both directions. So a stranger can't read, change or
+// repeat messages and replies, and there is no certificate authority to run.
 //
 // It is a Transport. It is safe for concurrent use. Close it.
 type HTTP struct {
@@ -36,7 +36,7 @@ type HTTP struct {
 	server    *http.Server
 	served    sync.WaitGroup
 	strangers strangers
-	warned    sync.Map // when a warning was last given, by its text and what it is about
+	warned    sync.Map // when a warning was last given, by its text and member
 }
 
 // HTTPOptions configures an HTTP. Nil and the zero value select the defaults.
@@ -56,7 +56,7 @@ const (
 	warnEvery    = time.Hour
 )
 
-// NewHTTP returns an HTTP of the member that the others know as self: a host and a port.
+// NewHTTP returns an HTTP for the member that the others know as self: a host and a port.
 // All members have the same key, of MinKeyBytes or more. Errors wrap quota.ErrInvalid.
 func NewHTTP(self string, key []byte, options *HTTPOptions) (*HTTP, error) {
 	if _, _, err := net.SplitHostPort(self); err != nil {
@@ -74,7 +74,7 @@ func NewHTTP(self string, key []byte, options *HTTPOptions) (*HTTP, error) {
 	return h, nil
 }
 
-// Serve has receive reply to the messages of other members that come to listener, until
+// Serve calls receive to reply to the messages of other members that come to listener, until
 // Close. It returns at once.
 func (h *HTTP) Serve(listener net.Listener, receive func(ctx context.Context, message []byte) (reply []byte, err error)) {
 	h.receive = receive
@@ -122,7 +122,7 @@ func http1() *http.Protocols {
 }
 
 // Send sends a message to the member at an address and returns its reply. If the error is
-// not a *ReplyError, the other may have received it or not.
+// not a *ReplyError, the member may or may not have received the message.
 func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
 	reply, status, err := h.post(ctx, to, message)
 	if errors.Is(err, errOtherKey) {
@@ -137,7 +137,7 @@ func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byt
 	return reply, nil
 }
 
-// ReplyError is what a member replied in place of a reply.
+// ReplyError is an error that a member replied with.
 type ReplyError struct {
 	Member string // its address
 	Text   string
@@ -173,7 +173,7 @@ func (h *HTTP) newServer(config *tls.Config) *http.Server {
 		ReadHeaderTimeout: callTimeout,
 		ReadTimeout:       callTimeout,
 		WriteTimeout:      2 * callTimeout,
-		IdleTimeout:       2 * time.Minute, // more than clients keep them
+		IdleTimeout:       2 * time.Minute, // longer than clients keep connections
 		MaxHeaderBytes:    4 << 10,
 		Protocols:         http1(),
 		ErrorLog:          log.New(serverLog{h}, "", 0),
@@ -206,9 +206,9 @@ func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(reply)
 }
 
-// strangers are the connections that have not shown that they have the key, the oldest
-// first. The oldest makes room for a new one: if the new one were refused, connections
-// that say nothing would keep members out.
+// strangers contains the connections that have not shown that they have the key, the oldest
+// first. The oldest makes room for a new connection: if new connections were refused, silent
+// ones would keep members out.
 type strangers struct {
 	mu  sync.Mutex
 	all []net.Conn
@@ -220,7 +220,7 @@ func (s *strangers) add(c net.Conn) {
 	if len(s.all) >= maxStrangers {
 		oldest := s.all[0]
 		if t, ok := oldest.(*tls.Conn); ok {
-			oldest = t.NetConn() // a tls.Conn says goodbye, which may take seconds
+			oldest = t.NetConn() // closing a tls.Conn sends an alert, which may take seconds
 		}
 		_ = oldest.Close()
 		s.all = slices.Delete(s.all, 0, 1)
@@ -234,8 +234,8 @@ func (s *strangers) remove(c net.Conn) {
 	s.all = slices.DeleteFunc(s.all, func(o net.Conn) bool { return o == c })
 }
 
-// serverLog passes on what a server logs of this process: panics, and a listener that
-// fails. What it logs of strangers is no news, and would be as much as they like.
+// serverLog passes on the lines that a server logs about this process: panics, and a listener
+// that fails. It drops lines about strangers, which could cause any number of them.
 type serverLog struct{ *HTTP }
 
 func (l serverLog) Write(line []byte) (int, error) {
@@ -247,7 +247,7 @@ func (l serverLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// warn passes a warning about a member on, if the same was not given lately.
+// warn passes on a warning about a member, if the same was not given lately.
 func (h *HTTP) warn(member, text, hint string) {
 	now := time.Now()
 	if last, ok := h.warned.Swap(text+member, now); ok && now.Sub(last.(time.Time)) < warnEvery {

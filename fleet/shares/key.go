@@ -17,14 +17,14 @@ import (
 // MinKeyBytes is the shortest key that members may share.
 const MinKeyBytes = 32
 
-// TrimKey returns the key that a file has, without its line end.
+// TrimKey returns the key in the content of a file, without its line end.
 func TrimKey(content []byte) []byte { return bytes.TrimRight(content, "\r\n") }
 
 var errOtherKey = errors.New("it does not have this member's key")
 
-// tlsOf returns both ends of a connection between members that share key. The key is the
-// seed of a signing key, so that all members have the same one, and a certificate that
-// shows another is refused. TLS has each side prove that it can sign.
+// tlsOf returns the configuration of both ends of a connection between members that share
+// key. The key is the seed of a signing key, so all members have the same signing key, and
+// refuse a certificate with another. In TLS, each side proves that it can sign.
 func tlsOf(key []byte) (*tls.Config, error) {
 	if len(key) < MinKeyBytes {
 		return nil, invalid.Errorf("shares: the key has %d bytes; it must have %d or more, such as from openssl rand -hex 32", len(key), MinKeyBytes)

@@ -18,35 +18,35 @@ type policy struct {
 	*quota.Policy
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
-	held    bool    // units, at any time; apply alone knows it
-	least   []share // that a member has of its limits
+	held    bool    // this process has ever held units; only apply uses it
+	least   []share // a member's least share of each limit
 
-	// The smallest capacity. A charge above it is never admitted, and is no demand: shares
-	// would follow charges that no process can admit.
+	// most is the smallest capacity. A charge above it is never admitted, and is not demand:
+	// shares would follow charges that no process can admit.
 	most int64
 }
 
-// shares is what this process may use of a policy's limits, from an instant until the
-// next begins. Only what was never asked for is counted in it.
+// shares contains this process's shares of a policy's limits, from since until next begins.
+// It has buckets only for keys that were never asked for.
 type shares struct {
 	since int64 // ms
 	next  atomic.Pointer[shares]
 
 	usual keyShares
-	own   map[uint64]*keyShares // of keys, by hash, with their own divisions or until lately
+	own   map[uint64]*keyShares // by hash, of keys that have their own divisions or had them lately
 }
 
-// keyShares is the shares of one key in a policy's limits. fresh is what a bucket has
-// that existed since the start and was never asked: what a new bucket begins with. If
-// new buckets were full, a key would have the tokens of its quota at every process
-// between which the shares were moved.
+// keyShares contains the shares of one key in a policy's limits. fresh contains the buckets
+// of a key that existed since the start and was never asked for: new buckets begin as copies.
+// If new buckets were full, shares that move between processes would give a key the tokens
+// of its quota at each of them.
 type keyShares struct {
 	limits []share
 	fresh  []bucket
 }
 
-// maxOwn bounds the keys of a policy that no longer have their own division, and
-// whose fresh buckets differ from the usual ones.
+// maxOwn bounds the keys of a policy that no longer have their own division, but still have
+// other fresh buckets than the usual ones.
 const maxOwn = 1024
 
 func (s *shares) of(hash uint64) *keyShares {
@@ -56,7 +56,7 @@ func (s *shares) of(hash uint64) *keyShares {
 	return &s.usual
 }
 
-// newPolicies returns the policies by their names, and in order, for a list of members.
+// newPolicies returns the policies by their names, and in order, for a list of that many members.
 func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
 	if len(all) == 0 {
 		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")
@@ -88,7 +88,7 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 	return byName, order, nil
 }
 
-// none returns the shares of a process that holds none.
+// none returns the shares of a process without units.
 func (p *policy) none() keyShares {
 	k := keyShares{make([]share, len(p.Limits)), make([]bucket, len(p.Limits))}
 	for i := range p.Limits {
@@ -97,13 +97,13 @@ func (p *policy) none() keyShares {
 	return k
 }
 
-// shareOf returns the share of l's rate and, rounded down, of its capacity that so many
-// units of its quota are.
+// shareOf returns the share of l's rate and, rounded down, of its capacity for that many
+// units of its quota.
 func shareOf(l *quota.Limit, units int64) share {
 	return share{units, l.Window.Milliseconds(), l.Capacity() * units / l.Quota}
 }
 
-// Unsupported returns why a limit cannot be divided between so many members, or "".
+// Unsupported returns why a limit cannot be divided between that many members, or "".
 func Unsupported(l *quota.Limit, members int) string {
 	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket counts no further; a shorter window with a smaller quota has the same rate", int64(members)
 	switch {
@@ -121,7 +121,7 @@ func Unsupported(l *quota.Limit, members int) string {
 	return ""
 }
 
-// divisible returns an error if a limit of p cannot be divided between so many members.
+// divisible returns an error if a limit of p cannot be divided between that many members.
 func divisible(p *quota.Policy, members int) error {
 	for k := range p.Limits {
 		if why := Unsupported(&p.Limits[k], members); why != "" {
@@ -131,16 +131,16 @@ func divisible(p *quota.Policy, members int) error {
 	return nil
 }
 
-// divided returns what is divided of limit k, by the demand for all.
+// divided returns the quota to divide for limit k, by the policy's demand.
 func (p *policy) divided(k int) division.Quota {
 	l := &p.Limits[k]
 	return division.Quota{Name: p.Name + "/" + strconv.Itoa(k), Total: l.Quota, Step: divUp(l.Quota, l.Capacity()), Demand: p.sampler.Demand}
 }
 
 // apply puts new shares in force from now on. With the first units that this process
-// holds, buckets are full if the whole fleet starts with them. Otherwise they have what
-// full ones of the least share have: a process that starts again and again would else
-// admit its whole share each time.
+// holds, buckets are full if the whole fleet starts with them. Otherwise they have the tokens
+// of full buckets of the least share, so that a process that starts again and again
+// doesn't admit its whole share each time.
 func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	was, first := p.shares.Load(), !p.held
 	begin := func(k *keyShares, was *keyShares) {
@@ -194,7 +194,7 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	p.shares.Store(s)
 }
 
-// lower takes from k what other, of the same limits, has less.
+// lower replaces fresh buckets of k by other's with fewer tokens. Both have the same limits.
 func (k *keyShares) lower(other *keyShares, now int64) {
 	for i := range k.fresh {
 		if s := &k.limits[i]; s.whole(other.fresh[i], now) < s.whole(k.fresh[i], now) {
@@ -211,8 +211,8 @@ func (p *policy) asked(at moment, hash uint64, cost int64) {
 }
 
 // check returns an error if a charge is not of a policy in force, with its limits: the
-// members have divided no others. A larger burst is of a charge that may start later,
-// see Throttler.Wait: it is taken when the share has it.
+// members divide no others. A larger burst is valid for a charge that may start later,
+// see Throttler.Wait: it is taken when the share has the tokens.
 func (b *Backend) check(charges []quota.Charge) error {
 	for i := range charges {
 		given := charges[i].Policy

@@ -1,38 +1,38 @@
 // Package shares decides in this process, from its share of each quota, and needs no
 // store. Processes that share a quota know each other, and divide it among themselves
-// again and again, by what each of them was recently asked for: see package division.
+// again and again, by their recent demand: see package division.
 //
-// A decision makes no call and waits for none. Processes that cannot reach each other go
-// on with the shares that they have. So the quota is not exceeded, and what a process
-// does not use while it cannot be reached, no other can use.
+// A decision makes no call and doesn't wait for one. Processes that can't reach each other
+// continue with the shares that they have. So the quota is not exceeded, but while a
+// process can't be reached, no other process can use the rest of its share.
 //
 // # Limits
 //
 // A limit must be a [quota.TokenBucket]: each process has a bucket with its share of
 // the rate and of the capacity. All buckets of a key together admit no more in any time
-// than one bucket would: the burst, and what the rate gives in that time. If the whole
-// fleet starts, all buckets are full, and together they are that one. A process that
-// starts later begins with what a full bucket of the least share has, and may add it to
-// this: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
+// than one bucket would: the burst, plus the tokens that the rate adds in that time. If the
+// whole fleet starts, all buckets are full, and together they equal that bucket. A process
+// that starts later begins with the tokens of a full bucket of the least share, in addition
+// to these: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
 //
-// Other algorithms are refused by [New]. So are quotas and bursts above 4,194,303, or with
+// [New] refuses other algorithms. It also refuses quotas and bursts above 4,194,303, or with
 // less than a unit for each member: see [Unsupported].
 //
 // # Keys
 //
-// The shares of a policy are the same for all of its keys but a few: they follow the
-// demand of the process for all keys together. A key that is asked for at one process
-// alone gets the share of that process, which may be small. The keys with the highest
-// demand of each policy, [Options.HotKeys] of them, have their own divisions.
+// The shares of a policy are the same for all but a few of its keys: they follow the
+// process's demand for all keys together. A key that is asked for at one process
+// alone gets the share of that process, which may be small. In each policy, the
+// [Options.HotKeys] keys with the highest demand have their own divisions.
 //
-// # What the answer says
+// # Answers
 //
-// Limits are the whole quotas. Remaining is what this process can still admit, so that
-// Used is what was used here and what other processes may use. The reset time is when
-// this process' bucket is full. The retry time is when the charge fits here, at the
+// Limits are the whole quotas. Remaining is the number of units that this process can still
+// admit, so Used includes the units that other processes may use. The reset time is when
+// this process's bucket is full. The retry time is when the charge fits here, at the
 // present share. A charge that is larger than the share's capacity is refused until the
-// share has grown: its retry time is a guess. A process that grows its share has earlier
-// times than it said, and one that shrinks has later ones.
+// share has grown: its retry time is a guess. If a process's share grows, the times come
+// earlier than reported, and if it shrinks, later.
 package shares
 
 import (
@@ -59,17 +59,17 @@ const DefaultMaxKeys = 1 << 20
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Refresh is the time between two divisions, from 10 ms to an hour. If zero,
-	// DefaultRefresh. All processes need the same one. A member has a fifth of it to
+	// DefaultRefresh. All processes need the same value. A member has a fifth of it to
 	// reply, from 50 ms to a second.
 	Refresh time.Duration
 
-	// HotKeys is how many keys of each policy have their own divisions, at most
-	// 64. If zero, 8; if negative, none.
+	// HotKeys is the number of keys of each policy that have their own divisions, at most
+	// 64. If zero, 8; if negative, 0.
 	HotKeys int
 
-	// MaxKeys is the most keys with buckets in memory, from 64. Each takes some 300
-	// bytes with one limit, whatever its length. When there are more, the one of a few that
-	// has used the least of its share makes room. If zero, DefaultMaxKeys.
+	// MaxKeys is the maximum number of keys with buckets in memory, from 64. Each takes about
+	// 300 bytes with one limit, whatever its length. A further key evicts, of a few others,
+	// the key that has used the least of its share. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// ListChanged is called with each list of members that replaces another one, from
@@ -84,20 +84,20 @@ type Options struct {
 	Observer observe.Observer
 }
 
-// Backend is a driver.Backend that decides from this process' shares. It is safe for
+// Backend is a driver.Backend that decides from this process's shares. It is safe for
 // concurrent use. Close it.
 type Backend struct {
 	opts   Options
 	self   string
-	epoch  atomic.Int64 // of the instants of buckets, in ms since 1970: below 0 by what the clock was set back
+	epoch  atomic.Int64 // of the instants of buckets, in ms since 1970: minus the time that the clock was set back
 	member *division.Member
 
 	byName   map[string]*policy
 	policies []*policy
 	holds    atomic.Bool // shares
 
-	moving sync.Mutex // while shares move buckets, or the clock's steps the epoch
-	latest int64      // that now returned
+	moving sync.Mutex // held while shares move buckets, or now moves the epoch
+	latest int64      // last result of now
 
 	names   keyed.Hasher
 	stripes [keyed.Stripes]stripe
@@ -109,13 +109,13 @@ type Backend struct {
 var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies, as the member self of list. Charges
-// of other policies, or of other limits under the name of one, are errors. Until it has its
-// first shares, which is when it has heard of the other members, it fails with errors that
+// of other policies, or of a policy's name with other limits, are errors. Until the Backend
+// has heard of the other members and has its first shares, it fails with errors that
 // wrap driver.ErrUnavailable and driver.ErrFailClosed: no request is served, unless a
 // fallback in front decides.
 //
-// All processes need the same policies, each with its name. The messages of other members
-// go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
+// All processes need the same policies, under the same names. Pass the messages of other
+// members to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
 func New(self string, list List, transport Transport, policies []*quota.Policy, options *Options) (*Backend, error) {
 	b, err := newBackend(self, len(list.Members), policies, options)
 	if err != nil {
@@ -129,7 +129,7 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 	if err != nil {
 		return nil, err
 	}
-	b.running.Go(func() { b.member.Run(b.closed) }) // ends with Close alone
+	b.running.Go(func() { b.member.Run(b.closed) }) // until Close
 	b.running.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
 	return b, nil
 }
@@ -154,7 +154,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	return b, nil
 }
 
-// quotas returns what b's member divides.
+// quotas returns the quotas that b's member divides.
 func (b *Backend) quotas() (all []division.Quota) {
 	for _, p := range b.policies {
 		for k := range p.Limits {
@@ -164,19 +164,19 @@ func (b *Backend) quotas() (all []division.Quota) {
 	return all
 }
 
-// Close ends this process' part in the division. What it held is divided among the others
+// Close ends this process's part in the division. Its units are divided among the others
 // when a list without it, or its successor, is known.
 func (b *Backend) Close() {
 	b.cancel()
 	b.running.Wait()
 }
 
-// Receive takes in a message of another member and returns the reply.
+// Receive processes a message of another member and returns the reply.
 func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, err error) {
 	return b.member.Receive(ctx, message)
 }
 
-// SetList replaces the list of members by one with a higher epoch. It is enough to do so
+// SetList replaces the list of members by a list with a higher epoch. It is enough to do so
 // in one process. A list that is not valid, or too long for a limit to have a unit for each
 // member, is an error that wraps quota.ErrInvalid.
 func (b *Backend) SetList(list List) error {
@@ -188,7 +188,7 @@ func (b *Backend) SetList(list List) error {
 	return b.member.SetList(list)
 }
 
-// Status is what a Backend knows of the division, and holds.
+// Status is the state of the division and of the keys in a Backend.
 type Status struct {
 	division.Status
 
@@ -209,7 +209,7 @@ func (b *Backend) Status() Status {
 	return s
 }
 
-// apply puts shares in force. When it returns, no decision goes on under those before.
+// apply puts shares in force. When it returns, no decision is under the previous shares.
 func (b *Backend) apply(given division.Shares) {
 	b.moving.Lock()
 	defer b.moving.Unlock()
@@ -237,9 +237,9 @@ func (b *Backend) noShares() error {
 	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
 }
 
-// now returns the instant that it is. It never falls: if the clock was set back since the
-// last call, buckets go on from where they were, or keys would wait until the clock is where
-// it was. Its caller holds b.moving.
+// now returns the present instant of buckets. It never falls: if the clock was set back since
+// the last call, buckets continue from where they were. Otherwise keys would wait for the
+// clock to catch up. Its caller holds b.moving.
 func (b *Backend) now() int64 {
 	now := b.opts.Clock.Now().UnixMilli() - b.epoch.Load()
 	if back := b.latest - now; back > 0 {
@@ -250,8 +250,8 @@ func (b *Backend) now() int64 {
 	return now
 }
 
-// begin returns what a decision about r needs, or why there is none: the instant at which
-// it is made, and the stripe, which is nil if r charges nothing.
+// begin prepares a decision about r, or returns an error if it can't be made. It returns
+// the decision's instant, and its stripe, which is nil if r charges nothing.
 func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decision, s *stripe, at moment, err error) {
 	if err := driver.Ended(ctx); err != nil {
 		return d, nil, at, err
@@ -272,10 +272,10 @@ func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decisio
 	return d, s, at, nil
 }
 
-// moment is an instant of buckets, and the epoch that makes it one of 1970.
+// moment is an instant of buckets, and the epoch: their sum is in ms since 1970.
 type moment struct{ now, epoch int64 }
 
-// of returns when a request of m is decided about e: not before the shares in force were, so
+// of returns the moment of a decision at m about e: not before e's shares are in force, so
 // that keys need not wait for a clock that was set back.
 func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since), m.epoch} }
 
@@ -327,7 +327,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (dr
 	return d, nil
 }
 
-// addDemand counts charges as demand, if they fit at all.
+// addDemand counts charges as demand, if they can be admitted at all.
 func (s *stripe) addDemand(charges []quota.Charge, at moment) {
 	for n, e := range s.found {
 		if charges[n].Mode.Asks(charges[n].Cost) > e.policy.most {
@@ -341,7 +341,7 @@ func (s *stripe) addDemand(charges []quota.Charge, at moment) {
 	}
 }
 
-// evaluate writes to r what is used of limit k, and when cost fits, if it does not now.
+// evaluate sets r.Used for limit k, and r.RetryAt if cost doesn't fit now.
 func (b *Backend) evaluate(e *entry, k int, cost int64, at moment, r *driver.Result) {
 	s, capacity := &e.limits[k], e.policy.Limits[k].Capacity()
 	v := s.look(e.buckets[k], at.now)
@@ -355,22 +355,22 @@ func (b *Backend) evaluate(e *entry, k int, cost int64, at moment, r *driver.Res
 	}
 }
 
-// find sets s.found to the entries of charges. Those that are new are kept or
-// not. Its caller holds the lock.
+// find sets s.found to the entries of charges. It adds new entries to the table if keep is
+// true. Its caller holds the lock.
 func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) error {
 	s.found = s.found[:0]
 	for i := range charges {
 		s.found = append(s.found, b.get(s, &charges[i], at.now, keep))
 	}
-	// They may have been dropped since begin looked. To hold none is no refusal.
+	// The shares may have been dropped since begin. That is an error, not a refusal.
 	if !b.holds.Load() {
 		return b.noShares()
 	}
 	return nil
 }
 
-// report writes to r what limit k has, but its RetryAt, which is there. It returns the mark of
-// a charge that left v.
+// report sets the fields of r for limit k, except RetryAt, which is set already. It returns
+// the mark of a charge that left v.
 func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result) driver.Mark {
 	s := &e.limits[k]
 	whole := s.whole(v, at.now)
@@ -386,14 +386,14 @@ func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result)
 // hasAt returns the instant, in ms since 1970, at which v has n tokens.
 func (b *Backend) hasAt(s *share, v bucket, n int64, at moment) int64 {
 	wait := int64(0)
-	if n > s.capacity { // it may when the share has grown
+	if n > s.capacity { // it may fit when the share has grown
 		n, wait = s.capacity, b.opts.Refresh.Milliseconds()
 	}
 	has, rest := s.hasAt(v, n)
 	return at.epoch + max(has+min(rest, 1), at.now+wait)
 }
 
-// HasReceipt implements driver.Receiptless: there is none.
+// HasReceipt implements driver.Receiptless. No charge has a receipt.
 func (*Backend) HasReceipt(*driver.Decision) error {
 	return invalid.Errorf("shares: a count that is divided among processes has no receipts: settle in the process that took")
 }
@@ -435,8 +435,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	return d, nil
 }
 
-// Reset implements driver.Backend: by an error that wraps quota.ErrInvalid. Each process has
-// a part of a count, and none can forget what another has.
+// Reset implements driver.Backend. It returns an error that wraps quota.ErrInvalid: each
+// process has a part of a count, and can't reset the parts of others.
 func (b *Backend) Reset(context.Context, driver.Request) error {
 	return invalid.Errorf("shares: a count is divided among processes, and cannot be reset; it is full again at its reset time")
 }

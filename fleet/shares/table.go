@@ -21,7 +21,7 @@ type stripe struct {
 	found   []*entry // by the last find
 }
 
-// entry is the buckets of a key under a policy.
+// entry contains the buckets of a key under a policy.
 type entry struct {
 	keyed.Entry
 	policy  *policy
@@ -31,8 +31,8 @@ type entry struct {
 	buckets []bucket
 }
 
-// keyHash returns the same in all processes, and never 0. A client that makes two keys
-// collide makes them share a division, not a bucket.
+// keyHash returns a hash that is the same in all processes, and never 0. If a client makes
+// two keys collide, they share a division, not a bucket.
 func keyHash(c *quota.Charge) uint64 {
 	var d xxhash.Digest
 	d.Reset()
@@ -46,10 +46,10 @@ func keyHash(c *quota.Charge) uint64 {
 	return max(d.Sum64(), 1)
 }
 
-// get returns the entry of c under the shares in force, a new one if there was none, which
-// is kept or not. Its caller holds the lock. If there is no room, a new one takes the
-// place of another that is not in s.found. If there is none, there are a few too many for a
-// while.
+// get returns the entry of c under the shares in force. If there is no entry, get makes one,
+// and adds it to the table if keep is true. If there is no room, it first evicts an entry that
+// is not in s.found, or else the table has a few entries too many for a while. Its caller
+// holds the lock.
 func (b *Backend) get(s *stripe, c *quota.Charge, now int64, keep bool) *entry {
 	n := b.names.Of(c)
 	e := s.Get(n)
@@ -65,7 +65,7 @@ func (b *Backend) get(s *stripe, c *quota.Charge, now int64, keep bool) *entry {
 	return e
 }
 
-// rank is the part of a share that e has used. Those that the request is about are kept.
+// rank returns the part of a share that e has used, or keyed.Keep if the request is about e.
 func (s *stripe) rank(e *entry, now int64) float64 {
 	if slices.Contains(s.found, e) {
 		return keyed.Keep
@@ -78,15 +78,15 @@ func (s *stripe) evict(e *entry) {
 	s.evicted++
 }
 
-// begin gives e, which was never asked, what it has.
+// begin gives e, which was never asked for, the fresh buckets of the shares in force.
 func (e *entry) begin() {
 	e.shares = e.policy.shares.Load()
 	own := e.shares.of(e.hash)
 	e.limits, e.buckets = own.limits, slices.Clone(own.fresh)
 }
 
-// update moves e to the shares in force, through all that were in force since it was last
-// updated.
+// update moves e to the shares in force, through all shares that were in force since its last
+// update.
 func (e *entry) update() {
 	for next := e.shares.next.Load(); next != nil; next = e.shares.next.Load() {
 		limits := next.of(e.hash).limits
@@ -112,8 +112,8 @@ func (e *entry) used(now int64) float64 {
 
 const sweepEvery = 5 * time.Second
 
-// sweep removes entries that have all that they can have, and updates the others, so that
-// no shares of long ago are kept for them.
+// sweep removes entries with full buckets, and updates the others, so that old shares are
+// not kept for them.
 func (b *Backend) sweep() {
 	for i := range b.stripes {
 		for end := math.MaxInt; end > 0; {
@@ -122,7 +122,7 @@ func (b *Backend) sweep() {
 	}
 }
 
-// sweepSome sweeps some entries before place end, and returns where to go on.
+// sweepSome sweeps some entries before place end, and returns where to continue.
 func (b *Backend) sweepSome(s *stripe, end int) (next int) {
 	b.moving.Lock()
 	now := b.now()
