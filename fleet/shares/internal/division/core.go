@@ -18,13 +18,13 @@ import (
 // Times, in parts or multiples of a refresh.
 const (
 	reportPart   = 2  // in which members report
-	retryPart    = 10 // until what was not answered is sent again, and a refused round begins again
-	patience     = 3  // refreshes until a division that not all have taken in is given up
+	retryPart    = 10 // until a message without an answer is sent again, or a refused round begins again
+	patience     = 3  // refreshes until a division that is not complete is given up
 	absence      = 2  // refreshes without a round until another member starts one; up to 3
-	callsTimeout = 5  // parts of a refresh that a call may take, but a second at most
+	callsTimeout = 5  // in which a call ends; at least 50 ms, at most a second
 )
 
-// core is a member without goroutines, clock or network: it takes in events and returns
+// core is a member without goroutines, clock or network: it processes events and returns
 // the calls to make.
 type core struct {
 	process // this one
@@ -47,21 +47,21 @@ type core struct {
 	joined   roundID
 	highest  uint64
 	div      *division // taken in last, perhaps of an earlier round
-	complete bool      // all its members have, and its shares are in force
-	informed bool      // a division that was full is complete: see the package comment
-	taken    time.Time // when this member took it in
+	complete bool      // all its members took it in, and its shares are in force
+	informed bool      // a full division was complete: see the package comment
+	taken    time.Time // when this member took div in
 
 	nextStart time.Time
-	round     *round // that this member has started; nil if it has joined another's since, or all is done
+	round     *round // started by this member; nil if it has joined another since, or is done
 }
 
-// A round is a round of this member's, which has three steps: members report, take a
-// division in, and hear that all have. What is sent in a step is sent again until it is
-// answered.
+// A round is a round that this member has started. It has three steps: members report, take
+// a division in, and learn that all have. The messages of a step are sent again until they
+// are answered.
 type round struct {
 	reports []*message
-	waiting map[string]time.Time // for answers: when to send again
-	until   time.Time            // it waits for reports
+	waiting map[string]time.Time // when to send again, by members that have not answered
+	until   time.Time            // end of the wait for reports
 }
 
 // call is a message to send. Its outcome goes to answered.
@@ -69,7 +69,7 @@ type call struct {
 	to      string
 	message []byte
 	round   roundID
-	taken   roundID // what the message says
+	taken   roundID // the message's Taken
 	list    *List
 }
 
@@ -97,27 +97,27 @@ func (l *List) validate() error {
 	return nil
 }
 
-// has reports whether a list, whose members are sorted, has a member of that name.
+// has reports whether l, with sorted members, has a member of that name.
 func (l *List) has(name string) bool {
 	_, ok := slices.BinarySearch(l.Members, name)
 	return ok
 }
 
-// compare orders lists of sorted members. Of two with one epoch, an operator's mistake,
-// one wins everywhere, so that their members do not divide the quotas twice.
+// compare orders lists of sorted members. If two lists have the same epoch, an operator's
+// mistake, one wins everywhere, so that their members don't divide the quotas twice.
 func (l *List) compare(o *List) int {
 	return cmp.Or(cmp.Compare(l.Epoch, o.Epoch), slices.Compare(l.Members, o.Members))
 }
 
 func (l *List) sorted() List { return List{l.Epoch, slices.Sorted(slices.Values(l.Members))} }
 
-// id returns the number that a quota has in messages.
+// id returns the number of a quota in messages.
 func (q *Quota) id() uint64 {
 	sum := sha256.Sum256([]byte(q.Name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// Low returns the units that each of n members has at least, if there are as many.
+// Low returns the minimum units of each of n members, if there are enough.
 func (q *Quota) Low(n int) int64 { return max(q.Total/int64(20*n), q.Step, 1) }
 
 // begin sets the list at the start.
@@ -132,14 +132,14 @@ func (c *core) begin(now time.Time, list List) {
 	c.publish()
 }
 
-// part returns a random time up to one of so many parts of a refresh.
+// part returns a random time of at most a refresh divided by parts.
 func (c *core) part(parts int64) time.Duration {
 	return time.Duration(c.random.Int64N(int64(c.refresh)/parts + 1))
 }
 
 // adopt replaces the list, if list comes after it, even if it is too long for messages:
-// this member may be left out. The division is forgotten, and what it says of other
-// processes; what is held is not.
+// this member may be left out. adopt forgets the division, with its entries of other
+// processes, but keeps the held units of a member on the list.
 func (c *core) adopt(now time.Time, list List) bool {
 	list = list.sorted()
 	if list.compare(&c.list) <= 0 {
@@ -163,7 +163,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 	return true
 }
 
-// drop gives up all that is held.
+// drop gives up all held units.
 func (c *core) drop() {
 	clear(c.held)
 	c.valid = false
@@ -173,7 +173,7 @@ func (c *core) drop() {
 
 func (c *core) forget() { c.div, c.complete, c.informed = nil, false, false }
 
-// publish passes on what is held.
+// publish passes the held shares to apply.
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
@@ -193,7 +193,7 @@ func (d *division) first() bool {
 // due returns when tick has something to do.
 func (c *core) due() time.Time {
 	if !c.list.has(c.Name) {
-		return never // until a member that has it on its list says so
+		return never // until another member sends a list with this member
 	}
 	due := c.startDue()
 	if c.round != nil {
@@ -210,7 +210,7 @@ func (c *core) due() time.Time {
 }
 
 // startDue returns when this member starts a round. It waits for the members of its last
-// one: others wait for their units.
+// round: others wait for their units.
 func (c *core) startDue() time.Time {
 	if end := c.taken.Add(patience * c.refresh); c.round != nil && c.divided() && !c.complete && end.After(c.nextStart) {
 		return end
@@ -222,7 +222,7 @@ func (c *core) startDue() time.Time {
 // joined.
 func (c *core) divided() bool { return c.div != nil && c.div.ID == c.joined }
 
-// tick does what is due.
+// tick does the work that is due.
 func (c *core) tick(now time.Time) []call {
 	if !c.list.has(c.Name) {
 		return nil
@@ -245,7 +245,7 @@ func (c *core) start(now time.Time) {
 	c.ask(now, c.list.Members)
 }
 
-// ask begins a step of the round, for which members have to answer.
+// ask begins a step of the round that members have to answer.
 func (c *core) ask(now time.Time, members []string) {
 	c.round.waiting = make(map[string]time.Time)
 	for _, name := range members {
@@ -255,7 +255,7 @@ func (c *core) ask(now time.Time, members []string) {
 	}
 }
 
-// proceed goes on with the round as far as it can, and returns what is to be sent.
+// proceed continues the round as far as it can, and returns the calls that are due.
 func (c *core) proceed(now time.Time) []call {
 	if r := c.round; r != nil && !c.divided() && (len(r.waiting) == 0 || !now.Before(r.until)) {
 		c.divideRound(now)
@@ -316,7 +316,7 @@ func (d *division) names() []string {
 	return names
 }
 
-// message returns a message with what this member says in each.
+// message returns a message with the fields that each message of this member has.
 func (c *core) message() *message {
 	m := &message{From: c.process, Joined: c.joined, Highest: c.highest, Complete: c.complete}
 	if c.div != nil {
@@ -325,7 +325,7 @@ func (c *core) message() *message {
 	return m
 }
 
-// receive takes in a message of a member that has started a round. It returns the reply.
+// receive processes a message of a member that has started a round. It returns the reply.
 func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 	m, err := decode(b, nil)
 	if err != nil {
@@ -333,7 +333,7 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 	}
 	c.hear(now, m)
 	var of *report
-	if m.List.compare(&c.list) == 0 && c.list.has(c.Name) { // else the starter learns the list
+	if m.List.compare(&c.list) == 0 && c.list.has(c.Name) { // otherwise the starter learns the list
 		if m.Complete {
 			c.finish(m.Taken)
 		}
@@ -357,7 +357,7 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 	return reply.encode(), nil
 }
 
-// answered takes in the outcome of a call.
+// answered processes the outcome of a call.
 func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	var m *message
 	if err == nil {
@@ -370,7 +370,7 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 		c.hear(now, m)
 	}
 	if c.round == nil || k.round != c.joined {
-		return nil // of a round that is over
+		return nil // its round is over
 	}
 	if _, waits := c.round.waiting[k.to]; !waits {
 		return c.send(now)
@@ -394,7 +394,7 @@ func (c *core) silent(name string) bool {
 	return !c.divided() && c.div != nil && !slices.Contains(c.div.names(), name)
 }
 
-// answers takes in the reply of a member of this round, and reports whether it is the
+// answers processes the reply of a member of this round, and reports whether it is the
 // answer to the present step.
 func (c *core) answers(m *message) bool {
 	if c.divided() {
@@ -410,7 +410,7 @@ func (c *core) answers(m *message) bool {
 	return true
 }
 
-// hear takes in what every message says.
+// hear processes the fields that every message has.
 func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, *m.List)
 	c.highest = max(c.highest, m.Highest, m.Joined.Number)
@@ -426,7 +426,7 @@ func (c *core) take(now time.Time, d *division) {
 	c.shrink()
 }
 
-// finish takes in that all members of a division have taken it in.
+// finish notes that all members of a division have taken it in.
 func (c *core) finish(id roundID) {
 	if !c.divided() || c.joined != id || c.complete {
 		return
@@ -436,7 +436,7 @@ func (c *core) finish(id roundID) {
 	c.grow()
 }
 
-// report returns what this member holds and was asked for.
+// report returns the held units of this member and its demand.
 func (c *core) report(now time.Time) *report {
 	r := &report{Whole: !now.Before(c.whole), Informed: c.informed}
 	for i := range c.quotas {
@@ -446,7 +446,7 @@ func (c *core) report(now time.Time) *report {
 	return r
 }
 
-// items returns what this member reports of quota i.
+// items returns this member's report of quota i.
 func (c *core) items(i int, now time.Time) []item {
 	q, h, id := &c.quotas[i], &c.held[i], c.ids[i]
 	var d Demand
@@ -476,7 +476,7 @@ func (c *core) items(i int, now time.Time) []item {
 	return append(slices.Collect(maps.Values(keys)), group)
 }
 
-// finite returns f, or what a message may have that is nearest to it.
+// finite returns f, or the nearest value that a message may contain.
 func finite(f float64) float32 {
 	if !(f > 0) {
 		return 0
@@ -484,8 +484,8 @@ func finite(f float64) float32 {
 	return float32(min(f, 1e30))
 }
 
-// share returns what this member has of quota i by its division, all keys with a vector
-// among its Keys.
+// share returns this member's share of quota i by its division. Its Keys include all keys
+// with a vector.
 func (c *core) share(i int) Share {
 	s := Share{Keys: make(map[uint64]int64)}
 	own := c.div.member(c.process)
@@ -501,7 +501,7 @@ func (c *core) share(i int) Share {
 	return s
 }
 
-// shrink lowers what is held to the shares.
+// shrink lowers the held units to the shares.
 func (c *core) shrink() {
 	for i := range c.held {
 		old, share := c.held[i], c.share(i)
@@ -516,8 +516,8 @@ func (c *core) shrink() {
 	c.publish()
 }
 
-// grow raises what is held to the shares. Keys without their own division have
-// their quota's again.
+// grow raises the held units to the shares. If a key's division ends, it has its quota's
+// share again.
 func (c *core) grow() {
 	for i := range c.held {
 		c.held[i] = c.share(i)

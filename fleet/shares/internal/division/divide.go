@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// damping is how far shares go towards the target in one round, if much changes. The
-// rest of a change is due in the next rounds: after three, 98 % of it is done.
+// damping is the part of the way to the target that shares move in one round, if much
+// changes. The rest follows in the next rounds: after three, 98 % of it is done.
 const damping = 0.75
 
-// much is the part of the quota that changes hands in a change that is much. A smaller
-// change goes less far in proportion: demand that is measured by few requests differs
-// from round to round, and what is on its way is used by no member.
+// much is the part of the quota that must change hands for the full damping. A smaller
+// change moves less far in proportion: demand that is measured by few requests differs
+// from round to round, and no member uses the units that are being moved.
 const much = 1.0 / 10
 
-// little is the part of the quota that must change hands, or nothing does.
+// little is the minimum part of the quota that must change hands; otherwise shares stay.
 const little = 1.0 / 64
 
-// apportion divides total by weights, which are what the members are asked for, so that a
-// request has the same chance everywhere: whole units that add up to total, none below low, or
-// below the even share if that is less. Weights of 0 divide evenly. It goes from
+// apportion divides total by weights, which are the members' demands, so that a request has
+// the same chance everywhere. The shares are whole units that add up to total, each at least
+// low, or the even share if that is less. Weights of 0 divide evenly. apportion moves from
 // held towards the target; held may add up to another total.
 func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	n := int64(len(weights))
@@ -53,8 +53,8 @@ func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	return roundShares(total, low, target)
 }
 
-// roundShares returns whole numbers in proportion to exact, none below low, that add up to
-// total. The largest remainders are rounded up.
+// roundShares returns whole numbers in proportion to exact, each at least low, that add up
+// to total. The largest remainders are rounded up.
 func roundShares(total, low int64, exact []float64) []int64 {
 	n := int64(len(exact))
 	var sum float64

@@ -16,15 +16,15 @@ const (
 	MaxQuotas      = 256
 	MaxMessage     = 4 << 20 // bytes of a message
 
-	// Grace is how many refreshes after a new list the shares of members that it
-	// leaves out stay unused.
+	// Grace is the number of refreshes after a new list for the shares of members
+	// that it leaves out to stay unused.
 	Grace = 10
 )
 
-// A List is the members that divide the quotas.
+// A List contains the members that divide the quotas.
 type List struct {
-	// Epoch is the list's number, from 1. The list with the highest one counts. Two
-	// lists with one epoch are an operator's mistake: the members agree on one of them.
+	// Epoch is the list's number, from 1. The list with the highest epoch counts. Two lists
+	// with the same epoch are an operator's mistake: the members agree on one of them.
 	Epoch uint64
 
 	// Members are the names of all members, which the Transport sends to, such as
@@ -32,44 +32,44 @@ type List struct {
 	Members []string
 }
 
-// A Quota is what is divided.
+// A Quota is a number of units to divide.
 type Quota struct {
 	// Name identifies the quota: all processes that know it divide it.
 	Name string
 
-	// Total is the units to divide, from 1 to 2^40. Of processes with different ones, the
-	// lowest is divided.
+	// Total is the number of units to divide, from 1 to 2^40. If processes have different
+	// totals, the lowest is divided.
 	Total int64
 
-	// Step is how many units a member needs to admit anything. Each member has as many at
-	// least, and a twentieth of the even share, when all take part in a division and
+	// Step is the number of units that a member needs to admit anything. Each member has at
+	// least as many, and a twentieth of the even share, when all take part in a division and
 	// there are enough. If zero, 1.
 	Step int64
 
-	// Demand returns what this process was recently asked for, refused requests
-	// included, and its keys with the highest demand, at most so many: see
-	// [Sampler.Demand]; a window of two refreshes is right. It is called for each
-	// round, and must not call the Member. If nil, this process has none.
+	// Demand returns the recent demand at this process, including refused requests, and
+	// its keys with the highest demand, at most keys of them: see [Sampler.Demand]. A
+	// window of two refreshes is right. Demand is called for each round, and must not call
+	// the Member. If nil, this process has no demand.
 	Demand func(now time.Time, keys int) Demand
 }
 
-// Demand is what a process was asked for.
+// Demand is the demand at a process.
 type Demand struct {
-	Units float64     // a second
+	Units float64     // per second
 	Keys  []KeyDemand // the most demanded, in falling order
 }
 
-// KeyDemand is what a process was asked for of one key.
+// KeyDemand is the demand for one key at a process.
 type KeyDemand struct {
 	Key   uint64  // a hash of the key, the same in all processes; 0 is not a key
-	Units float64 // a second
+	Units float64 // per second
 }
 
-// Shares is what this process may admit.
+// Shares contains the units that this process may admit.
 type Shares struct {
-	// Valid reports whether this process holds shares. It holds none after a start,
-	// until its first division, and when it has been left out of the list. All units
-	// are zero then.
+	// Valid reports whether this process holds shares. It is false after a start, until the
+	// first division, and when the process has been left out of the list. Then all units
+	// are zero.
 	Valid bool
 
 	// Round is the round of the division that the shares are from.
@@ -79,17 +79,17 @@ type Shares struct {
 	// starts.
 	First bool
 
-	// Quotas has a Share for each quota, in the order that New was given.
+	// Quotas contains a Share for each quota, in the order that New was given.
 	Quotas []Share
 }
 
-// A Share is what this process may admit of one quota.
+// A Share contains the units of one quota that this process may admit.
 type Share struct {
-	// Units of the quota's Total, for each key that is not in Keys.
+	// Units is the part of the quota's Total, for each key that is not in Keys.
 	Units int64
 
-	// Keys has the units for keys with their own division, by hash. It must not
-	// be changed. At most a few hundred.
+	// Keys contains the units for keys with their own division, by hash. It must not
+	// be changed. It has a few hundred keys at most.
 	Keys map[uint64]int64
 }
 
@@ -112,12 +112,12 @@ type Transport interface {
 // Options configures a Member. Nil and the zero value select the defaults.
 type Options struct {
 	// Refresh is the time between two rounds, from 10 ms to an hour. If zero,
-	// DefaultRefresh. Members should have the same one. A member has a fifth of it to
+	// DefaultRefresh. Members should have the same value. A member has a fifth of it to
 	// reply, from 50 ms to a second.
 	Refresh time.Duration
 
-	// Keys is how many keys of each quota have their own divisions, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 250 bytes
+	// Keys is the number of keys of each quota that have their own divisions, at most
+	// MaxKeys. If zero, DefaultKeys; if negative, 0. A message has up to 250 bytes
 	// for each member, quota and key: with hundreds of members and many quotas, Keys
 	// must be lower.
 	Keys int

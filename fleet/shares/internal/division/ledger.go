@@ -2,10 +2,10 @@ package division
 
 import "slices"
 
-// A ledger is what is known of processes: by the last round that each is known to have been
-// in, and whatever it has taken in of that one, the most that it may hold. See the package
-// comment. It is of processes and not of names, because one that has stopped may have
-// passed on what it held.
+// A ledger contains the known processes, with the most that each may hold by the last round
+// that it is known to have been in, whether or not it took that division in. See the package
+// comment. Its entries are of processes and not of names, because the units of a process
+// that has stopped may have passed to others.
 type ledger struct {
 	known map[process][]entry
 	lost  bool // there was no room for all of them
@@ -18,11 +18,11 @@ type entry struct {
 	complete bool // the division is
 }
 
-// maxOthers returns how many processes that are not in a division it has room for: one for
-// each member that is absent, and some for processes that have stopped since.
+// maxOthers returns how many other processes a division has room for: one for each member
+// that is absent, and some for processes that have stopped since.
 func maxOthers(list *List) int { return 2 * len(list.Members) }
 
-// newLedger returns what is known to those that report, by their list.
+// newLedger returns the ledger of the members that report, by their list.
 func newLedger(reports []*message, list *List) *ledger {
 	l := &ledger{known: make(map[process][]entry)}
 	divisions, complete := make(map[roundID]*division), make(map[roundID]bool)
@@ -56,7 +56,7 @@ func newLedger(reports []*message, list *List) *ledger {
 	return l
 }
 
-// last returns the round that e is of.
+// last returns the round of e.
 func (e *entry) last() roundID {
 	if e.Shares != nil {
 		return e.ID
@@ -64,7 +64,7 @@ func (e *entry) last() roundID {
 	return e.Last
 }
 
-// add adds an entry, if none is of a later round.
+// add adds an entry, unless there is one of a later round.
 func (l *ledger) add(last roundID, e entry) {
 	old := l.known[e.process]
 	switch {
@@ -75,8 +75,8 @@ func (l *ledger) add(last roundID, e entry) {
 	}
 }
 
-// most returns the most that a process may hold of id. Each entry is a bound: one may know
-// that the division is complete.
+// most returns the most that a process may hold of id. Each entry is a bound, and the least
+// counts: one may know that the division is complete.
 func (l *ledger) most(p process, id vectorID) int64 {
 	least := int64(maxTotal)
 	for _, e := range l.known[p] {
@@ -117,7 +117,7 @@ func (l *ledger) large(quota uint64) (keys []uint64) {
 	return keys
 }
 
-// rows returns what is known, as others' rows of a division with those vectors.
+// rows returns the ledger as the Others of a division with those vectors.
 func (l *ledger) rows(vectors []vector) (rows []row) {
 	for p, entries := range l.known {
 		r := row{process: p, Last: entries[0].last()}

@@ -21,7 +21,7 @@ type Member struct {
 	timeout   time.Duration // of a call
 	wake      chan struct{}
 
-	mu      sync.Mutex // of core and what follows
+	mu      sync.Mutex // guards core and the fields below
 	core    core
 	running context.Context // nil before Run and after it
 	calls   sync.WaitGroup
@@ -31,11 +31,11 @@ type Member struct {
 // self need not be on the list: it holds nothing then, until a list names it. Errors
 // wrap quota.ErrInvalid.
 //
-// Names of quotas differ.
+// The names of quotas must differ.
 //
 // apply is called with the shares whenever they change, one call at a time, and once
-// in New. The shares must be in force when it returns: what a division lowers is given
-// to others then. It must not call the Member.
+// in New. The shares must be in force when it returns: then the units that a division takes
+// away go to others. It must not call the Member.
 func New(self string, list List, quotas []Quota, transport Transport, apply func(Shares), o *Options) (*Member, error) {
 	if transport == nil || apply == nil {
 		panic("division: New needs a transport and an apply function")
@@ -78,10 +78,10 @@ func (c *core) validate(list List) error {
 	return c.fits(list)
 }
 
-// fits returns an error if messages of the list's members may be above MaxMessage.
+// fits returns an error if messages of the list's members may exceed MaxMessage.
 func (c *core) fits(list List) error {
 	const (
-		perMember = 120 // a row, but for the name and for each vector:
+		perMember = 120 // a row without the name, and for each vector:
 		perShare  = 50
 		perMost   = 17 // of a row of another process
 		perVector = 75
@@ -102,7 +102,7 @@ func (c *core) fits(list List) error {
 }
 
 // Run takes part in the division until ctx is done, and returns when all its goroutines
-// have ended. From then on the member holds nothing. It must be called once at most.
+// have ended. From then on the member holds nothing. It must be called at most once.
 func (m *Member) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	m.mu.Lock()
@@ -130,7 +130,7 @@ func (m *Member) Run(ctx context.Context) {
 	m.calls.Wait()
 }
 
-// rouse makes Run look at what is due.
+// rouse makes Run do the work that is due.
 func (m *Member) rouse() {
 	select {
 	case m.wake <- struct{}{}:
@@ -158,8 +158,8 @@ func (m *Member) start(calls []call) {
 	}
 }
 
-// Receive takes in a message and returns the reply, for the Transport's server. An error
-// says why the message is not one, or that Run has not been called or has ended.
+// Receive processes a message and returns the reply, for the Transport's server. It returns
+// an error if the message is not valid, or if Run has not been called or has ended.
 func (m *Member) Receive(_ context.Context, message []byte) (reply []byte, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,8 +173,8 @@ func (m *Member) Receive(_ context.Context, message []byte) (reply []byte, err e
 var errNotRunning = errors.New("division: the member does not run")
 
 // SetList replaces the list of members, if its epoch is higher. Members pass the list
-// on, so it is enough to set it at one of them. A list with a lower or equal epoch, that
-// is not valid, or too long for messages, is an error that wraps quota.ErrInvalid.
+// on, so it is enough to set it at one of them. A list that has a lower or equal epoch, is
+// not valid, or is too long for messages is an error that wraps quota.ErrInvalid.
 func (m *Member) SetList(list List) error {
 	if err := list.validate(); err != nil {
 		return err

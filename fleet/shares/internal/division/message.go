@@ -12,30 +12,30 @@ import (
 
 const messageVersion = 3
 
-// Bounds of what is decoded, in addition to the API's.
+// Bounds of decoded messages, in addition to the API's.
 const (
 	maxName    = 255
-	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
+	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // a member reports at most as many
 	maxTotal   = 1 << 40                     // shares are computed in doubles
-	minObject  = 16                          // bytes that an object of a message has in the mean, at least
+	minObject  = 16                          // minimum mean bytes of an object in a message
 )
 
-// A message is what a member says of itself: to the members of a round that it has
-// started, and in reply.
+// A message contains a member's state. The member sends it to the members of a round that it
+// has started, and in reply.
 type message struct {
 	Version int     `json:"v"`
 	From    process `json:"from"`
-	List    *List   `json:"list,omitempty"` // a reply without one has the message's
+	List    *List   `json:"list,omitempty"` // a reply may omit the message's list
 	Highest uint64  `json:"highest"`        // the highest number of a round that the sender has heard of
 	Joined  roundID `json:"joined"`         // the highest round that the sender has joined
 
 	// Taken is the round of the division that the sender took in last, and Complete is
-	// whether it knows that all of its members have.
+	// whether it knows that all members of that division have taken it in.
 	Taken    roundID `json:"taken"`
 	Complete bool    `json:"complete,omitempty"`
 
-	// Division is that one: of the starter, to be taken in; of a member that reports,
-	// if the starter has taken in another one.
+	// Division is that division. The starter sends it to be taken in, and a reporting
+	// member if the starter has taken in another one.
 	Division *division `json:"division,omitempty"`
 
 	Report *report `json:"report,omitempty"` // of a member that has joined the round
@@ -52,7 +52,7 @@ func (p process) compare(o process) int {
 }
 
 // A roundID identifies a round, and the division at its end. Rounds are ordered by number,
-// and then by what their starters drew.
+// and then by draw.
 type roundID struct {
 	Number uint64 `json:"n"`
 	Draw   uint64 `json:"d"`
@@ -62,14 +62,14 @@ func (a roundID) less(b roundID) bool {
 	return a.Number < b.Number || a.Number == b.Number && a.Draw < b.Draw
 }
 
-// A report is what a member adds to a round.
+// A report is a member's contribution to a round.
 type report struct {
 	Whole    bool   `json:"whole"`    // it knows of no left-out member that may hold units
-	Informed bool   `json:"informed"` // a division that was full is complete: see the package comment
+	Informed bool   `json:"informed"` // a full division was complete: see the package comment
 	Items    []item `json:"items"`    // in order of their ids
 }
 
-// An item is what a member reports of a quota, or of a key.
+// An item is a member's report of a quota, or of a key.
 type item struct {
 	vectorID
 	Total  int64   `json:"t,omitempty"` // of a quota
@@ -79,7 +79,7 @@ type item struct {
 	Demand float32 `json:"d,omitempty"`
 }
 
-// A vectorID identifies what is divided: a quota, or one key of it.
+// A vectorID identifies a vector: a quota, or one key of it.
 type vectorID struct {
 	Quota uint64 `json:"q"`
 	Key   uint64 `json:"k,omitempty"`
@@ -92,31 +92,31 @@ func (a vectorID) compare(b vectorID) int {
 // A division is the outcome of a round: a table with a column for each vector.
 type division struct {
 	ID      roundID  `json:"id"`
-	Full    bool     `json:"full,omitempty"` // what is divided is the quota, less what others may hold
-	Lost    bool     `json:"lost,omitempty"` // there was no room for what is known of others
+	Full    bool     `json:"full,omitempty"` // it divides the quota, less the most that others may hold
+	Lost    bool     `json:"lost,omitempty"` // there was no room for all others
 	Vectors []vector `json:"vectors"`        // in order of their ids
 	Members []row    `json:"members"`        // in order: the processes that divide
 	Others  []row    `json:"others,omitempty"`
 }
 
-// A vector is what is divided of a quota or of a key.
+// A vector is the division of a quota or of a key.
 type vector struct {
 	vectorID
 	Total int64 `json:"t"`           // the lowest that members know
 	Ends  bool  `json:"e,omitempty"` // of a key: its shares are its quota's again
 }
 
-// A row is what a process has of each vector.
+// A row is a process's part of each vector.
 type row struct {
 	process
 	Last   roundID   `json:"r,omitzero"`  // of others: the last round that they are known to have been in
 	Most   []int64   `json:"m"`           // the most that it holds, of members until they take the division in
-	Shares []int64   `json:"s,omitempty"` // of members: what they have from then on, or when it is complete
+	Shares []int64   `json:"s,omitempty"` // of members: the units from then on, or when it is complete
 	Demand []float32 `json:"d,omitempty"` // of members, for the status
 }
 
-// index returns the place of the vector with that id: of a key without one, its quota's; or
-// -1.
+// index returns the index of id's vector or, for a key without one, of its quota's vector. It
+// returns -1 if there is neither.
 func (d *division) index(id vectorID) int {
 	i, ok := slices.BinarySearchFunc(d.Vectors, id, func(v vector, id vectorID) int { return v.compare(id) })
 	switch {
@@ -128,7 +128,7 @@ func (d *division) index(id vectorID) int {
 	return -1
 }
 
-// member returns a process' row among the members, or nil.
+// member returns a process's row among the members, or nil.
 func (d *division) member(p process) *row {
 	if i, ok := slices.BinarySearchFunc(d.Members, p, func(r row, p process) int { return r.compare(p) }); ok {
 		return &d.Members[i]
@@ -136,7 +136,7 @@ func (d *division) member(p process) *row {
 	return nil
 }
 
-// sum returns what the members have of a vector.
+// sum returns the sum of the members' shares of a vector.
 func (d *division) sum(vector int) (units int64) {
 	for i := range d.Members {
 		units += d.Members[i].Shares[vector]
@@ -148,20 +148,20 @@ func (m *message) encode() []byte {
 	m.Version = messageVersion
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // of no value that a member has
+		panic(err) // all values of a member can be encoded
 	}
 	return b
 }
 
 var errMessage = errors.New("division: not a message of a member")
 
-// decode returns the message in b, all of whose numbers are within their bounds. list is
-// the one of a reply without a list.
+// decode returns the message in b, with all numbers within their bounds. list is used for a
+// reply without a list.
 func decode(b []byte, list *List) (*message, error) {
 	if len(b) > MaxMessage {
 		return nil, fmt.Errorf("%w: %d bytes; the most is %d", errMessage, len(b), MaxMessage)
 	}
-	if n := bytes.Count(b, []byte("{")); n*minObject > len(b)+minObject { // they would need far more memory than b
+	if n := bytes.Count(b, []byte("{")); n*minObject > len(b)+minObject { // so many objects would need far more memory than b
 		return nil, fmt.Errorf("%w: %d bytes have %d objects", errMessage, len(b), n)
 	}
 	m := &message{}
@@ -290,5 +290,5 @@ func within(most int64, units ...int64) bool {
 	return most <= maxTotal && (len(units) == 0 || slices.Min(units) >= 0 && slices.Max(units) <= most)
 }
 
-// positive reports whether all are numbers, and none is below 0. JSON has no infinity.
+// positive reports whether all are numbers and at least 0. JSON has no infinity.
 func positive(all ...float32) bool { return len(all) == 0 || slices.Min(all) >= 0 }

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// pool is what a round found, and what its members may divide.
+// pool contains the reports of a round, and determines the units that its members may divide.
 type pool struct {
 	reports []*message // in the order of members
 	ledger  *ledger    // of the other processes
 	all     bool       // every member of the list is in
-	full    bool       // they divide the quota less what others may hold
+	full    bool       // they divide the quota, less the most that others may hold
 }
 
-// newPool returns the pool of what members of a list report.
+// newPool returns the pool of the reports of members of a list.
 func newPool(reports []*message, list *List) *pool {
 	p := &pool{reports: reports, ledger: newLedger(reports, list), all: len(reports) == len(list.Members)}
 	slices.SortFunc(p.reports, func(a, b *message) int { return a.From.compare(b.From) })
@@ -56,7 +56,7 @@ func (p *pool) divide(id roundID, keys int) *division {
 	return d
 }
 
-// find returns what the member of a report said of id, or nil.
+// find returns the item of id in r, or nil.
 func (r *report) find(id vectorID) *item {
 	if i, ok := slices.BinarySearchFunc(r.Items, id, func(it item, id vectorID) int { return it.compare(id) }); ok {
 		return &r.Items[i]
@@ -94,12 +94,12 @@ type candidate struct {
 	wanted bool
 }
 
-// keys returns the keys of a quota that need a vector, in order: those that have one, and
-// the most demanded of the others as far as there is room.
+// keys returns the keys of a quota that need a vector, in order: keys that have one, and the
+// most demanded of the others as far as there is room.
 func (p *pool) keys(quota uint64, most int) []candidate {
 	all := p.candidates(quota)
-	// A key keeps its division until another is asked for half as much again: two keys
-	// that are equally busy do not change places in every round.
+	// A key keeps its division until another has 1.5 times its demand: two keys that
+	// are equally busy don't change places in every round.
 	rank := func(k candidate) float64 {
 		if k.own {
 			return 1.5 * k.demand
@@ -152,9 +152,9 @@ func (p *pool) candidates(quota uint64) []candidate {
 	return all
 }
 
-// add divides what the members may hold of id, and adds the vector to d. It returns its
-// place. Where their totals differ, which is while a new configuration is rolled out, it
-// divides the lowest.
+// add divides the units of id that the members may hold, and adds the vector to d. It returns
+// the vector's index. If their totals differ, as they do while a new configuration is rolled
+// out, it divides the lowest.
 func (p *pool) add(d *division, id vectorID) int {
 	v := vector{vectorID: id}
 	var low, sum int64
@@ -175,7 +175,7 @@ func (p *pool) add(d *division, id vectorID) int {
 		of := group
 		if id.Key != 0 {
 			if of = m.Report.find(id); of == nil {
-				of = &item{Held: group.Held} // of a key that it does not name, its quota's share
+				of = &item{Held: group.Held} // its quota's share, for a key that it does not name
 			}
 		}
 		knows, held, demand = append(knows, i), append(held, of.Held), append(demand, float64(of.Demand))
@@ -191,7 +191,7 @@ func (p *pool) add(d *division, id vectorID) int {
 	return len(d.Vectors) - 1
 }
 
-// total returns what the members, which hold sum, divide of v.
+// total returns the units of v that the members, which hold sum, divide.
 func (p *pool) total(v vector, sum int64) int64 {
 	switch {
 	case p.all && p.full:

@@ -19,7 +19,7 @@ const DefaultSamples = 4096
 //
 // While a window has at most as many events as the Sampler keeps, it keeps all and the
 // demand is exact. Beyond that it keeps one of 2, 4, 8, … events, at random, and counts
-// it for as many: with k kept, the error is some 1/√k, 3 % for 1,000. An event that is
+// it for as many: with k kept, the error is about 1/√k, 3 % for 1,000. An event that is
 // not kept costs a random number and a comparison.
 type Sampler struct {
 	start  time.Time
@@ -29,8 +29,8 @@ type Sampler struct {
 	slots  []slot        // a power of two
 }
 
-// slot is an event. Its two words are written one after the other: a reader may see
-// them of two events, when the ring is overwritten while it reads. That is one sample
+// slot is an event. Its two words are written one after the other: if the ring is
+// overwritten while a reader reads, it may see words of two events. That is one sample
 // of thousands.
 type slot struct {
 	what atomic.Uint64 // ms since start in the upper half, float32 units in the lower
@@ -38,8 +38,8 @@ type slot struct {
 }
 
 // NewSampler returns a Sampler of the demand within window, from a millisecond to an
-// hour. size is how many events it keeps, rounded up to a power of two, at 16 bytes each;
-// if zero, DefaultSamples.
+// hour. size is the number of events that it keeps, rounded up to a power of two, at 16
+// bytes each; if zero, DefaultSamples.
 func NewSampler(window time.Duration, size int) *Sampler {
 	if size <= 0 {
 		size = DefaultSamples
@@ -68,9 +68,9 @@ func (s *Sampler) keep(now time.Time, key uint64, units float32) {
 	oldest := slot.what.Swap(uint64(at)<<32 | uint64(math.Float32bits(units)))
 	slot.key.Store(key)
 
-	// The ring must be longer than a window: if what was overwritten is still within
-	// it, keep half as many. Each of its halves decides once, so that a burst does not
-	// double again before the first doubling has had an effect.
+	// The ring must be longer than a window: if the overwritten event is still within
+	// the window, keep half as many. Each half of the ring decides once, so that a burst
+	// doesn't double again before the first doubling has had an effect.
 	if i >= uint64(len(s.slots)) && i&uint64(len(s.slots)/2-1) == 0 && s.age(at, oldest) < s.window {
 		s.skip.Store(min(s.skip.Load()<<1|1, 1<<30-1))
 	}
@@ -92,8 +92,8 @@ func (s *Sampler) age(at uint32, what uint64) int64 {
 	return int64(past)
 }
 
-// Demand returns the demand of the window that ends now, and of the keys with the most,
-// at most so many.
+// Demand returns the demand of the window that ends now, and of the keys with the highest
+// demand, at most keys of them.
 func (s *Sampler) Demand(now time.Time, keys int) Demand {
 	at, next := s.ms(now), s.next.Load()
 	size := uint64(len(s.slots))
@@ -112,7 +112,7 @@ func (s *Sampler) Demand(now time.Time, keys int) Demand {
 		units[slot.key.Load()] += u
 	}
 	if kept := next - first - uint64(n); kept < size/8 {
-		s.skip.Store(s.skip.Load() >> 1) // it has become quieter
+		s.skip.Store(s.skip.Load() >> 1) // the demand has fallen
 	}
 
 	perSecond := 1000 / float64(s.window)
