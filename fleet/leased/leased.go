@@ -306,7 +306,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return d, err
 }
 
-// addHeld makes d, which charges nothing, report the units that this process holds as not used.
+// addHeld makes d, which charges nothing, report this process's held units as not used.
 func (b *Backend) addHeld(d *driver.Decision) {
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()

@@ -24,7 +24,7 @@
 // to its level in the old counts.
 //
 // This holds for processes that are running. A new process has the mode that it begins in.
-// If others changed it less than that time ago, [Table.Begin] in the old mode, then set the new.
+// If others changed it within that time, [Table.Begin] in the old mode, then set the new one.
 //
 // # Settlements
 //

@@ -56,7 +56,7 @@ func (s *shares) of(hash uint64) *keyShares {
 	return &s.usual
 }
 
-// newPolicies returns the policies by their names, and in order, for a list of that many members.
+// newPolicies returns the policies by name, and in order, for a list of that many members.
 func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
 	if len(all) == 0 {
 		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")

@@ -82,7 +82,7 @@ type count struct {
 	usual float64 // of the others in about 20 syncs
 	own   float64 // of this process in about 20 syncs
 
-	// floor is a lower bound of total that needs no reply: the zero of a new window, the
+	// floor is a lower bound of total that needs no reply: zero in a new window, the
 	// instant until which a bucket was empty, or the total of a count of another length
 	// that this one continues. A reply that was on its way at that time may be below it.
 	floor tally

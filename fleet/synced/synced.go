@@ -128,8 +128,8 @@ type Backend struct {
 
 var _ driver.Joiner = (*Backend)(nil)
 
-// New returns a Backend that agrees with other processes at roots. It doesn't dial: while no
-// root answers, each process decides alone. Errors are about arguments, and wrap quota.ErrInvalid.
+// New returns a Backend that agrees with others at roots. It doesn't dial: while no root
+// answers, each process decides alone. Errors are about arguments, and wrap quota.ErrInvalid.
 func New(roots []Root, options *Options) (*Backend, error) {
 	o := *cmp.Or(options, new(Options))
 	if err := o.complete(); err != nil {

@@ -18,7 +18,7 @@ import (
 // Times, in parts or multiples of a refresh.
 const (
 	reportPart   = 2  // in which members report
-	retryPart    = 10 // until a message without an answer is sent again, or a refused round begins again
+	retryPart    = 10 // until an unanswered message is sent again, or a refused round begins again
 	patience     = 3  // refreshes until a division that is not complete is given up
 	absence      = 2  // refreshes without a round until another member starts one; up to 3
 	callsTimeout = 5  // in which a call ends; at least 50 ms, at most a second

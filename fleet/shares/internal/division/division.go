@@ -16,8 +16,8 @@ const (
 	MaxQuotas      = 256
 	MaxMessage     = 4 << 20 // bytes of a message
 
-	// Grace is the number of refreshes after a new list for the shares of members
-	// that it leaves out to stay unused.
+	// Grace is how long, in refreshes, the shares of members that a new list leaves
+	// out stay unused.
 	Grace = 10
 )
 
