@@ -9,7 +9,7 @@
 // policies are charged first, which needs no call, and then the others. If these refuse or
 // fail, the synced units are refunded. A take that the synced counts refuse asks the
 // store, too, by a peek, because an answer reports all limits. If the store doesn't
-// answer, the answer is about the synced charges alone, and Degraded. So is a Peek's.
+// answer, the answer is about the synced charges alone, and Degraded. A Peek does the same.
 //
 // # Changing a mode
 //
