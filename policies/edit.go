@@ -11,17 +11,17 @@ import (
 type Edit struct {
 	content
 	owner    *owner
-	linked   map[string]string // of policies that have changed, the parent that counts them
-	found    []func(*found)    // changes of what the source has found
+	linked   map[string]string // changed policies, and the parents that count them
+	found    []func(*found)    // changes to the overrides that the source has found
 	errs     []error
 	mistakes int
 }
 
-// maxMistakes is how many mistakes an error lists.
+// maxMistakes is the most mistakes that an error lists.
 const maxMistakes = 20
 
-// Mistake notes what is wrong with what the change is made of, unless err is nil: none of the
-// change comes into force then. The error should wrap quota.ErrInvalid.
+// Mistake notes that the change's input is wrong, unless err is nil: the change then doesn't
+// come into force. The error should wrap quota.ErrInvalid.
 func (e *Edit) Mistake(err error) {
 	if err == nil {
 		return
@@ -31,13 +31,13 @@ func (e *Edit) Mistake(err error) {
 	}
 }
 
-// Content is all that a source has.
+// Content is all policies and overrides of a source.
 type Content struct {
 	Policies  []*quota.Policy `json:"policies"`
 	Overrides []Override      `json:"overrides"`
 }
 
-// Replace makes c all that the source has. Two policies of one name, and two overrides for
+// Replace makes c the whole content of the source. Two policies of one name, and two overrides for
 // one policy and key, are a mistake.
 func (e *Edit) Replace(c Content) {
 	e.Clear()
@@ -65,8 +65,7 @@ func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = nil, 0, 0,
 // SetVersion makes n the version of the source.
 func (e *Edit) SetVersion(n int64) { e.version = n }
 
-// Set adds p, or puts it in place of the policy of its name. It must not be changed
-// afterwards.
+// Set adds p, or replaces the policy of its name with it. p must not be changed afterwards.
 func (e *Edit) Set(p *quota.Policy) { e.Mistake(e.set(p)) }
 
 func (e *Edit) set(p *quota.Policy) error {
@@ -83,9 +82,9 @@ func (e *Edit) set(p *quota.Policy) error {
 	return nil
 }
 
-// Remove removes the policy of that name, if there is one. Charges under it go by the
-// limits that the program gives it, and by its overrides, which stay. A policy that is the
-// parent of others cannot be removed.
+// Remove removes the policy of that name, if there is one. Charges under it then use the
+// limits that the program gives it, and its overrides, which stay. A policy that is the
+// parent of others can't be removed.
 func (e *Edit) Remove(name string) {
 	at := e.at(name)
 	if at.policy == nil {
@@ -97,7 +96,7 @@ func (e *Edit) Remove(name string) {
 	e.put(name, at)
 }
 
-// Override adds o, or puts it in place of the one for its policy and key.
+// Override adds o, or replaces the override for its policy and key with it.
 func (e *Edit) Override(o Override) { e.Mistake(e.override(o)) }
 
 func (e *Edit) override(o Override) error {
@@ -125,7 +124,7 @@ func (e *Edit) RemoveOverride(policy, key string) {
 	e.put(policy, at)
 }
 
-// Find says whether the source may find overrides of policy that it does not hold: see
+// Find sets whether the source may find overrides of policy that it does not hold: see
 // [SourceOptions].
 func (e *Edit) Find(policy string, find bool) {
 	at := e.at(policy)
@@ -137,8 +136,8 @@ func (e *Edit) Find(policy string, find bool) {
 	e.put(policy, at)
 }
 
-// Learn replaces what the source remembers of the override for a policy and key by o, which is
-// nil if there is none. It does nothing if the source remembers nothing: see [SourceOptions].
+// Learn replaces the override that the source remembers for a policy and key with o, or with
+// nil. It does nothing if the source doesn't remember the pair: see [SourceOptions].
 func (e *Edit) Learn(policy, key string, o *Override) {
 	if o != nil {
 		var err error
@@ -153,7 +152,7 @@ func (e *Edit) Learn(policy, key string, o *Override) {
 // FindAllAgain forgets all that the source has found.
 func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 
-// at returns a copy of what the source has under a policy's name.
+// at returns a copy of the source's entry for a policy's name.
 func (e *Edit) at(name string) entry {
 	if at := e.names.get(name); at != nil {
 		return *at
@@ -161,7 +160,7 @@ func (e *Edit) at(name string) entry {
 	return entry{}
 }
 
-// put makes at what the source has under a policy's name.
+// put makes at the source's entry for a policy's name.
 func (e *Edit) put(name string, at entry) {
 	if at.policy == nil && at.overrides == nil && at.below == nil && !at.find && at.plan == nil {
 		e.names = e.names.remove(e.owner, name)

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// DefaultEvery is the Every of FileOptions that set none.
+// DefaultEvery is the default of FileOptions.Every.
 const DefaultEvery = time.Second
 
 // MaxFile is the size of the largest file that WatchFile reads, in bytes.
@@ -24,42 +24,42 @@ const MaxFile = 512 << 20
 
 // FileOptions configures WatchFile. Nil and the zero value select the defaults.
 type FileOptions struct {
-	// Parse returns what a file's text says. Its errors should wrap quota.ErrInvalid, and
-	// have no keys. If nil, ParseJSON.
+	// Parse parses a file's text. Its errors should wrap quota.ErrInvalid, and contain no
+	// keys. If nil, ParseJSON.
 	Parse func(text []byte) (Content, error)
 
-	// Every is how often the file is looked at. If zero or less, DefaultEvery.
+	// Every is how often the file is checked. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Observer is warned of each version that is wrong, once. If nil, weirlog.Default(),
+	// Observer is warned once of each version that is wrong. If nil, weirlog.Default(),
 	// which logs to slog.Default().
 	Observer observe.Observer
 }
 
-// File is a file whose content a source has. It is safe for concurrent use.
+// File keeps a source at the content of a file. It is safe for concurrent use.
 type File struct {
 	path    string
 	source  *Source
 	options FileOptions
 
 	mu      sync.Mutex
-	info    os.FileInfo       // as of the last reading; nil before, and if there was none
-	settled bool              // the file had not just been written then
+	info    os.FileInfo       // as of the last read; nil before it, and if it failed
+	settled bool              // the file was not just written then
 	hash    [sha256.Size]byte // of the text that was read
-	err     error             // what is wrong with that
+	err     error             // why it is not in force, or nil
 
 	closed context.Context
 	close  context.CancelFunc
 	done   sync.WaitGroup
 }
 
-// WatchFile puts the content of a file into s, and again each time that it changes, until
-// Close. The error says what is wrong with the file at first, and wraps quota.ErrInvalid
-// unless it cannot be read. Of later versions, one that is wrong leaves the last good one
-// in force. So does a file that has vanished.
+// WatchFile puts the content of a file into s, now and each time that it changes, until
+// Close. It returns an error if the file can't be read now, or is wrong; in the second case
+// the error wraps quota.ErrInvalid. If a later version is wrong, or the file vanishes, the
+// last good version stays in force.
 //
-// The version of s is a number of 48 bits that is made of the file's text: processes with
-// the same text have the same version.
+// The version of s is a 48-bit hash of the file's text: processes with the same text have
+// the same version.
 func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 	f := &File{path: path, source: s, options: *cmp.Or(options, new(FileOptions))}
 	f.options.Every = cmp.Or(max(f.options.Every, 0), DefaultEvery)
@@ -72,18 +72,18 @@ func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 	}
 	f.closed, f.close = context.WithCancel(context.Background())
 	f.done.Go(func() {
-		every.Do(f.closed, f.options.Every, func() { _ = f.Refresh() }) // which has warned
+		every.Do(f.closed, f.options.Every, func() { _ = f.Refresh() }) // Refresh warns
 	})
 	return f, nil
 }
 
-// Close ends the watching. What the source has stays.
+// Close stops watching. The source keeps its content.
 func (f *File) Close() {
 	f.close()
 	f.done.Wait()
 }
 
-// Refresh looks at the file now. The error says why its content is not in force.
+// Refresh checks the file now. The error says why its content is not in force.
 func (f *File) Refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,13 +115,12 @@ func (f *File) read() error {
 	if hash := sha256.Sum256(text); hash != f.hash {
 		f.hash, f.err = hash, f.put(text, hash)
 	}
-	// A file system's clock may be coarse: what is written twice within one tick of it has
-	// one time.
+	// A file system's clock may be coarse: two writes within one tick have the same time.
 	f.info, f.settled = info, time.Since(info.ModTime()) > 2*time.Second
 	return f.err
 }
 
-// readFile returns the text of a file. One that is no regular file might never end.
+// readFile returns the text of a file, which must be regular: another might never end.
 func readFile(path string, info os.FileInfo) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():

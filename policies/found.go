@@ -9,30 +9,30 @@ import (
 	"sync"
 )
 
-// DefaultMaxFound is the MaxFound of SourceOptions that set none.
+// DefaultMaxFound is the default of SourceOptions.MaxFound.
 const DefaultMaxFound = 1 << 16
 
 // SourceOptions configures a source. Nil and the zero value select the defaults.
 type SourceOptions struct {
 	// Find returns the override for a policy and key that the source does not hold, or
-	// nil if there is none. Decisions call it under policies that [Edit.Find] has
-	// marked, once for each pair of policy and key: the answer is remembered, also if it
-	// is nil, unless keep is false: then it is for those decisions alone that wait for it.
-	// Find must return when ctx is done. After an error the decision goes by what
-	// else is known, and the next one calls Find again. If nil, the source holds all its
+	// nil if the key has no override. Decisions under policies that [Edit.Find] has
+	// marked call it once for each pair of policy and key. The answer is remembered, even
+	// if it is nil, unless keep is false: then only the decisions that wait for it use it.
+	// Find must return when ctx is done. After an error the decision is made without the
+	// answer, and the next one calls Find again. If nil, the source holds all its
 	// overrides.
 	Find func(ctx context.Context, policy, key string) (o *Override, keep bool, err error)
 
-	// MaxFound is the most pairs of policy and key that are remembered, some 250 bytes
-	// each, and their keys, of which long ones are hashed. Those that were not asked for
-	// lately are forgotten first. If zero, DefaultMaxFound.
+	// MaxFound is the most pairs of policy and key that are remembered. Each takes some
+	// 250 bytes and its key; long keys are hashed. Pairs that were not asked for lately
+	// are forgotten first. If zero or less, DefaultMaxFound.
 	MaxFound int
 }
 
-// found remembers what Find has returned.
+// found remembers the answers of Find.
 type found struct {
 	find    func(ctx context.Context, policy, key string) (o *Override, keep bool, err error)
-	half    int // of the pairs of a stripe
+	half    int // the most pairs in half of a stripe
 	stripes [64]foundStripe
 }
 
@@ -42,7 +42,7 @@ type pair struct {
 	hashed      bool // so that no key is taken for the hash of another
 }
 
-// maxKey is the length of the longest key that is remembered as it is.
+// maxKey is the length of the longest key that is remembered without hashing.
 const maxKey = 256
 
 func pairOf(policy, key string) pair {
@@ -53,8 +53,8 @@ func pairOf(policy, key string) pair {
 	return pair{policy, string(hash[:]), true}
 }
 
-// foundStripe has the pairs in two halves. When the young one is full, it becomes the old
-// one, and what was in that and not asked for since is forgotten.
+// foundStripe keeps pairs in two halves. When the young half is full, it replaces the old
+// half, and the pairs still in that, which were not asked for since, are forgotten.
 type foundStripe struct {
 	mu         sync.Mutex
 	young, old map[pair]*Override
@@ -66,7 +66,7 @@ type ask struct {
 	done     chan struct{}
 	override *Override
 	err      error
-	late     bool // the pair has changed since the call began, which is no longer in asking
+	late     bool // the pair has changed since the call began; the call is no longer in asking
 }
 
 var errNotFound = errors.New("policies: Find did not return")
@@ -115,7 +115,7 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 	}
 }
 
-// ask calls Find for a, of p, and remembers what it returns.
+// ask makes the call a of Find, for p, and remembers the answer.
 func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
 	s, keep := f.stripe(p), false
 	a.err = errNotFound // if Find panics
@@ -140,7 +140,7 @@ func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
 	a.err = err
 }
 
-// learn makes o the override of a pair, or nil none, if the pair is remembered.
+// learn makes o, which may be nil, the override of a pair, if the pair is remembered.
 func (f *found) learn(p pair, o *Override) {
 	s := f.stripe(p)
 	s.mu.Lock()
@@ -176,7 +176,7 @@ func (f *found) len() int {
 	return n
 }
 
-// The caller of these holds s.mu.
+// The caller of the methods below holds s.mu.
 
 // begin begins a call of Find.
 func (s *foundStripe) begin(p pair) *ask {
@@ -188,7 +188,7 @@ func (s *foundStripe) begin(p pair) *ask {
 	return a
 }
 
-// tooLate has the answer of a call in progress be for those alone that wait for it.
+// tooLate restricts the answer of a call in progress to the decisions that wait for it.
 func (s *foundStripe) tooLate(p pair) {
 	if a := s.asking[p]; a != nil {
 		a.late = true
@@ -196,7 +196,7 @@ func (s *foundStripe) tooLate(p pair) {
 	}
 }
 
-// known returns what is remembered of p, and makes p young.
+// known returns the override remembered for p, and makes p young.
 func (s *foundStripe) known(p pair, half int) (o *Override, ok bool) {
 	if o, ok = s.young[p]; ok {
 		return o, true

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// ParseJSON reads Content from text, whose limits are as quota.ParseLimit reads them:
+// ParseJSON parses text as Content. Limits are written as quota.ParseLimit reads them:
 //
 //	{
 //	  "policies": [
@@ -28,8 +28,8 @@ import (
 //	  ]
 //	}
 //
-// A field of another name is an error, as all are that wrap quota.ErrInvalid. ParseJSON does
-// not validate the policies and overrides; [Edit.Replace] does.
+// A field of another name is an error. All errors wrap quota.ErrInvalid. ParseJSON does not
+// validate the policies and overrides; [Edit.Replace] does.
 func ParseJSON(text []byte) (Content, error) {
 	var c Content
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -52,9 +52,9 @@ func ParseJSON(text []byte) (Content, error) {
 	return c, nil
 }
 
-// whole returns why text, which is JSON, is read as something else than it says, or nil: of
-// two lists of one name the second is put over the first, and bytes that are no text become
-// other keys.
+// whole returns why decoding text, which is JSON, loses or changes part of it, or nil: the
+// second of two lists of one name replaces elements of the first, and bytes that aren't UTF-8
+// become other keys.
 func whole(text []byte) error {
 	if !utf8.Valid(text) {
 		return errors.New("the text is not UTF-8")
@@ -79,7 +79,7 @@ type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// lineOf returns where in text err is, as far as it says.
+// lineOf returns the line of err in text, or "" if err doesn't say where it is.
 func lineOf(text []byte, err error) string {
 	offset := int64(0)
 	var syntax *json.SyntaxError

@@ -8,11 +8,11 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Override is what holds for one key in place of a policy's limits. It has Limits, or is
-// Blocked, or Unlimited, or has nothing but a ParentKey.
+// Override replaces a policy's limits for one key. It has Limits, or is Blocked, or
+// Unlimited, or has only a ParentKey.
 //
-// The key's count is the policy's, and goes on when an override comes, changes and goes:
-// under Limits by the rules for limits that change, which docs/algorithms.md has.
+// The key's count is the policy's, and continues when an override is added, changed or
+// removed: under Limits, by the rules for changed limits in docs/algorithms.md.
 type Override struct {
 	Policy string `json:"policy,omitempty"` // the policy's name; a table need not have the policy itself
 	Key    string `json:"key,omitempty"`    // as charged: opaque bytes of any length
@@ -24,36 +24,36 @@ type Override struct {
 	// its retry time is Until, or never.
 	Blocked bool `json:"blocked,omitempty"`
 
-	// Unlimited allows the key everything. A FixedWindow and a SlidingWindow go on
-	// counting, under a quota of quota.MaxQuota; after the override, a key that used more
-	// than the policy's quota waits for the window's end. A SlidingLog and the two buckets
-	// are not charged: they would owe for long after the override what was used under it.
+	// Unlimited allows the key everything. A FixedWindow and a SlidingWindow continue to
+	// count, with a quota of quota.MaxQuota; after the override, a key that used more than
+	// the policy's quota waits for the window's end. A SlidingLog and the two buckets are
+	// not charged: long after the override, they would owe the units used under it.
 	Unlimited bool `json:"unlimited,omitempty"`
 
 	// ParentKey is the key that the policy's parent is charged for, in place of the
-	// policy's ParentKey. If empty, that holds, or an earlier source's. Under a policy
-	// without a parent it does nothing.
+	// policy's ParentKey. If empty, an earlier source's override may have one, otherwise
+	// the policy's holds. It has no effect under a policy without a parent.
 	ParentKey string `json:"parent_key,omitempty"`
 
-	// Until is when the override ends, by the throttler's clock. If zero, it does not.
+	// Until is when the override ends, by the throttler's clock. If zero, it doesn't end.
 	Until time.Time `json:"until,omitzero"`
 
-	Owner  string `json:"owner,omitempty"`  // says to an operator which team or person made it; may be empty
-	Reason string `json:"reason,omitempty"` // says why, to an operator; may be empty
+	Owner  string `json:"owner,omitempty"`  // the team or person that made it, for operators; may be empty
+	Reason string `json:"reason,omitempty"` // why it was made, for operators; may be empty
 
 	limited *quota.Policy // of Limits
 	until   int64         // ms since the epoch, or 0
 	wrong   error         // of a plan that the table lacks
 }
 
-// Validate returns what is wrong with o, or nil. The error wraps quota.ErrInvalid.
+// Validate returns why o is invalid, or nil. The error wraps quota.ErrInvalid.
 func (o Override) Validate() error {
 	_, err := o.prepare()
 	return err
 }
 
-// prepare returns o as tables hold it, or what is wrong with it: without the key, since
-// the text may go to a log.
+// prepare returns o as tables hold it, or why it is invalid. The error doesn't contain the
+// key, since it may be logged.
 func (o Override) prepare() (*Override, error) {
 	kinds := 0
 	for _, is := range []bool{len(o.Limits) > 0, o.Blocked, o.Unlimited} {
@@ -66,7 +66,7 @@ func (o Override) prepare() (*Override, error) {
 	}
 	o.Limits = slices.Clone(o.Limits)
 	o.limited = &quota.Policy{Name: o.Policy, Limits: o.Limits}
-	if len(o.Limits) == 0 { // the name must be valid all the same
+	if len(o.Limits) == 0 { // the name must still be valid
 		o.limited.Limits = []quota.Limit{{Quota: 1, Window: time.Second}}
 	}
 	if err := o.limited.Validate(); err != nil {
@@ -82,17 +82,17 @@ func (o Override) prepare() (*Override, error) {
 // holds reports whether o is in force at now, in ms since the epoch.
 func (o *Override) holds(now int64) bool { return o.until == 0 || now < o.until }
 
-// limits reports whether something holds under o in place of a policy's limits.
+// limits reports whether o replaces a policy's limits.
 func (o *Override) limits() bool { return len(o.Limits) > 0 || o.Blocked || o.Unlimited }
 
-// RetryAt returns when o, which is Blocked, ends, in ms since the epoch; 0 if it does not.
+// RetryAt returns when o, which is Blocked, ends, in ms since the epoch; 0 if it doesn't end.
 func (o *Override) RetryAt() int64 { return o.until }
 
-// Err returns why decisions under o, which is by a plan, cannot be made, or nil.
+// Err returns why no decision can be made under o, or nil: the table may lack its plan.
 func (o *Override) Err() error { return o.wrong }
 
-// under returns the policy that holds under o in place of p, which may lack limits. If no
-// limit holds, it has none.
+// under returns the policy that replaces p, which may have no limits, under o. If no limit
+// holds, the policy returned has no limits.
 func (o *Override) under(p *quota.Policy) *quota.Policy {
 	switch {
 	case o.wrong != nil || o.Blocked && len(p.Limits) > 0:

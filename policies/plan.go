@@ -7,27 +7,28 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Plans that need no policy, for the function of [Edit.Plan].
+// Plans that the function of [Edit.Plan] may return instead of a policy's name.
 const (
 	Unlimited = "*unlimited" // as an Override that is Unlimited
 	Blocked   = "*blocked"   // as an Override that is Blocked
 )
 
-// plan says what holds for the keys of a policy that have no override.
+// plan chooses the limits for a policy's keys that have no override.
 type plan struct {
 	of                 func(ctx context.Context, key string) string
 	unlimited, blocked *Override
 }
 
-// Plan makes of name what holds for each key under policy: another policy of the table,
-// whose limits hold then, [Unlimited], [Blocked], or "" for the policy's own limits. Counts
-// are the policy's in any plan, so that a key that changes plans keeps what it has used in
-// windows that both have. An override for the key goes before its plan. Once the plan has ended, the
-// policy's own limits hold. A plan that the table lacks is an error of the decision, which wraps
-// quota.ErrInvalid.
+// Plan makes of name the plan of each key under policy: another policy of the table, for its
+// limits, [Unlimited], [Blocked], or "" for the policy's own limits. Under any plan the counts
+// are the policy's, so a key that changes plans keeps its use of windows that both plans
+// have. An override for the key takes precedence over its plan. Once the plan has ended, the
+// policy's own limits hold. If the table lacks the plan, the decision fails with an error that
+// wraps quota.ErrInvalid.
 //
-// A decision calls of once for each charge under policy, with its context, which in a server
-// has what a middleware in front has put into the request's. Without of, there are no plans.
+// A decision calls of once for each charge under policy, with its context. In a server, that
+// carries the values that earlier middleware put into the request's. If of is nil, the policy
+// has no plans.
 func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) string) {
 	at := e.at(policy)
 	at.plan = nil
@@ -44,7 +45,7 @@ func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) stri
 	e.put(policy, at)
 }
 
-// override returns what holds for key under p, or nil if that is p.
+// override returns the override by key's plan, or nil if the policy's own limits hold.
 func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key string, now int64) *Override {
 	switch name := p.of(ctx, key); name {
 	case "", policy.Name:

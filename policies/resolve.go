@@ -8,12 +8,12 @@ import (
 )
 
 // Resolve returns the policy that holds for a charge of key under p at now, in ms since the
-// epoch, and the override that it is by, or nil. Under one that is Blocked, no charge is to
-// be made, and under one with an Err no decision. The policy has no limits if it is by one
-// that is Unlimited and none of them can count without a bound. p must not be nil. The
-// context is for overrides that a source has to find, and for plans.
+// epoch, and the override that it comes from, or nil. If the override is Blocked, the caller
+// must not make the charge; if it has an Err, the caller must not decide. The policy has no
+// limits if the override is Unlimited and no limit can count without a bound. p must not be
+// nil. The context is for overrides that a source has to find, and for plans.
 //
-// If the parent returned is not empty, its policy is to be charged as well.
+// If the parent returned is not empty, the caller must charge its policy as well.
 func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
 	var plan *plan
 	for _, c := range v.contents {
@@ -47,7 +47,7 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 	return by.under(inForce), by, parent
 }
 
-// parentOf returns the parent of a key under p, which an override may have named.
+// parentOf returns the parent of a charge under p. key is an override's ParentKey, or "".
 func parentOf(p *quota.Policy, key string) Parent {
 	if key = cmp.Or(key, p.ParentKey); key == "" || p.Parent == "" {
 		return Parent{}
@@ -55,7 +55,7 @@ func parentOf(p *quota.Policy, key string) Parent {
 	return Parent{Policy: p.Parent, Key: key}
 }
 
-// override returns the override for key that e, of s, has in force at now, or nil.
+// override returns the override for key that e, an entry of s, holds or finds, or nil.
 func (e *entry) override(ctx context.Context, s *Source, policy, key string, now int64) *Override {
 	if held := e.overrides.get(key); held != nil && held.holds(now) {
 		return held

@@ -2,12 +2,12 @@ package policies
 
 import "time"
 
-// SourceStatus is what an operator may want to know of a source.
+// SourceStatus describes a source to an operator.
 type SourceStatus struct {
 	Name string `json:"name"`
 
-	// Version is in force here; 0 if there was none. Processes that have the same one of a
-	// file or of Redis have the same policies.
+	// Version is the version in force here, or 0 before the first. Processes with the same
+	// version of a file or of Redis have the same policies.
 	Version int64 `json:"version"`
 
 	Since     time.Time `json:"since,omitzero"` // when it came into force, by the machine's clock
@@ -15,11 +15,11 @@ type SourceStatus struct {
 	Overrides int       `json:"overrides"` // that the source holds
 	Found     int       `json:"found"`     // pairs of policy and key that it remembers, with an override or without
 
-	// Wrong is why a newer version is not in force, or why there is no news; else empty.
+	// Wrong says why a newer version is not in force, or can't be read; otherwise empty.
 	Wrong string `json:"wrong,omitempty"`
 }
 
-// Status returns the status of each source, the one first that is asked first.
+// Status returns the status of each source, in the order that decisions ask them.
 func (t *Table) Status() []SourceStatus {
 	var all []SourceStatus
 	for _, c := range t.View().contents {
@@ -35,17 +35,17 @@ func (t *Table) Status() []SourceStatus {
 	return all
 }
 
-// Stats are the numbers of a table, for metrics, each by the name of a source.
+// Stats are the metrics of a table, each by the name of a source.
 type Stats struct {
 	Version   map[string]int64 `json:"version" metric:"gauge"`     // in force
-	Age       map[string]int64 `json:"age_seconds" metric:"gauge"` // since that came into force
+	Age       map[string]int64 `json:"age_seconds" metric:"gauge"` // since it came into force
 	Policies  map[string]int64 `json:"policies" metric:"gauge"`
 	Overrides map[string]int64 `json:"overrides" metric:"gauge"` // that the source holds
 	Found     map[string]int64 `json:"found" metric:"gauge"`     // pairs of policy and key that it remembers
 	Wrong     map[string]int64 `json:"wrong"`                    // versions that were not put in force, and failures to ask for one
 }
 
-// Stats returns the numbers of t.
+// Stats returns the metrics of t.
 func (t *Table) Stats() Stats {
 	s := Stats{map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}}
 	for _, c := range t.View().contents {

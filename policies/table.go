@@ -13,20 +13,19 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Table has the policies and overrides of all its sources. The zero value is empty and
+// Table holds the policies and overrides of all its sources. The zero value is empty and
 // ready for use. It is safe for concurrent use, and must not be copied.
 type Table struct {
 	editing sync.Mutex
 	current atomic.Pointer[View]
 }
 
-// View is one state of a table, which later changes leave as it is. The zero value is
-// empty.
+// View is one state of a table. Later changes don't affect it. The zero value is empty.
 type View struct {
 	contents []*content // of the sources, the last one first
 }
 
-// content is what a source has.
+// content is the content of a source.
 type content struct {
 	source    *Source
 	version   int64
@@ -36,11 +35,11 @@ type content struct {
 	overrides int
 }
 
-// entry is what a source has under the name of a policy.
+// entry is the content of a source under the name of a policy.
 type entry struct {
 	policy    *quota.Policy // or nil
 	overrides *trie[*Override]
-	below     *children // the policies whose parent it is, or nil
+	below     *children // the policies under it, or nil
 	find      bool      // there may be overrides that the source does not hold
 	plan      *plan     // or nil
 }
@@ -53,11 +52,10 @@ func (t *Table) View() View {
 	return View{}
 }
 
-// Source returns the source of that name, a new one if t has none.
+// Source returns the source of that name, and creates it if t has no such source.
 func (t *Table) Source(name string) *Source { return t.SourceWith(name, nil) }
 
-// SourceWith is Source for one that has options. They are of the first call for a
-// name.
+// SourceWith is like Source, with options. The options of the first call for a name apply.
 func (t *Table) SourceWith(name string, options *SourceOptions) *Source {
 	t.editing.Lock()
 	defer t.editing.Unlock()
@@ -87,7 +85,7 @@ func (t *Table) put(c *content) {
 	t.current.Store(&View{all})
 }
 
-// Policy returns the policy of that name, also one that has ended, or nil.
+// Policy returns the policy of that name, even if it has ended, or nil.
 func (v View) Policy(name string) *quota.Policy { return v.PolicyAt(name, math.MinInt64) }
 
 // PolicyAt returns the policy of that name that has not ended at now, in ms since the epoch, or
@@ -101,8 +99,8 @@ func (v View) PolicyAt(name string, now int64) *quota.Policy {
 	return nil
 }
 
-// Policies ranges over the policies, in no order, with the names of their sources: also over
-// those that have ended.
+// Policies ranges over the policies, in no order, with the names of their sources. It includes
+// policies that have ended.
 func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 	return func(yield func(string, *quota.Policy) bool) {
 		for i, c := range v.contents {
@@ -117,7 +115,7 @@ func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 }
 
 // Overrides ranges over the overrides that the sources hold, in no order, with the names of
-// their sources: also over those that have ended, and those that a later source hides.
+// their sources. It includes overrides that have ended, or that a later source hides.
 func (v View) Overrides() iter.Seq2[string, Override] {
 	return func(yield func(string, Override) bool) {
 		for _, c := range v.contents {
@@ -142,11 +140,11 @@ type Source struct {
 	wrongs atomic.Int64
 }
 
-// Edit makes the changes that change asks of e, all at once, or none if one is invalid: the
-// error then lists what is wrong, at most 20 mistakes of it, and wraps quota.ErrInvalid.
-// The source's version is one more than before, unless change sets it. Edits of a table are
-// made one after another, so change must not begin one. What change says of overrides that were
-// found, by [Edit.Learn] and its like, is known just before the rest is in force.
+// Edit puts the changes that change makes to e in force, all at once, unless one is invalid:
+// then the error lists the mistakes, at most 20 of them, and wraps quota.ErrInvalid. The
+// source's version increases by one, unless change sets it. Edits of a table are made one
+// after another, so change must not begin one. Changes to found overrides, by [Edit.Learn] and
+// [Edit.FindAllAgain], come into force just before the rest.
 func (s *Source) Edit(change func(e *Edit)) error {
 	s.table.editing.Lock()
 	defer s.table.editing.Unlock()
@@ -171,14 +169,14 @@ func (s *Source) Edit(change func(e *Edit)) error {
 	return nil
 }
 
-// content returns what s has.
+// content returns the content of s.
 func (s *Source) content() *content {
 	all := s.table.View().contents
 	return all[slices.IndexFunc(all, func(c *content) bool { return c.source == s })]
 }
 
-// Wrong notes, for [Table.Status], why a newer version of the source is not in force; nil
-// that there is none. The next Edit forgets it. Wrong reports whether that is news.
+// Wrong notes, for [Table.Status], why a newer version of the source is not in force. A nil
+// err clears the note, as the next Edit does. Wrong reports whether the note has changed.
 func (s *Source) Wrong(err error) bool {
 	if err == nil {
 		return s.wrong.Swap(nil) != nil

@@ -9,23 +9,23 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// MaxDepth is the most policies from one of them to the last of its parents: a decision
+// MaxDepth is the most policies from one policy to the last of its parents: a decision
 // charges no more.
 const MaxDepth = quota.MaxCharges
 
-// Parent is what is charged as well when a policy that has a parent is: see [View.Resolve].
+// Parent is the policy and key that are charged along with a child: see [View.Resolve].
 type Parent struct{ Policy, Key string }
 
-// children is what is known of the policies under a parent without a look at them.
+// children summarizes the policies under a parent.
 type children struct {
-	// byHeight counts them by their heights: how many have no policy below them, how many
-	// have one level of them, and so on.
+	// byHeight counts the policies by height: first those with no policy below them, then
+	// those with one level below them, and so on.
 	byHeight [MaxDepth - 1]int32
 
 	unit quota.Unit // of all of them
 }
 
-// height returns how many policies there are from the lowest one below the parent to it.
+// height returns the number of policies from the parent down to the lowest one below it.
 func (c *children) height() int {
 	if c == nil {
 		return 1
@@ -45,8 +45,8 @@ func (c *children) number() (sum int32) {
 	return sum
 }
 
-// relink notes that p, or none if it is nil, comes in place of the policy of that name, which
-// at has: its parent, if any, may be another one.
+// relink notes that p, or nil, replaces the policy in at, the entry of that name: the parent
+// may change.
 func (e *Edit) relink(name string, at *entry, p *quota.Policy) {
 	before, same := "", false
 	if at.policy != nil {
@@ -64,9 +64,9 @@ func (e *Edit) relink(name string, at *entry, p *quota.Policy) {
 	e.linked[name] = before
 }
 
-// link puts the policies that have changed under their parents. All of them are taken out
-// of the tree first, so that what is in it is a tree at each step. What cannot be put back
-// is a mistake.
+// link puts the policies that have changed under their parents. It takes all of them out of
+// the tree first, so that the rest is a tree at each step. A policy that can't be put back is
+// a mistake.
 func (e *Edit) link() {
 	for name, parent := range e.linked {
 		e.linked[name] = ""
@@ -89,7 +89,7 @@ func (e *Edit) link() {
 	}
 }
 
-// keeps returns why a policy cannot be the parent of its children that do not change, or nil.
+// keeps returns why a policy can't be the parent of its children that do not change, or nil.
 func (e *Edit) keeps(name string) error {
 	switch at := e.at(name); {
 	case at.below == nil:
@@ -104,7 +104,7 @@ func (e *Edit) keeps(name string) error {
 	return nil
 }
 
-// fits returns why a policy cannot be put under a parent, or nil.
+// fits returns why a policy can't be put under a parent, or nil.
 func (e *Edit) fits(name, parent string) error {
 	above := e.at(parent).policy
 	if above == nil {
@@ -129,7 +129,7 @@ func (e *Edit) fits(name, parent string) error {
 	return nil
 }
 
-// cycle returns the names of a chain that ends as it begins, from the least one on.
+// cycle returns the names of a chain that ends with its first name, from the least name on.
 func cycle(chain []string) string {
 	ring := chain[1:]
 	first := slices.Index(ring, slices.Min(ring))
@@ -147,7 +147,7 @@ func below(n int) string {
 // height returns the height of the policy of that name.
 func (e *Edit) height(name string) int { return e.at(name).below.height() }
 
-// parent returns the parent under which the policy of that name is in the tree, or "".
+// parent returns the parent of the policy of that name in the tree, or "".
 func (e *Edit) parent(name string) string {
 	if parent, ok := e.linked[name]; ok {
 		return parent
@@ -158,8 +158,8 @@ func (e *Edit) parent(name string) string {
 	return ""
 }
 
-// count notes, for the policy of that name and all above it, that the height of one below it
-// is another one: 0 before it comes, and after it has gone.
+// count notes, for the policy of that name and all above it, that the height of a policy below
+// it changes: 0 is the height before it is added, and after it is removed.
 func (e *Edit) count(name string, from, to int) {
 	for name != "" && from != to {
 		at := e.at(name)

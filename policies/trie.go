@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// trie is a map by strings that is never changed: a change copies the nodes on the way to one
-// entry, and those that have the old trie go on reading that. Its leaves are small maps, so one
-// policy of a million is replaced by copying four nodes. Nil is empty.
+// trie is an immutable map with string keys: a change copies the nodes on the way to one
+// entry, and doesn't affect readers of the old trie. Its leaves are small maps, so replacing
+// one policy of a million copies four nodes. Nil is empty.
 type trie[V any] struct {
 	owner    *owner       // may change the node in place
-	children []*trie[V]   // by trieBits bits of a hash, or nil of a leaf
+	children []*trie[V]   // by trieBits bits of a hash; nil in a leaf
 	values   map[string]V // of a leaf
 }
 
-// owner is a change in progress, that nothing else has seen the nodes of.
+// owner is a change in progress. Nothing else has seen its nodes.
 type owner struct{ _ byte }
 
 const (
@@ -44,7 +44,7 @@ func (t *trie[V]) get(key string) (value V) {
 // put returns t with value under key, for o.
 func (t *trie[V]) put(o *owner, key string, value V) *trie[V] { return t.putAt(o, 0, key, value) }
 
-// putAt is put for a trie that is so many bits of a hash below another.
+// putAt is put for a node that is depth bits of a hash below the root.
 func (t *trie[V]) putAt(o *owner, depth uint, key string, value V) *trie[V] {
 	t = t.of(o)
 	if t.children != nil {
@@ -82,12 +82,12 @@ func (t *trie[V]) removeAt(o *owner, depth uint, key string) *trie[V] {
 	return t
 }
 
-// child returns where the child for key is in t, at depth.
+// child returns the address of the child for key in t, a node at depth.
 func (t *trie[V]) child(depth uint, key string) **trie[V] {
 	return &t.children[hashOf(key)>>depth%(1<<trieBits)]
 }
 
-// of returns t for o to change: t itself if it is o's, else a copy.
+// of returns t for o to change: t itself if it is o's, or a copy.
 func (t *trie[V]) of(o *owner) *trie[V] {
 	switch {
 	case t == nil:

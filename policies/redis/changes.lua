@@ -1,14 +1,14 @@
--- changes.lua: reads what has changed since a version.
+-- changes.lua: reads the changes since a version.
 --
--- KEYS     as write.lua's
+-- KEYS     as in write.lua
 -- ARGV[1]  known  the number of a version
--- ARGV[2]  page   how many changes to read, and all others of the last one's version
--- Returns  the version; the number of the version up to which all changes follow, or -1 if
---          the log does not go back as far; for each change its member of the log, the
---          value or '', and '1' if it is an override whose policy has overrides, or a
---          policy's parent, a newline and its key, else ''.
+-- ARGV[2]  page   how many changes to read; the rest of the last one's version is read, too
+-- Returns  the version; the number of the last version that is read, or -1 if the log does
+--          not go back to known; for each change its member of the log, the value or '',
+--          and a mark: '1' for an override of a policy that has overrides, or a policy's
+--          parent, a newline and its key, otherwise ''.
 --
--- A field that has changed twice is there once, under its last version.
+-- A field that has changed twice is listed once, under its last version.
 
 local known, version = tonumber(ARGV[1]), redis.call('GET', KEYS[1]) or '0'
 local number = tonumber(string.match(version, '^%d+') or '0')

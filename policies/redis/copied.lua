@@ -1,8 +1,8 @@
--- copied.lua: puts a copy of another server's policies and overrides in place of what is here.
+-- copied.lua: replaces the policies and overrides here with a copy of another server's.
 --
--- KEYS[1] to KEYS[8]   as write.lua's
--- KEYS[9] to KEYS[16]  the same of the copy
--- ARGV[1]  base   the version that is here, or ''
+-- KEYS[1] to KEYS[8]   as in write.lua
+-- KEYS[9] to KEYS[16]  the same keys of the copy
+-- ARGV[1]  base   the version expected here, or ''
 -- ARGV[2]  is     the version of the copy
 -- Returns  1, or 0 if the version here is not base; then nothing has changed
 

@@ -19,20 +19,20 @@ import (
 
 // Bounds at several roots.
 const (
-	askTimeout   = 500 * time.Millisecond // of a root for its version
-	maxTries     = 20                     // of a change, while others are made
-	patientTries = 5                      // in which what others are making is waited for
-	copyTimeout  = time.Minute            // after which a copy that was not ended is thrown away
+	askTimeout   = 500 * time.Millisecond // for the version of a root
+	maxTries     = 20                     // of a change, during others
+	patientTries = 5                      // those that wait for other changes
+	copyTimeout  = time.Minute            // until an unfinished copy expires
 )
 
-// answer is what a server says of its version.
+// answer is a server's answer about its version.
 type answer struct {
 	server *server
 	is     version
 	err    error
 }
 
-// ask asks all servers for their versions, but for one that has answered, unless it is nil.
+// ask asks all servers for their versions, except the server of have, if have is not nil.
 func (s *Store) ask(ctx context.Context, have *answer) answers {
 	all := make(answers, len(s.servers))
 	var wg sync.WaitGroup
@@ -48,23 +48,23 @@ func (s *Store) ask(ctx context.Context, have *answer) answers {
 }
 
 func (s *Store) askOne(ctx context.Context, at *server) answer {
-	if len(s.servers) > 1 { // one that hangs must not keep the others from being asked
+	if len(s.servers) > 1 { // a server that hangs must not hold up the others
 		bound, cancel := context.WithTimeout(ctx, s.askTimeout)
 		defer cancel()
 		ctx = bound
 	}
 	is, err := at.version(ctx)
-	if err != nil && len(s.servers) > 1 && ctx.Err() == nil { // its connection may be that of a server that was here before
+	if err != nil && len(s.servers) > 1 && ctx.Err() == nil { // the connection may be to an earlier server at this address
 		is, err = at.version(ctx)
 	}
 	return answer{at, is, err}
 }
 
-// answers are those of all servers, in order.
+// answers are the answers of all servers, in order.
 type answers []answer
 
-// most reports whether the servers that is is true of are more than half. If they are an
-// even number, the first one counts for a half more.
+// most reports whether is is true for more than half of the servers. If their number is even,
+// the first one breaks ties.
 func (all answers) most(is func(a *answer) bool) bool {
 	votes := 0
 	for i := range all {
@@ -115,8 +115,8 @@ func (all answers) err() error {
 	return errors.Join(errs...)
 }
 
-// highest returns the answer with the highest version, of which none is the lowest; ok is
-// false if no server has answered, and alone if another has one of the same number.
+// highest returns the answer with the highest version; no version is the lowest. ok is false
+// if no server has answered. alone is false if servers have different versions of that number.
 func (all answers) highest() (best answer, ok, alone bool) {
 	for _, a := range all {
 		switch n := a.is.number(); {
@@ -133,10 +133,10 @@ func (all answers) highest() (best answer, ok, alone bool) {
 	return best, ok, alone
 }
 
-// made returns a server that has the version that more than half have; ok is false if there
-// is no such version. A change that was not ended is one ahead of that. So a server that is
-// further ahead has what the others had, too, and have lost, as with an old backup: then it
-// is that server's.
+// made returns the answer of a server with the version that more than half have; ok is false
+// if there is no such version. An unfinished change is one version ahead. If a server is
+// further ahead, the others have lost versions, as with an old backup: then made returns that
+// server's answer.
 func (all answers) made() (a answer, ok bool) {
 	for _, a := range all {
 		if a.err != nil || a.is == "" || !all.most(all.have(a.is)) {
@@ -150,18 +150,17 @@ func (all answers) made() (a answer, ok bool) {
 	return answer{}, false
 }
 
-// split reports whether servers have several versions, and more than half of them have no
-// version in common: a change may be being made, or a server was asked just before it was mended.
+// split reports whether servers have different versions, and no version is at more than half
+// of them: a change may be in progress, or a server was asked just before it was mended.
 func (all answers) split() bool {
 	best, ok, _ := all.highest()
 	_, made := all.made()
 	return ok && !made && slices.ContainsFunc(all, func(a answer) bool { return a.err == nil && a.is != best.is })
 }
 
-// base returns what the next change is to follow, and a server that has it: the version of
-// more than half of the servers, or else the highest one, unless a change that was made may
-// be lost by that. It is not sure if a change that is being made may be. Processes go by it,
-// too: see Watch.look.
+// base returns the answer with the version that the next change must follow: the version of
+// more than half of the servers, or the highest one, unless that may lose a change that was
+// made. sure is false if it may lose a change in progress. Watches use it, too: see Watch.look.
 func (all answers) base() (a answer, sure bool, err error) {
 	if a, ok := all.made(); ok {
 		return a, true, nil
@@ -176,7 +175,7 @@ func (all answers) base() (a answer, sure bool, err error) {
 	return answer{}, false, fmt.Errorf("redispolicies: too few of %d servers answer, or those that do disagree: a change needs more than half of them: %w", len(all), all.err())
 }
 
-// best returns what is best known to those that answer.
+// best returns the answer to read from.
 func (all answers) best() (answer, error) {
 	if a, ok := all.made(); ok {
 		return a, nil
@@ -196,8 +195,8 @@ func (s *Store) reading(ctx context.Context, read func(at *server, is version) e
 	return read(a.server, a.is)
 }
 
-// write makes a change at more than half of the servers: at one after the other, in their
-// order, so that of two changes at once one is the first everywhere.
+// write makes a change at more than half of the servers, one after the other in their order,
+// so that one of two concurrent changes is the first everywhere.
 func (s *Store) write(ctx context.Context, entries []any) (number int64, err error) {
 	if len(s.servers) == 1 {
 		at := s.servers[0]
@@ -220,14 +219,14 @@ func (s *Store) write(ctx context.Context, entries []any) (number int64, err err
 type writing struct {
 	*Store
 	entries []any
-	tried   []version // that it may be
+	tried   []version // that the change may have
 }
 
-// errTooFew is of a change that was made at too few servers, such as those that were left
-// when one was killed meanwhile. It is tried again: where it was made, others get a copy.
+// errTooFew is returned if a change was made at too few servers, such as when one was killed
+// during it. The change is tried again: other servers get a copy from one that made it.
 var errTooFew = errors.New("redispolicies: the change was made at too few servers: it needs more than half of them")
 
-// following makes the change, to follow what is there now.
+// following makes the change after the current version.
 func (c *writing) following(ctx context.Context, try int) (number int64, err error) {
 	all := c.ask(ctx, nil)
 	base, sure, err := all.base()
@@ -251,7 +250,7 @@ func (c *writing) following(ctx context.Context, try int) (number int64, err err
 	return c.writeTo(ctx, all, base.is)
 }
 
-// sleep waits unless ctx is done.
+// sleep waits for d, or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -275,9 +274,9 @@ func (c *writing) writeTo(ctx context.Context, all answers, base version) (numbe
 		if made[i].err = err; err == nil {
 			number = n
 		} else if errors.Is(err, errMoved) {
-			return 0, errMoved // another change is the first here
+			return 0, errMoved // another change came first
 		} else if errs = append(errs, err); errors.Is(err, quota.ErrInvalid) {
-			return 0, err // as it is at all of them
+			return 0, err // it is invalid everywhere
 		}
 	}
 	if made.most(func(a *answer) bool { return a.err == nil }) {
@@ -291,12 +290,12 @@ var copiedText string
 
 var copied = redis.NewScript(copiedText)
 
-// behind reports whether a server's version can be replaced by one that was made: there is
-// no change in progress that would need it.
+// behind reports whether a server's version, is, can be replaced by one that was made: no
+// change in progress needs it.
 func behind(is, made version) bool { return is != made && is.number() <= made.number() }
 
-// mend makes to, which has the version was, a copy of from, which has the version is or a
-// later one. It does nothing if another does it.
+// mend makes to, at version was, a copy of from, at version is or later. It returns errMoved
+// if another process mends to, or if to is not at version is afterwards.
 func (s *Store) mend(ctx context.Context, from, to *server, was, is version) error {
 	drawn := rand.Text()[:8]
 	err := to.client.SetArgs(ctx, to.key("mending"), drawn, redis.SetArgs{Mode: "NX", TTL: copyTimeout}).Err()
@@ -313,12 +312,12 @@ func (s *Store) mend(ctx context.Context, from, to *server, was, is version) err
 			err = errMoved
 		}
 	} else {
-		_ = to.client.Unlink(context.WithoutCancel(ctx), c.keys...).Err() // which ends by itself, too
+		_ = to.client.Unlink(context.WithoutCancel(ctx), c.keys...).Err() // they expire, too
 	}
 	if c.is != is && err == nil {
 		err = errMoved // to has a later version
 	}
-	_ = to.client.Del(context.WithoutCancel(ctx), to.key("mending")).Err() // which ends by itself, too
+	_ = to.client.Del(context.WithoutCancel(ctx), to.key("mending")).Err() // it expires, too
 	return err
 }
 
@@ -331,8 +330,8 @@ type copying struct {
 	entries []any
 }
 
-// run copies what from has. Overrides go one page after the other; policies are in memory,
-// as they are in every process.
+// run copies the content of from. It copies overrides page by page, and holds all policies in
+// memory, as every process does.
 func (c *copying) run(ctx context.Context, from *server) error {
 	began, err := from.version(ctx)
 	if err != nil {
@@ -376,8 +375,8 @@ func (c *copying) run(ctx context.Context, from *server) error {
 // catchUps bounds the rounds of a copy: see catchUp.
 const catchUps = 20
 
-// catchUp copies what has changed while the rest was copied, and again, until that is
-// nothing: where there is much to copy, and changes are many, a copy would else never be whole.
+// catchUp copies the changes made during the copy, repeatedly, until there are no more:
+// otherwise a large copy would never be complete while changes are many.
 func (c *copying) catchUp(ctx context.Context, from *server) error {
 	for range catchUps {
 		is, err := from.changes(ctx, c.is.number(), func(member, value, mark string) {

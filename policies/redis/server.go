@@ -23,7 +23,7 @@ type server struct {
 
 func (s *server) key(name string) string { return s.prefix + name }
 
-// keys returns the keys of the scripts. Those of a copy in progress begin with more.
+// keys returns the keys of the scripts. Names in a copy in progress begin with more.
 func (s *server) keys(more string) (all []string) {
 	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "heights"} {
 		all = append(all, s.key(more+name))
@@ -31,8 +31,8 @@ func (s *server) keys(more string) (all []string) {
 	return all
 }
 
-// version is a version as a server has it: a number, a space, and what its writer drew. It
-// is empty if the server has none.
+// version is a server's version: a number, a space, and random text from its writer. It is
+// empty if the server has no version.
 type version string
 
 func (v version) number() int64 {
@@ -52,11 +52,11 @@ func (s *server) version(ctx context.Context) (version, error) {
 	return version(text), nil
 }
 
-// errMoved is of a server that has another version than a change is to follow.
+// errMoved is returned if a server is not at the version that a change must follow.
 var errMoved = errors.New("redispolicies: the version has changed meanwhile")
 
-// write makes a change of entries, as write.lua has them, at keys. It is to follow base
-// unless that is "*".
+// write makes a change of entries, arguments of write.lua, at keys. The change must follow
+// base, unless base is "*".
 func (s *server) write(ctx context.Context, keys []string, base version, drawn string, maxLog int, entries []any) (number int64, err error) {
 	number, err = write.Run(ctx, s.client, keys, append([]any{maxLog, drawn, policies.MaxDepth, string(base)}, entries...)...).Int64()
 	if err != nil {
@@ -71,13 +71,13 @@ func (s *server) write(ctx context.Context, keys []string, base version, drawn s
 	return number, nil
 }
 
-// find returns the override for a policy and key, or nil if there is none.
+// find returns the override for a policy and key, or nil.
 func (s *server) find(ctx context.Context, policy, key string) (*policies.Override, error) {
 	text, err := s.client.HGet(ctx, s.key("overrides"), fieldOf(policy, key)).Result()
 	return found(policy, key, text, err)
 }
 
-// findPolicy returns the policy of that name, or nil if there is none.
+// findPolicy returns the policy of that name, or nil.
 func (s *server) findPolicy(ctx context.Context, name string) (*quota.Policy, error) {
 	pipe := s.client.Pipeline()
 	text, parent := pipe.HGet(ctx, s.key("policies"), name), pipe.HGet(ctx, s.key("parents"), name)
@@ -90,10 +90,10 @@ func (s *server) findPolicy(ctx context.Context, name string) (*quota.Policy, er
 	return parsePolicy(name, text.Val(), parent.Val())
 }
 
-// findAt is find for decisions under a version that this server may have lost: it is an error
-// if it has an older one. It returns the one that it has.
+// findAt is find for decisions under the version least, which this server may have lost: it
+// returns an error if the server's version is older. It also returns the server's version.
 func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
-	pipe := s.client.TxPipeline() // else the override may be from before a change, or a copy, and the version from after it
+	pipe := s.client.TxPipeline() // a change, or a copy, must not come between the override and the version
 	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, "", fmt.Errorf("redispolicies: %w", err)
@@ -106,7 +106,7 @@ func (s *server) findAt(ctx context.Context, least version, policy, key string) 
 	return o, at, err
 }
 
-// found returns the override that a server has replied.
+// found returns the override in a server's reply.
 func found(policy, key, text string, err error) (*policies.Override, error) {
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -135,7 +135,7 @@ func (s *server) scan(ctx context.Context, hash string, yield func(field, value 
 	}
 }
 
-// readAll reads all policies, and which of them have overrides.
+// readAll reads all policies, and the names of policies that have overrides.
 func (s *server) readAll(ctx context.Context) (*reading, error) {
 	is, err := s.version(ctx)
 	if err != nil {
@@ -151,11 +151,11 @@ func (s *server) readAll(ctx context.Context) (*reading, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r.version, err = s.changes(ctx, is.number(), r.change) // what has changed meanwhile
+	r.version, err = s.changes(ctx, is.number(), r.change) // changes during the reads
 	return r, err
 }
 
-// readPolicies adds to r all policies and their parents, some of which may change meanwhile.
+// readPolicies adds all policies and their parents to r. Some may change while it reads.
 func (s *server) readPolicies(ctx context.Context, r *reading) error {
 	parents := make(map[string]string)
 	if err := s.scan(ctx, "parents", func(name, parent string) error {
@@ -170,20 +170,20 @@ func (s *server) readPolicies(ctx context.Context, r *reading) error {
 	})
 }
 
-// readSince reads what has changed since a version.
+// readSince reads the changes since a version.
 func (s *server) readSince(ctx context.Context, known int64) (r *reading, err error) {
 	r = newReading(false)
 	r.version, err = s.changes(ctx, known, r.change)
 	return r, err
 }
 
-// kindOf returns the kind and the field of a member of the log: "p" of a policy, "o" of an
+// kindOf returns the kind and the field of a member of the log: "p" for a policy, "o" for an
 // override.
 func kindOf(member string) (kind, field string) {
 	return member[:min(len(member), 1)], member[min(len(member), 1):]
 }
 
-// changes calls yield with what has changed since a version, up to the one that it returns.
+// changes calls yield with the changes since a version, up to the version that it returns.
 func (s *server) changes(ctx context.Context, known int64, yield func(member, value, mark string)) (version, error) {
 	for {
 		reply, err := changes.Run(ctx, s.client, s.keys(""), known, MaxChange).Slice()

@@ -3,34 +3,33 @@
 //
 // # Versions
 //
-// The server numbers the changes: each [Store.Write] is one version, one more than the
-// last, whatever the clocks of its callers say. A process asks once in [Options.Every]
-// whether there is a newer one, by a GET of some 60 bytes, and reads what has changed since
-// its own, and nothing else. So a change is in force everywhere within that time. All that
-// came with it comes into force at once.
+// The server numbers the changes: each [Store.Write] makes one version, numbered one more
+// than the last, whatever its callers' clocks say. A process checks for a newer version once
+// in [Options.Every], by a GET of some 60 bytes, and reads only the changes since its own
+// version. So a change is in force everywhere within that time, and all of it at once.
 //
 // # Overrides
 //
-// The server has the overrides, however many. A process asks for the one of a key when the
-// key is charged, under policies that have any, and remembers the answer: up to
-// policies.SourceOptions.MaxFound of them. So an override is in force for a key that was
-// not charged lately from its first decision on, which waits for one HGET, and for others
-// when the version is. What the server has of a version that is not in force yet holds for one
-// decision, and is asked for again by the next: the server may lose it.
+// The server holds the overrides, however many. A process asks for a key's override when the
+// key is charged under a policy that has overrides, and remembers up to
+// policies.SourceOptions.MaxFound answers. So a key that was not charged lately gets its
+// override with its first decision, which waits for one HGET; other keys get theirs when the
+// version comes into force. An override of a version that is not in force yet holds for one
+// decision, and the next one asks again: the server may lose that version.
 //
 // # Roots
 //
 // A Store may be at several servers: see [NewRoots]. A change is made when more than half of
-// them have it; of an even number, the first counts for more than half of two. A Watch asks
-// one of them in turn, goes by the version of more than half, and makes those that are
-// behind copies of the others.
+// them have it; if their number is even, the first one breaks ties. A Watch asks one server
+// in turn, uses the version that more than half have, and makes servers that are behind
+// copies of the others.
 //
-// # When the server is away
+// # When the server is down
 //
-// Decisions go on by what is known. The override of a key that is not known is not asked
-// for, so that no decision waits. When the server is back with another version, all is read
-// again, because a replica in its place may lack what was written last. A server that has
-// lost everything is not believed until something is written to it.
+// Decisions use the policies and overrides that the process has, and don't ask for others, so
+// that no decision waits. When the server is back with another version, everything is read
+// again, because a replica in its place may lack the last changes. A server that has lost
+// everything is ignored until something is written to it.
 package redispolicies
 
 import (
@@ -60,15 +59,15 @@ var (
 	changes = redis.NewScript(changesText)
 )
 
-// MaxChange is the most entries of one Change: some 5 ms of a server, or 10 ms if all are
-// policies that have parents.
+// MaxChange is the most entries of one Change. They take a server some 5 ms, or 10 ms if all
+// are policies that have parents.
 const MaxChange = 1000
 
-// DefaultPrefix begins the names of the keys of a Store that has no other.
+// DefaultPrefix is the default prefix of a Store's keys.
 const DefaultPrefix = "weir:policies"
 
-// maxLog is how many changed entries the log has. A process that knows a version before them
-// reads all.
+// maxLog is the most changed entries that the log keeps. A process at an older version reads
+// everything.
 const maxLog = 100_000
 
 // Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
@@ -80,15 +79,15 @@ type Store struct {
 }
 
 // NewStore returns the Store of that prefix, or of DefaultPrefix if it is empty. It panics
-// if client is nil, which it does not close.
+// if client is nil. The caller closes client.
 func NewStore(client redis.UniversalClient, prefix string) *Store {
 	return NewRoots([]redis.UniversalClient{client}, prefix)
 }
 
-// NewRoots returns the Store of that prefix at several servers, each of which has all of it:
-// such as the roots of fleet/synced. They must be given in the same order everywhere. The
-// first change needs all of them, later ones more than half. It panics if there are none, or
-// one is nil. It does not close them.
+// NewRoots returns the Store of that prefix at several servers, such as the roots of
+// fleet/synced. Each holds the whole Store. All processes must list them in the same order.
+// The first change needs all of them, later ones more than half. NewRoots panics if clients
+// is empty, or a client is nil. The caller closes clients.
 func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
 	if len(clients) == 0 {
 		panic("redispolicies: NewRoots: there are no clients")
@@ -103,20 +102,20 @@ func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
 	return s
 }
 
-// Change is what one Write changes.
+// Change lists the changes of one Write.
 type Change struct {
-	Set             []*quota.Policy     // are added, or replace policies of their names
-	Remove          []string            // are the names of policies
-	Override        []policies.Override // are added, or replace overrides of their policies and keys
-	RemoveOverrides []policies.Override // of which only Policy and Key are read
+	Set             []*quota.Policy     // to add, or to replace policies of their names
+	Remove          []string            // names of policies
+	Override        []policies.Override // to add, or to replace overrides of their policies and keys
+	RemoveOverrides []policies.Override // only Policy and Key are read
 }
 
-// Write makes a change, as one version, whose number it returns. It is in force in all
-// processes within their Options.Every. The error wraps quota.ErrInvalid if a policy or an
-// override is, or if there are more than MaxChange entries, and lists what is wrong; or if
-// the parents of policies are not in the store, are a cycle, or are more than
-// policies.MaxDepth in a line. Then nothing has changed. After another error it may have:
-// Write may be called again.
+// Write makes a change as one version, and returns its number. The change is in force in all
+// processes within their Options.Every. The error wraps quota.ErrInvalid, and lists the
+// mistakes, if a policy or an override is invalid, if there are no entries or more than
+// MaxChange, or if the parents of policies are not in the store, form a cycle, or are more
+// than policies.MaxDepth in a line. Then nothing has changed. After another error the change
+// may have been made; Write may be called again.
 func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) {
 	entries, err := c.entries()
 	if err != nil {
@@ -166,10 +165,10 @@ func (c *Change) entries() (all []any, err error) {
 	return all, nil
 }
 
-// validate returns what is wrong with c, but for parents: those that are not in c may be in
-// the store.
+// validate returns why c is invalid, or nil. It doesn't check parents, which may be in the
+// store.
 func (c *Change) validate() error {
-	var scratch policies.Table // which knows what is wrong
+	var scratch policies.Table // it validates c
 	var errs []error
 	if err := scratch.Source("change").Edit(func(e *policies.Edit) {
 		all := policies.Content{Overrides: c.Override}
@@ -194,7 +193,7 @@ func (c *Change) validate() error {
 
 func fieldOf(policy, key string) string { return policy + "\n" + key }
 
-// Find returns the override for a policy and key, or nil if there is none.
+// Find returns the override for a policy and key, or nil.
 func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Override, err error) {
 	return o, s.reading(ctx, func(at *server, _ version) (err error) {
 		o, err = at.find(ctx, policy, key)
@@ -202,8 +201,8 @@ func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Overr
 	})
 }
 
-// FindPolicy returns the policy of that name, or nil if there is none. What is there and not
-// valid, written by other means, comes with an error that wraps quota.ErrInvalid.
+// FindPolicy returns the policy of that name, or nil. If the policy is not valid, because it
+// was written by other means, the error wraps quota.ErrInvalid.
 func (s *Store) FindPolicy(ctx context.Context, name string) (p *quota.Policy, err error) {
 	return p, s.reading(ctx, func(at *server, _ version) (err error) {
 		p, err = at.findPolicy(ctx, name)
@@ -211,8 +210,8 @@ func (s *Store) FindPolicy(ctx context.Context, name string) (p *quota.Policy, e
 	})
 }
 
-// Read returns the policies, and the number of their version. Changes that are made
-// meanwhile may be among them.
+// Read returns the policies, and the number of their version. It may include changes that are
+// made while it reads.
 func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {
 	err = s.reading(ctx, func(at *server, is version) error {
 		number = is.number()
@@ -232,9 +231,9 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, er
 	return all, number, err
 }
 
-// Overrides calls yield with each override, until it returns false. One that changes
-// meanwhile may come twice. Of what is there and is no override, written by other means, the
-// error says so, after the others.
+// Overrides calls yield with each override, until yield returns false. An override that
+// changes during the call may come twice. Overrides skips values that are not valid, because
+// they were written by other means; after the others, it returns an error about them.
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
 	enough := errors.New("enough")
 	var foreign []error
@@ -257,7 +256,7 @@ func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) boo
 }
 
 // RemoveEnded removes the overrides that ended before an instant, and returns how many it
-// found. An override that changes meanwhile stays.
+// found. An override that changes during the call stays.
 func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, err error) {
 	var entries []any
 	remove := func() error {
@@ -271,7 +270,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 	remember := func(field, text string) error {
 		o, err := parseOverride(field, text)
 		if err != nil || o.Until.IsZero() || !o.Until.Before(before) {
-			return nil // what is no override does not keep others
+			return nil // invalid values stay, too
 		}
 		found++
 		if entries = append(entries, "e", field, text, ""); len(entries) < 4*MaxChange {

@@ -25,19 +25,19 @@ const (
 
 // Options configures a Watch. Nil and the zero value select the defaults.
 type Options struct {
-	// Every is how often to ask for a newer version. If zero or less, DefaultEvery.
+	// Every is how often to check for a newer version. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Timeout bounds the wait of a decision for the override of a key. After one that was
-	// in vain, decisions do not ask until the next look at the version has an answer. If
-	// zero or less, DefaultTimeout.
+	// Timeout bounds a decision's wait for the override of a key. After a failed wait,
+	// decisions don't ask until a check for a newer version succeeds. If zero or less,
+	// DefaultTimeout.
 	Timeout time.Duration
 
 	// MaxFound is policies.SourceOptions.MaxFound.
 	MaxFound int
 
-	// Observer is warned, once, when the server does not answer and of each version that
-	// is wrong. If nil, weirlog.Default(), which logs to slog.Default().
+	// Observer is warned once when the server doesn't answer, and once of each version
+	// that is wrong. If nil, weirlog.Default(), which logs to slog.Default().
 	Observer observe.Observer
 }
 
@@ -46,49 +46,48 @@ type Watch struct {
 	store   *Store
 	source  *policies.Source
 	options Options
-	asks    atomic.Pointer[asks] // or nil while no server can be asked
+	asks    atomic.Pointer[asks] // nil while no server can be asked
 
 	mu     sync.Mutex
-	turn   int     // of the servers, to be looked at
-	known  version // of what is in force
-	again  bool    // the server was away: changes since known may not be all
-	bad    version // the one that was refused
+	turn   int     // index of the server that look asked last
+	known  version // the version in force
+	again  bool    // the server was down: its changes since known may be incomplete
+	bad    version // the version that was refused
 	wrong  error   // why
 	warned string
 
 	mending  atomic.Bool
-	unmended []atomic.Int32 // for each server, copies to it that have failed since it was seen not to be behind
+	unmended []atomic.Int32 // for each server, failed copies to it since it was last up to date
 
 	closed context.Context
 	close  context.CancelFunc
 	done   sync.WaitGroup
 }
 
-// asks is where decisions ask for overrides.
+// asks says where decisions ask for overrides.
 type asks struct {
 	first   *server
-	known   version // which first has
+	known   version // of first
 	inForce bool    // known is in force, so that answers may be kept
 }
 
-// NewWatch reads the store into the source of that name of table, and again what changes,
-// until Close. If the server does not answer at first, the table has nothing of it until it
-// does. NewWatch reports that as it does later.
+// NewWatch reads the store into the source of that name of table, and then its changes, until
+// Close. If the server doesn't answer at first, the source is empty until it does, and the
+// Observer is warned.
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
 	w := &Watch{store: store, options: *cmp.Or(options, new(Options)), unmended: make([]atomic.Int32, len(store.servers))}
 	w.options.Every, w.options.Timeout = cmp.Or(max(w.options.Every, 0), DefaultEvery), cmp.Or(max(w.options.Timeout, 0), DefaultTimeout)
 	w.options.Observer = cmp.Or[observe.Observer](w.options.Observer, weirlog.Default())
 	w.source = table.SourceWith(name, &policies.SourceOptions{Find: w.find, MaxFound: w.options.MaxFound})
 	w.closed, w.close = context.WithCancel(context.Background())
-	_ = w.Refresh(ctx) // which has warned
+	_ = w.Refresh(ctx) // Refresh warns
 	w.done.Go(func() {
 		every.Do(w.closed, w.options.Every, func() { _ = w.Refresh(w.closed) })
 	})
 	return w
 }
 
-// Close ends the watching. What the source has stays; what it has not found is not asked
-// for any more.
+// Close stops watching. The source keeps its content, and doesn't ask for more overrides.
 func (w *Watch) Close() {
 	w.close()
 	w.done.Wait()
@@ -97,8 +96,8 @@ func (w *Watch) Close() {
 
 var errAway = errors.New("redispolicies: the server does not answer")
 
-// find returns the override of a key, for decisions. What is of a version that is not in force
-// is not to be remembered: the version may be lost, with a root or a writer.
+// find returns the override of a key, for decisions. keep is false if the override is of a
+// version that is not in force: that may be lost, with a root or a writer.
 func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Override, keep bool, err error) {
 	asks := w.asks.Load()
 	if asks == nil {
@@ -123,7 +122,7 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	return nil, false, err
 }
 
-// Refresh asks for a newer version now. The error says why the store's is not in force.
+// Refresh checks for a newer version now. The error says why the store's is not in force.
 func (w *Watch) Refresh(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,7 +145,7 @@ func (w *Watch) Refresh(ctx context.Context) error {
 }
 
 func (w *Watch) refresh(ctx context.Context) (err error) {
-	for range 2 { // a root may be killed while it is read; others have what it had
+	for range 2 { // a root may be killed while it is read; others have its content
 		at, is, asked := w.look(ctx)
 		if at != nil {
 			w.asks.Store(&asks{at, w.known, true})
@@ -178,7 +177,7 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 		read, err = at.readAll(ctx)
 	}
 	if err == nil {
-		w.asks.Store(&asks{at, read.version, false}) // what is read from now on is of that, or later
+		w.asks.Store(&asks{at, read.version, false}) // overrides found from now on are of that version, or later
 		err = w.put(read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
@@ -191,13 +190,13 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 	return err
 }
 
-// look returns the version that is to be in force, and a server that has it: of several
-// servers, the version of more than half. That is known, but for what is new, which they
-// are all asked for, when the one whose turn it is has another. Where several versions are at
-// half or fewer, such as at two servers when one has missed the last change and a third
-// is away, it is what the next change is to follow, and mend copies it to more than half.
+// look returns the version to put in force, and a server that has it. Of several servers, it
+// is the version of more than half. look asks one server in turn, and asks all only if that
+// one's version is not known or bad. If no version is at more than half of the servers, such
+// as if one of three is down and another has missed the last change, look returns the version
+// that the next change must follow, and mend copies it to more than half.
 //
-// If there is an error, the server returned has what is known, or is nil.
+// If there is an error, the server returned has the version known, or is nil.
 func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 	servers := w.store.servers
 	w.turn = (w.turn + 1) % len(servers)
@@ -237,8 +236,8 @@ func (w *Watch) choose(all answers) (at *server, is version, err error) {
 	return at, "", fmt.Errorf("redispolicies: %w", all.err())
 }
 
-// mend makes servers that are behind copies of one that is not. It warns when that has failed
-// twice in a row: a server may be killed while it is copied, and others may have mended it.
+// mend makes servers that are behind copies of one that is not. It warns when that fails twice
+// in a row: a server may be killed while it is copied, and others may have mended it.
 func (w *Watch) mend(all answers) {
 	from, sure, err := all.base()
 	if err != nil || !sure {
@@ -269,13 +268,13 @@ func (w *Watch) mend(all answers) {
 	}
 }
 
-// errDisagree is of servers that have several versions, none of them more than half.
+// errDisagree is returned if no version is at more than half of the servers.
 var errDisagree = errors.New("redispolicies: the servers have several versions, and no more than half have the same; the next change mends that")
 
-// errLost is of servers that have no version any more.
+// errLost is returned if the servers no longer have a version.
 var errLost = errors.New("redispolicies: the server has lost its policies; write them again")
 
-// put puts what was read in force.
+// put puts a reading in force.
 func (w *Watch) put(read *reading) error {
 	return w.source.Edit(func(e *policies.Edit) {
 		if read.all {
@@ -308,17 +307,17 @@ func (w *Watch) put(read *reading) error {
 	})
 }
 
-// reading is what was read of a store. Of what has changed, what was removed has the text "". All
-// are without it: an empty text that is in a hash is a mistake.
+// reading is the result of reading a store. In a reading of changes, an entry that was removed
+// has the text "". In a reading of all entries, an empty text is a mistake.
 type reading struct {
-	all       bool // it is all, not what has changed
+	all       bool // all entries were read, not only changes
 	version   version
 	policies  map[string]stored
 	marks     map[string]bool   // whether policies have overrides
-	overrides map[string]string // that have changed, by their fields
+	overrides map[string]string // changed ones, by their fields
 }
 
-// stored is a policy as a server has it.
+// stored is a policy at a server.
 type stored struct{ text, parent string }
 
 func newReading(all bool) *reading {
@@ -338,5 +337,5 @@ func (r *reading) change(member, value, mark string) {
 	}
 }
 
-// errTrimmed is of a version that the log does not go back to.
+// errTrimmed is returned if the log doesn't go back to the version.
 var errTrimmed = errors.New("redispolicies: the log does not go back as far")

@@ -1,25 +1,25 @@
 -- write.lua: makes changes of policies and overrides, as one version.
 --
 -- KEYS[1]  version    of the last change: its number, a space, and what its caller drew
--- KEYS[2]  trimmed    the last version that the log does not have whole
+-- KEYS[2]  trimmed    the last version that the log no longer has in full
 -- KEYS[3]  policies   a hash: name, limits
 -- KEYS[4]  overrides  a hash: policy, newline, key; override
 -- KEYS[5]  marks      a hash: policy, how many overrides it has
--- KEYS[6]  log        a sorted set: 'p' and a field of policies, or 'o' and one of
---                     overrides; the last version that changed it
--- KEYS[7]  parents    a hash: name of a policy that has a parent; that, newline, its key
--- KEYS[8]  heights    a hash: name of a policy that is a parent; of how many that have no
---                     policy below them, one level of them, and so on
+-- KEYS[6]  log        a sorted set: 'p' and a field of policies, or 'o' and a field
+--                     of overrides; the last version that changed it
+-- KEYS[7]  parents    a hash: name of a policy that has a parent; the parent, newline, its key
+-- KEYS[8]  heights    a hash: name of a parent; how many of its children have no policy
+--                     below them, how many one level, and so on
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
 -- ARGV[3]  depth      of the tree, at most
--- ARGV[4]  base       the version that the change is to follow, '' for none, or '*' for any
--- ARGV[i]  kind       from 5 on, four each: 'p' or 'o', or 'e' of an override that has ended
+-- ARGV[4]  base       the version that the change must follow, '' for no version, '*' for any
+-- ARGV[i]  kind       from 5 on, four each: 'p' or 'o', or 'e' for an override that has ended
 --          field      of the hash,
---          value      or '' to remove it; of 'e', which is removed, what it must be,
+--          value      or '' to remove it; for 'e', the value that it must have to be removed,
 --          parent     of a policy, as in parents, or ''
 -- Returns  the number of the version, or 0 if nothing had to change, or -1 if the version is
---          not base nor this change's own, or an error that begins with TREE, of parents that
+--          neither base nor this change's own, or an error that begins with TREE if parents
 --          are not valid; then nothing has changed
 
 local depth = tonumber(ARGV[3])
@@ -28,7 +28,7 @@ local version = redis.call('GET', KEYS[1]) or ''
 local number = tonumber(string.match(version, '^%d+') or '0') + 1
 if ARGV[4] ~= '*' and version ~= ARGV[4] then
   if version == string.format('%d %s', (string.match(ARGV[4], '^%d+') or 0) + 1, ARGV[2]) then
-    return number - 1 -- it was made, and the reply was lost
+    return number - 1 -- it was made before, and the reply was lost
   end
   return -1
 end
@@ -37,7 +37,7 @@ local function name_of(parent)
   return string.match(parent, '^[^\n]*')
 end
 
--- What policies are and have for parents after the change: false if they are removed.
+-- The parents and texts of changed policies; the parent is false if the policy is removed.
 local after, texts = {}, {}
 for i = 5, #ARGV, 4 do
   if ARGV[i] == 'p' then
@@ -45,7 +45,7 @@ for i = 5, #ARGV, 4 do
     texts[ARGV[i + 1]] = ARGV[i + 2]
   end
 end
-local function unit_of(text) -- which may be no policy: a change may mend it
+local function unit_of(text) -- text may not be a policy: a change may mend it
   local ok, policy = pcall(cjson.decode, text)
   return ok and type(policy) == 'table' and policy.unit or 'requests'
 end
@@ -60,12 +60,12 @@ local function exists(name)
   return redis.call('HEXISTS', KEYS[3], name) == 1
 end
 
--- The tree is changed as policies/tree.go does it: what has changed is taken out, and put
--- back where it fits. Nothing is written before all does.
-local linked = {} -- of what has changed, the parent that it is under now
-local was = {} -- the parent that it had
-local below = {} -- of what was looked at, heights as a list
-local counted = {} -- of which these have changed
+-- The tree is changed as in policies/tree.go: changed policies are taken out, and put back
+-- where they fit. Nothing is written before all of them fit.
+local linked = {} -- current parents of changed policies
+local was = {} -- their parents before the change
+local below = {} -- heights that were read, as lists
+local counted = {} -- the lists of below that have changed
 local function parent_of(name)
   return linked[name] or name_of(redis.call('HGET', KEYS[7], name) or '')
 end
@@ -117,7 +117,7 @@ for name in pairs(after) do
   end
 end
 for name, parent in pairs(after) do
-  if parent and height(name) > 1 then -- its children that do not change count what it did
+  if parent and height(name) > 1 then -- its children that do not change count in its old unit
     local unit, theirs = unit_of(texts[name]), unit_of(redis.call('HGET', KEYS[3], name))
     if unit ~= theirs then
       return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and is the parent of others that count ' .. theirs .. '; change them in the same change')
@@ -178,7 +178,7 @@ for name, all in pairs(counted) do
   end
 end
 
--- Overrides that have ended are removed unless they have changed meanwhile.
+-- Overrides that have ended are removed unless they have changed since.
 local changes = {}
 for i = 5, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
