@@ -12,16 +12,16 @@ import (
 // Address is a host and a port, such as 127.0.0.1:8080, as a value in a file.
 type Address string
 
-// ListenAddress is an Address whose host may be left out, for all interfaces.
+// ListenAddress is an Address that may leave out the host, for all interfaces.
 type ListenAddress string
 
-// UnmarshalText sets a to the text, or returns an error that says what it must be.
+// UnmarshalText sets a to the text, or returns an error if that is not an Address.
 func (a *Address) UnmarshalText(text []byte) error {
 	*a = Address(text)
 	return checkAddress(text, true)
 }
 
-// UnmarshalText sets a to the text, or returns an error that says what it must be.
+// UnmarshalText sets a to the text, or returns an error if that is not a ListenAddress.
 func (a *ListenAddress) UnmarshalText(text []byte) error {
 	*a = ListenAddress(text)
 	return checkAddress(text, false)
@@ -40,19 +40,19 @@ func checkAddress(text []byte, hostNeeded bool) error {
 	return nil
 }
 
-// The shortest prefixes that a proxy's network may have, as the largest private
-// networks have them: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public
-// addresses, and a client at one could choose the address that it is counted by.
+// The shortest prefixes that a proxy's network may have, equal to the largest private
+// networks: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public addresses, and a
+// client at one could choose the address that it is counted by.
 const (
 	minPrefix4 = 8
 	minPrefix6 = 7
 )
 
-// ProxyNetwork is the addresses of proxies whose X-Forwarded-For is believed, such as
+// ProxyNetwork is an address range of proxies with a trusted X-Forwarded-For, such as
 // 10.0.0.0/8, as a value in a file.
 type ProxyNetwork netip.Prefix
 
-// UnmarshalText sets n to the text, or returns an error that says what it must be.
+// UnmarshalText sets n to the text, or returns an error if that is not a ProxyNetwork.
 func (n *ProxyNetwork) UnmarshalText(text []byte) error {
 	prefix, err := netip.ParsePrefix(string(text))
 	switch {

@@ -24,9 +24,9 @@ const (
 type kind struct {
 	name        string
 	servers     func(*keys) int // how many shards, servers or members the file gives it
-	list, least string          // the key of these, and what it must have
+	list, least string          // their key, and the least that it must list
 
-	// open opens the store. It is nil for shares, which are no store.
+	// open opens the store. It is nil for shares, which aren't a store.
 	open func(s *Stack, prefix string) (handoff.Store, error)
 }
 
@@ -47,12 +47,12 @@ var kinds = []kind{
 	}, "shares", "self, members and key_file", nil},
 }
 
-// kindOf returns the kind of that name, which is one.
+// kindOf returns the kind of that name, which must exist.
 func kindOf(name string) kind {
 	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
 }
 
-// kindNames returns the names of the kinds that are wanted, for a person.
+// kindNames lists the names of the wanted kinds, for a person.
 func kindNames(wanted func(kind) bool) string {
 	var names []string
 	for _, k := range kinds {
@@ -126,7 +126,7 @@ func (c *Config) refusals(r *reader) {
 		c.keys.RefusalCache = &refusalCache{off: !saves}
 		return
 	}
-	unsure := len(r.problems) > 0 // a policy that seems to be missing may be the one that is wrong
+	unsure := len(r.problems) > 0 // a missing policy may be one with a problem
 	for i, name := range cache.Except {
 		if c.Policies[name] == nil && !unsure {
 			r.mustBe(r.at("refusal_cache", "except").item(i), "the name of a policy, such as core")
@@ -151,15 +151,15 @@ func (c *Config) names() []string {
 // remote reports whether a decision may need another process.
 func (c *Config) remote() bool { return c.Backend != memoryName || c.keys.Flags.name != "" }
 
-// backends checks that there is what serves, what it is compared with, and what the flags
-// choose from, and nothing else.
+// backends checks that the file has servers for the backend, the shadow, and the backends
+// that the flags choose from, and for no others.
 func (c *Config) backends(r *reader) {
 	if c.keys.Shadow == sharesName {
 		r.mustBe(r.at("shadow"), kindNames(func(k kind) bool { return k.open != nil }))
 	}
 	for _, key := range []string{"backend", "shadow", "flags", "redis", "memcached", "shares"} {
 		if r.at(key).wrong {
-			return // what seems to be missing may be what is wrong
+			return // a key with a problem may seem to be missing
 		}
 	}
 	names := c.names()
@@ -179,8 +179,8 @@ func (c *Config) backends(r *reader) {
 	}
 }
 
-// isThere reports whether the backend of that name has a server. If not, it adds a
-// problem, to the list that should have one, or where the name is.
+// isThere reports whether the backend of that name has a server. If not, it adds a problem
+// at the list of servers, or at the name if there is no list.
 func (c *Config) isThere(r *reader, name string, named *place) bool {
 	k := kindOf(name)
 	if k.servers(&c.keys) > 0 {
@@ -193,7 +193,7 @@ func (c *Config) isThere(r *reader, name string, named *place) bool {
 	return false
 }
 
-// Where says where counts live, for a person.
+// Where describes where counts live, for a person.
 func (c *Config) Where() string {
 	where := c.Backend
 	if flags := c.keys.Flags.name; flags != "" {

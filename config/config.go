@@ -31,38 +31,38 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// Options says what the program around a configuration is. Nil and the zero value are
-// for a program that takes its policies as the file has them.
+// Options describes the program around a configuration. Nil and the zero value are for a
+// program that uses the policies of the file.
 type Options struct {
 	// Policies are the policies that the program uses. The file may replace each by its
-	// name, and has to if it has no Limits here. A policy of the file whose name is nearly
-	// one of these is a mistake. If nil, the program uses whatever the file has.
+	// name, and must if it has no Limits here. If the name of a policy of the file is nearly
+	// one of these, it is a mistake. If nil, the program uses the policies of the file.
 	Policies []*quota.Policy
 
-	// Program points to a struct for keys of the program's own, at the top of the file.
-	// What the file leaves out keeps its value. A field's key is in its tag, as in
-	// `yaml:"listen"`, or else its name in snake_case; a tag such as `is:"a file"` says
-	// in problems what its value must be. A field may be a string, bool, int64, uint64,
-	// time.Duration, struct, or what implements encoding.TextUnmarshaler, and slices and
-	// maps of these. If an UnmarshalText returns an error that begins with "it must be",
-	// the problem also names the field and its value.
+	// Program points to a struct for the program's own keys, at the top of the file.
+	// Fields that the file leaves out keep their values. A field's key is in its tag, as in
+	// `yaml:"listen"`, or is its name in snake_case; in problems, a tag such as
+	// `is:"a file"` describes a right value. A field may be a string, bool, int64, uint64,
+	// time.Duration, struct, or encoding.TextUnmarshaler, or a slice or map of these. If
+	// an UnmarshalText returns an error that begins with "it must be", the problem also
+	// names the field and its value.
 	//
 	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
-	// end: mustBe adds that the value of a key is not what it must be.
+	// end: mustBe adds a problem with the value of key; right describes a right value.
 	Program any
 
-	// Modes lets policies that the file does not have get a mode, by Stack.Modes: what
-	// Config.Supports allows.
+	// Modes lets policies that are not in the file get a mode, by Stack.Modes, if
+	// Config.Supports allows it.
 	Modes bool
 
-	// Observer receives the events of all that Open makes. May be nil.
+	// Observer receives the events of everything that Open makes. May be nil.
 	Observer observe.Observer
 
-	// Table is the throttler's: what it has is in force in place of the file's policies,
+	// Table is the throttler's table: its policies are in force in place of the file's,
 	// and may change. May be nil.
 	Table *policies.Table
 
-	// ReceiptKey is the throttler's, of its receipts. May be nil.
+	// ReceiptKey is the throttler's ReceiptKey. May be nil.
 	ReceiptKey []byte
 
 	// Log receives lines about servers that do not answer. If nil, slog.Default().
@@ -73,33 +73,33 @@ type Options struct {
 	Getenv func(name string) string
 }
 
-// Config is what a file says. Treat it as immutable.
+// Config is the content of a file. Treat it as immutable.
 type Config struct {
 	// File is the name of the file.
 	File string
 
-	// Policies are the policies of the file, and the program's that the file
+	// Policies are the policies of the file, and the policies of the program that the file
 	// leaves out, by their names. They are valid.
 	Policies map[string]*quota.Policy
 
-	// DryRuns are the policies to try next to the policies of their names, which are not to be
-	// enforced: see middleware.Options.DryRun. Their own names end in ".dry-run".
+	// DryRuns are policies to try but not enforce, by the names of the policies that they
+	// stand in for: see middleware.Options.DryRun. Their own names end in ".dry-run".
 	DryRuns map[string]*quota.Policy
 
-	// Modes has the mode of each policy that the file gives one.
+	// Modes are the modes that the file gives policies, by their names.
 	Modes map[string]modes.Mode
 
 	// Backend is the name of the backend that serves: "memory", "redis",
 	// "redis-resharded", "memcached" or "shares".
 	Backend string
 
-	// Deadline is for a decision: see middleware.Options.Deadline. At least 1 ms, 50 ms
-	// if the file has none.
+	// Deadline is the deadline of a decision: see middleware.Options.Deadline. It is at
+	// least 1 ms, and 50 ms if the file sets none.
 	Deadline time.Duration
 
 	options Options
 	keys    keys
-	sync    time.Duration // of all that are synced, 0 for the default
+	sync    time.Duration // of all synced policies; 0 for the default
 }
 
 // keys are the keys of a file.
@@ -122,9 +122,9 @@ type keys struct {
 	Processes    int64
 }
 
-// Read reads a file. It connects to nothing, and may be called again while what the file
-// describes is in use, such as for policies that have changed. The error has a line for
-// each mistake, and wraps quota.ErrInvalid unless the file cannot be read.
+// Read reads a file. It makes no connections, and may be called again while a Stack of the
+// file is in use, such as for policies that have changed. The error has a line for each
+// mistake, and wraps quota.ErrInvalid unless the file can't be read.
 func Read(file string, options *Options) (*Config, error) {
 	text, err := readFile(file)
 	if err != nil {
@@ -133,8 +133,8 @@ func Read(file string, options *Options) (*Config, error) {
 	return Parse(file, text, options)
 }
 
-// Parse is Read of a file that the program has read. Names of files in it are relative to
-// the directory of the named one.
+// Parse is like Read for a file that the program has read. File names in text are relative to
+// the directory of file.
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
 		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Modes: make(map[string]modes.Mode),
@@ -145,7 +145,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 	if c.options.Getenv != nil {
 		r.getenv = c.options.Getenv
 	}
-	// The defaults in place of a file that was cut off would be the wrong limits, in silence.
+	// If the file was cut off, the defaults would silently be the wrong limits.
 	top := r.parse(text, "the file is empty; any key may be left out, but not all of them")
 	if top == nil {
 		return nil, r.err()
@@ -163,7 +163,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 	return c, nil
 }
 
-// complete checks what the keys say together, and sets the fields of c.
+// complete checks the keys together, and sets the fields of c.
 func (c *Config) complete(r *reader) {
 	c.Backend, c.Deadline = string(c.keys.Backend), c.keys.Deadline
 	c.backends(r)
@@ -177,9 +177,8 @@ func (c *Config) complete(r *reader) {
 	r.within(r.at("deadline"), c.Deadline, time.Millisecond, 30*time.Second)
 }
 
-// DryRun returns what a charge under the policy of that name is tried under in a dry run
-// of a decision: the dry run that the file has for it, or else a policy with the same
-// limits, whose counts are its own.
+// DryRun returns the policy that replaces the policy of that name in a dry run of a
+// decision: its dry run in the file, or a policy with the same limits and separate counts.
 func (c *Config) DryRun(name string) *quota.Policy {
 	if p := c.DryRuns[name]; p != nil {
 		return p
@@ -187,7 +186,7 @@ func (c *Config) DryRun(name string) *quota.Policy {
 	return &quota.Policy{Name: name + dryRunSuffix, Limits: c.Policies[name].Limits}
 }
 
-// Warnings names what is allowed, but hardly meant.
+// Warnings returns a text about each setting that is allowed, but probably a mistake.
 func (c *Config) Warnings() (all []string) {
 	var used, unused []string
 	for _, p := range c.options.Policies {

@@ -18,21 +18,21 @@ import (
 
 // shortened is a value with a short form, such as an address alone for a server.
 type shortened interface {
-	// long returns the long form of node, or node if it is that.
+	// long returns the long form of node, or node if it has that form.
 	long(node *yaml.Node) *yaml.Node
 }
 
-// checked is a value that has more to check, or to make of it, when it has been decoded.
+// checked is a value that is checked, or completed, when it has been decoded.
 type checked interface {
 	check(r *reader, p *place)
 }
 
-// decode sets v to what the file has at p. A text is for a type that has UnmarshalText,
-// a mapping for a struct, whose keys are its fields', or for a map, and a list for
-// a slice. A pointer is set to a new value. If the file has something else, decode adds a
-// problem; right says what it must be, and may be empty. Null is the same as leaving a
-// value out. What a configuration has no use for, and YAML has, is refused: an alias can
-// make a small file a huge one, a tag changes what a value is.
+// decode sets v to node, the value at p. A type that has UnmarshalText takes a scalar, a
+// struct a mapping with its fields' keys, a map any mapping, and a slice a list. A pointer is
+// set to a new value. If node has another form, decode adds a problem; right describes a right
+// value, and may be empty. Null is the same as leaving a value out. decode refuses features of
+// YAML that a configuration doesn't need: an alias can make a small file a huge one, and a tag
+// changes the meaning of a value.
 func (r *reader) decode(v reflect.Value, node *yaml.Node, p *place, right string) {
 	p.node = node
 	r.depth++
@@ -66,7 +66,7 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, p *place, right string
 	}
 }
 
-// value sets v to what a node of YAML has. It reports whether that is of the right form.
+// value sets v to the value of node. It reports whether node has the right form.
 func (r *reader) value(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	kind := v.Kind()
 	if kind == reflect.Struct {
@@ -78,14 +78,14 @@ func (r *reader) value(v reflect.Value, node *yaml.Node, p *place, right string)
 	if kind == reflect.Slice {
 		return r.list(v, node, p, right)
 	}
-	if must := setScalar(v, node.Value, right); must != "" { // Value is "" if it is no scalar
+	if must := setScalar(v, node.Value, right); must != "" { // Value is "" if node is not a scalar
 		r.mustBe(p, must)
 		return false
 	}
 	return true
 }
 
-// dictionary sets the map v to the entries of a mapping. It reports whether node is one.
+// dictionary sets the map v to the entries of node. It reports whether node is a mapping.
 func (r *reader) dictionary(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	if node.Kind != yaml.MappingNode {
 		r.mustBe(p, cmp.Or(right, "a mapping"))
@@ -101,7 +101,7 @@ func (r *reader) dictionary(v reflect.Value, node *yaml.Node, p *place, right st
 	return true
 }
 
-// list sets the slice v to the items of a list. It reports whether node is one.
+// list sets the slice v to the items of node. It reports whether node is a list.
 func (r *reader) list(v reflect.Value, node *yaml.Node, p *place, right string) bool {
 	if node.Kind != yaml.SequenceNode {
 		r.mustBe(p, cmp.Or(right, "a list"))
@@ -129,14 +129,14 @@ func (r *reader) plain(node *yaml.Node, p *place) bool {
 	return false
 }
 
-// text gives t the text of node. What t says that it must be is shown with its path and
-// value, and any other error after its path.
+// text sets t to the text of node. If t's error begins with "it must be", the problem has
+// the path and the value, otherwise the path and the error.
 func (r *reader) text(t encoding.TextUnmarshaler, node *yaml.Node, p *place, right string) {
-	err := t.UnmarshalText([]byte(node.Value)) // "" if it is no scalar
+	err := t.UnmarshalText([]byte(node.Value)) // "" if node is not a scalar
 	if err == nil && node.Kind == yaml.ScalarNode {
 		return
 	}
-	if err == nil { // which takes "" as a text
+	if err == nil { // t accepts ""
 		r.mustBe(p, cmp.Or(right, "text"))
 		return
 	}
@@ -159,11 +159,10 @@ func withoutPackage(err error) string {
 	return text
 }
 
-// A field is a field of a struct, or of a struct that is embedded in it, which has a key
-// in a file.
+// A field is a field of a struct, or of a struct embedded in it, that has a key in a file.
 type field struct {
-	key      string // of the tag, or else the name of the field in snake_case; none if the tag is -
-	right    string // what the tag `is` says that the value must be
+	key      string // of the tag, or the name of the field in snake_case
+	right    string // the tag `is`, which describes a right value
 	required bool   // by the tag
 	value    reflect.Value
 }
@@ -200,8 +199,8 @@ func (r *reader) read(fields []field, node *yaml.Node) {
 	}
 }
 
-// mapping sets the fields to the values of a mapping, which has no other keys. It reports
-// whether node is one.
+// mapping sets the fields to the values of node, and adds a problem for each other key. It
+// reports whether node is a mapping.
 func (r *reader) mapping(fields []field, node *yaml.Node, p *place, right string) bool {
 	var keys []string
 	for _, f := range fields {
@@ -258,8 +257,8 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 )
 
-// setScalar sets v as text spells it, or returns what it must be: YAML would make 4 of 4.5,
-// and 8 of 010.
+// setScalar sets v to the value of text, or describes a right value. It parses numbers itself,
+// because YAML would make 4 of 4.5, and 8 of 010.
 func setScalar(v reflect.Value, text, right string) (must string) {
 	switch {
 	case v.Type() == durationType:

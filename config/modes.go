@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/stack"
 )
 
-// openModes returns where policies are decided, or nil if none has a mode, or can get one.
+// openModes returns the modes of policies, or nil if no policy has a mode or can get one.
 func (s *Stack) openModes() (*stack.Modes, error) {
 	c := s.Config
 	others := c.options.Modes && (c.remote() || len(c.agreeing()) > 0)
@@ -36,9 +36,9 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 	return m, nil
 }
 
-// Supports returns nil if a policy that the file does not have can be in a mode, where
-// Options.Modes is true. The error is a problem of the policy's place in another file: it
-// says what is missing, and wraps quota.ErrInvalid.
+// Supports returns nil if a policy that is not in the file can be in a mode, given that
+// Options.Modes is true. The error is a problem for the policy's place in another file: it
+// names the missing setting, and wraps quota.ErrInvalid.
 func (c *Config) Supports(p *quota.Policy, m modes.Mode) error {
 	switch why := c.lacks(m); {
 	case why != "":
@@ -49,7 +49,7 @@ func (c *Config) Supports(p *quota.Policy, m modes.Mode) error {
 	return nil
 }
 
-// lacks returns what a mode needs and c does not have, or "".
+// lacks returns why c doesn't support a mode, or "".
 func (c *Config) lacks(m modes.Mode) string {
 	switch {
 	case m == modes.Leased && !c.remote():
@@ -78,8 +78,8 @@ func (c *Config) syncedOptions() *synced.Options {
 	return &synced.Options{Sync: c.sync, Lows: lows}
 }
 
-// openRoots returns the roots, with their own clients: one that hangs keeps no
-// connection from decisions.
+// openRoots returns the roots, with their own clients, so that a root that hangs takes no
+// connections from decisions.
 func (s *Stack) openRoots() ([]synced.Root, error) {
 	var roots []synced.Root
 	for _, r := range s.Config.agreeing() {
@@ -108,8 +108,8 @@ func (s *Stack) setMode(name string, m modes.Mode) error {
 	return nil
 }
 
-// agreeing returns the servers at which processes agree: the roots, or else the shards'
-// primaries, or none if one of them is a Cluster or they are too many.
+// agreeing returns the servers where processes agree: the roots, if set, or the shards'
+// primaries, unless a shard is a Cluster or there are too many shards.
 func (c *Config) agreeing() []root {
 	shards := c.keys.Redis.Shards
 	if c.Backend == reshardedName {

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// didYouMean returns all, what may be written, after what text may have been meant to be.
+// didYouMean returns all, which lists valid texts, after the name that text may misspell.
 func didYouMean(text string, names []string, all string) string {
 	if name := nearest(text, names); name != "" {
 		return "did you mean " + name + "? " + strings.ToUpper(all[:1]) + all[1:]
@@ -10,14 +10,14 @@ func didYouMean(text string, names []string, all string) string {
 	return all
 }
 
-// nearest returns the one of names that text is a misspelling of, or "": at most a third
-// of the letters differ.
+// nearest returns the name that text is a misspelling of, or "". At most a third of the
+// letters differ.
 func nearest(text string, names []string) string {
 	best, least := "", 0
 	for _, name := range names {
 		longer := max(len(text), len(name))
 		if text == name || 3*(longer-min(len(text), len(name))) > longer {
-			continue // and text may be as long as the file
+			continue // text may be as long as the file
 		}
 		if d := distance(text, name); 3*d <= longer && (best == "" || d < least) {
 			best, least = name, d
@@ -26,7 +26,7 @@ func nearest(text string, names []string) string {
 	return best
 }
 
-// distance returns how many bytes must be put in, taken out or replaced to make b of a.
+// distance returns how many bytes must be inserted, removed or replaced to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

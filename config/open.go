@@ -27,30 +27,30 @@ import (
 	"github.com/weir-go/weir/wrap/shadow"
 )
 
-// Stack is what a configuration describes, open: the stores, what is around them, and a
-// throttler in front.
+// Stack is an open configuration: the stores, the parts around them, and a throttler in
+// front.
 type Stack struct {
 	*stack.Stack
 
 	// Throttler decides by the Stack.
 	Throttler *throttler.Throttler
 
-	// Config is what the Stack was opened by.
+	// Config is the configuration of the Stack.
 	Config *Config
 
-	// The stores, for their Stats and what else they can do.
-	Memory *memorybackend.Backend           // nil if none is in memory
+	// The stores, for their Stats and other methods.
+	Memory *memorybackend.Backend           // nil if no store is in memory
 	Redis  map[string]*redisbackend.Backend // by the names of backends, and "shadow"
 	Shares *shares.Backend                  // nil if it does not serve
 
 	offline bool    // nothing dials or listens: see Check
-	asked   []asked // at the start
+	asked   []asked // servers to ask at the start
 	closers []func() error
 }
 
-// Open reads a file and opens what it describes. A server that does not answer within a
-// second is logged, and no error: the file's on_failure decides what its callers get, and
-// it may come back. Close the Stack.
+// Open reads a file and opens the Stack that it describes. A server that doesn't answer
+// within a second is logged, but is not an error: the file's on_failure applies until it
+// answers. The caller must close the Stack.
 func Open(file string, options *Options) (*Stack, error) {
 	c, err := Read(file, options)
 	if err != nil {
@@ -59,11 +59,11 @@ func Open(file string, options *Options) (*Stack, error) {
 	return c.Open()
 }
 
-// Open opens what c describes, as the function Open does.
+// Open opens the Stack that c describes, as the function Open does.
 func (c *Config) Open() (*Stack, error) { return c.open(false) }
 
-// Check builds what Open builds, without a connection to a server, and returns what is
-// wrong with it.
+// Check builds and closes the Stack that c describes, without a connection to a server, and
+// returns the error. It also checks the file of flags.
 func (c *Config) Check() error {
 	if c.keys.Flags.name != "" {
 		if err := flagfile.Check(c.keys.Flags.name); err != nil {
@@ -79,7 +79,7 @@ func (c *Config) Check() error {
 	return s.Close()
 }
 
-// wrong returns an error about the file that has no line.
+// wrong returns err as an error about the file as a whole.
 func (c *Config) wrong(err error) error {
 	if c.File == "" {
 		return err
@@ -101,11 +101,11 @@ func (c *Config) open(offline bool) (*Stack, error) {
 	return s, nil
 }
 
-// Close closes all that was opened. The error is of leases that could not be given back
+// Close closes everything that was opened. It returns an error if leases could not be returned
 // within a second: their units count as used until their windows end.
 func (s *Stack) Close() error {
 	var all []error
-	for _, c := range slices.Backward(s.closers) { // what was opened last, first
+	for _, c := range slices.Backward(s.closers) { // last opened, first closed
 		all = append(all, c())
 	}
 	s.closers = nil
@@ -116,8 +116,8 @@ func (s *Stack) onClose(c func()) {
 	s.closers = append(s.closers, func() error { c(); return nil })
 }
 
-// Stats returns what a Stack of package stack does, and the store's in memory, by
-// the name "memory".
+// Stats returns the Stats of the stack.Stack, and the Stats of the store in memory under the
+// name "memory".
 func (s *Stack) Stats() map[string]func() any {
 	all := s.Stack.Stats()
 	if s.Memory != nil {
@@ -126,8 +126,8 @@ func (s *Stack) Stats() map[string]func() any {
 	return all
 }
 
-// Clock is the clock of the Throttler: this process's, or with Redis, that clock corrected
-// by the servers'.
+// Clock returns the clock of the Throttler: this process's clock, with Redis corrected by the
+// servers' clocks.
 func (s *Stack) Clock() clock.Clock {
 	for _, name := range append(s.Config.names(), "shadow") {
 		if b := s.Redis[name]; b != nil {
@@ -141,7 +141,7 @@ func (s *Stack) Clock() clock.Clock {
 // backend that serves.
 const shadowPrefix = "weir-shadow:"
 
-// open opens the stores, and puts around them what the configuration says.
+// open opens the stores, and puts the parts of the configuration around them.
 func (s *Stack) open(ctx context.Context) error {
 	c := s.Config
 	options := &stack.Options{Observer: c.options.Observer}
@@ -181,7 +181,7 @@ func (s *Stack) open(ctx context.Context) error {
 	if !s.offline {
 		s.askServers(ctx)
 	}
-	// Others have the modes in which policies began, or had them until a short while ago.
+	// Policies began in the modes that other processes have, or had until recently.
 	for name, mode := range c.Modes {
 		if err := s.setMode(name, mode); err != nil {
 			return err
@@ -190,15 +190,15 @@ func (s *Stack) open(ctx context.Context) error {
 	return nil
 }
 
-// fallback returns what decides in outages.
+// fallback returns the options for outages.
 func (c *Config) fallback() *fallback.Options {
 	o := &fallback.Options{Policies: make(map[string]fallback.Choice), Processes: int(c.keys.Processes), OpenFor: c.keys.OpenFor}
 	switch {
 	case c.keys.OnFailure != nil:
 		o.OnFailure = *c.keys.OnFailure
 	case c.Backend == sharesName:
-		// Before its first share, and with a key that the others do not accept, a process
-		// has nothing else to decide by.
+		// Before its first share, and with a key that the others don't accept, a process
+		// can't decide otherwise.
 		o.OnFailure = fallback.Local
 	}
 	for name, p := range c.keys.Policies {
@@ -209,8 +209,8 @@ func (c *Config) fallback() *fallback.Options {
 	return o
 }
 
-// openServing opens the backend that serves and, with flags, the others that it moves
-// clients to.
+// openServing opens the backend that serves and, with flags, the backends that clients move
+// to.
 func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver.Backend, error) {
 	c := s.Config
 	if c.Backend == sharesName {
@@ -239,7 +239,7 @@ func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver
 	return store, nil
 }
 
-// openMemory opens a store in this process' memory.
+// openMemory opens a store in this process's memory.
 func (s *Stack) openMemory(prefix string) (handoff.Store, error) {
 	m, err := memorybackend.New(&memorybackend.Options{Observer: s.Config.options.Observer})
 	if err != nil {

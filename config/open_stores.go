@@ -147,9 +147,9 @@ type silent struct{}
 
 func (silent) Send(context.Context, string, []byte) ([]byte, error) { return nil, errOffline }
 
-// credentials returns what is asked for the password of each new connection: the one in
-// the file, or while that cannot be read, the last one. A password may be changed while
-// the program runs.
+// credentials returns a function that reads the password file for each new connection, so
+// that the password may change while the program runs. If the file can't be read, the
+// function returns the last password. Without a file, credentials returns nil.
 func (s *server) credentials() func() (user, password string) {
 	if s.PasswordFile.name == "" {
 		return nil

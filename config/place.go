@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// place is where a value is in a file, or would be. It knows the place above it and not its whole
-// path, which is made for the problems that name it.
+// place is the place of a value in a file, which may not have the value. It refers to the
+// place above it; its path is built only for problems.
 type place struct {
 	up    *place // nil at the top
 	name  string // below up, as a problem shows it: .key, or [0] of a list
@@ -47,7 +47,7 @@ func (p *place) to(key, name string) *place {
 // aKey returns the place of a key, which is node, of the mapping at p.
 func (p *place) aKey(node *yaml.Node) *place { return &place{up: p, name: ": a key", node: node} }
 
-// has reports whether the file has a value at p. Null is none.
+// has reports whether the file has a value at p. Null is no value.
 func (p *place) has() bool { return p.node != nil && !isNull(p.node) }
 
 // String returns the path of p, such as policies.core.limits[0].quota.

@@ -28,12 +28,12 @@ type policy struct {
 	ParentKey string           `is:"the key that the parent is charged for"`
 	OnFailure *fallback.Choice `is:"open, local or closed"`
 	Mode      *modes.Mode      `is:"exact, leased or synced"`
-	Was       *modes.Mode      `is:"exact, leased or synced"` // in which it begins; Mode if nil
+	Was       *modes.Mode      `is:"exact, leased or synced"` // the mode that it begins in; Mode if nil
 	Sync      time.Duration
 	Low       part
 }
 
-// dryRun is what a dry run has of a policy.
+// dryRun is the part of a policy that a dry run has, too.
 type dryRun struct {
 	Limits limits `is:"a list of limits"`
 }
@@ -45,7 +45,7 @@ func (*dryRun) long(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-// limits are a list of limits. One may be without the list.
+// limits are a list of limits. A single limit may be without the list.
 type limits []limit
 
 func (*limits) long(node *yaml.Node) *yaml.Node {
@@ -67,12 +67,12 @@ func isLimit(node *yaml.Node) bool {
 	return node.Kind == yaml.ScalarNode
 }
 
-// under returns a mapping of key to node, which is short for it.
+// under returns a mapping of key to node, its short form.
 func under(key string, node *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Line: node.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: key, Line: node.Line}, node}}
 }
 
-// limit is a quota.Limit whose fields are keys, too.
+// limit is a quota.Limit that may be a mapping, with its fields as keys.
 type limit struct {
 	Quota     int64         `yaml:",required"`
 	Window    time.Duration `yaml:",required"`
@@ -80,7 +80,7 @@ type limit struct {
 	Aligned   bool
 	Burst     int64
 	MaxWait   time.Duration
-	Calendar  quota.Calendar `yaml:"-"` // in words
+	Calendar  quota.Calendar `yaml:"-"` // only in words
 }
 
 func (l *limit) UnmarshalText(text []byte) error { return (*quota.Limit)(l).UnmarshalText(text) }
@@ -97,10 +97,10 @@ func (p *part) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// dryRunSuffix ends the names of policies that are run dry: their counts are their own.
+// dryRunSuffix ends the names of dry runs, which have separate counts.
 const dryRunSuffix = ".dry-run"
 
-// policies checks the policies and dry runs of the file, and sets c's.
+// policies checks the policies and dry runs of the file, and sets c.Policies and c.DryRuns.
 func (c *Config) policies(r *reader) {
 	var used []string
 	for _, p := range c.options.Policies {
@@ -114,8 +114,8 @@ func (c *Config) policies(r *reader) {
 		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
 		p := c.keys.Policies[name]
 		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
-		// A policy that the program does not use is worth a warning. A misspelled one
-		// leaves another in force, which is another limit than the one that was meant.
+		// A policy that the program does not use is worth a warning. If it is a misspelled
+		// one, a limit other than the one meant stays in force.
 		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
 			r.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
 		}
@@ -133,7 +133,7 @@ func (c *Config) policies(r *reader) {
 	}
 }
 
-// whichPolicy says which policies there are, and which of them a name may have been meant to be.
+// whichPolicy lists the policies, after the policy that name may misspell.
 func (c *Config) whichPolicy(name string) string {
 	known := sorted(c.Policies)
 	return didYouMean(name, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", "))
@@ -155,9 +155,9 @@ func (c *Config) parents(r *reader) {
 		found = found || p.Parent+p.ParentKey != ""
 	}
 	if !found || len(r.problems) > 0 {
-		return // what is wrong with one policy is said already
+		return // a policy has a problem already
 	}
-	var scratch policies.Table // which knows what a tree must be
+	var scratch policies.Table // it validates the tree
 	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(all) }); err != nil {
 		r.problem(r.at("policies"), "%s", withoutPackage(err))
 	}
@@ -203,14 +203,14 @@ func (r *reader) policy(name string, at *place, limits limits) *quota.Policy {
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// divisible adds a problem for each limit that the shares backend cannot divide.
+// divisible adds a problem for each limit that the shares backend can't divide.
 func (c *Config) divisible(r *reader) {
 	if c.Backend != sharesName || len(r.problems) > 0 {
 		return
 	}
 	check := func(p *quota.Policy, at *place) {
 		if !at.has() {
-			at = r.at("shares") // it is the program's
+			at = r.at("shares") // the policy is the program's
 		}
 		for i, l := range p.Limits {
 			if why := shares.Unsupported(&l, len(c.keys.Shares.Members)); why != "" {
@@ -226,7 +226,7 @@ func (c *Config) divisible(r *reader) {
 	}
 }
 
-// failures checks what is chosen for outages.
+// failures checks the choices for outages.
 func (c *Config) failures(r *reader) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
 		c.keys.Processes = int64(kindOf(sharesName).servers(&c.keys))
@@ -245,7 +245,7 @@ func (c *Config) failures(r *reader) {
 	}
 }
 
-// modes checks how policies decide, and sets the modes of c.
+// modes checks the modes of policies, and sets c.Modes.
 func (c *Config) modes(r *reader) {
 	for _, name := range sorted(c.keys.Policies) {
 		p, at := c.keys.Policies[name], r.at("policies", name)
@@ -265,7 +265,7 @@ func (c *Config) modes(r *reader) {
 		c.sync = cmp.Or(c.sync, p.Sync)
 	}
 	if len(r.problems) > 0 {
-		return // what a mode needs may be what is wrong
+		return // a mode may need a key that has a problem
 	}
 	if r.at("roots").has() && len(c.Modes) == 0 && !c.options.Modes && !c.keys.PoliciesAt.Roots {
 		r.problem(r.at("roots"), "roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots")
@@ -275,7 +275,7 @@ func (c *Config) modes(r *reader) {
 	}
 }
 
-// was returns the mode in which the policy of that name, which has one, begins.
+// was returns the mode that the policy of that name begins in. It must have a mode.
 func (c *Config) was(name string) modes.Mode {
 	if p := c.keys.Policies[name]; p.Was != nil {
 		return *p.Was

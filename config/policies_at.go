@@ -9,7 +9,7 @@ import (
 	redispolicies "github.com/weir-go/weir/policies/redis"
 )
 
-// policiesAt are the servers that have policies and overrides for all processes. The word
+// policiesAt are the servers that keep policies and overrides for all processes. The word
 // roots is short for the roots, if they are one group.
 type policiesAt struct {
 	Roots   bool
@@ -26,7 +26,7 @@ func (*policiesAt) long(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-// policiesAt checks where policies and overrides are, and sets the servers.
+// policiesAt checks the key policies_at, and sets its servers.
 func (c *Config) policiesAt(r *reader) {
 	at := &c.keys.PoliciesAt
 	switch {
@@ -49,7 +49,7 @@ func (c *Config) policiesAt(r *reader) {
 	}
 }
 
-// openPolicies has the table watch the servers of policies_at.
+// openPolicies makes the table watch the servers of policies_at.
 func (s *Stack) openPolicies(ctx context.Context) error {
 	c := s.Config
 	var clients []redis.UniversalClient

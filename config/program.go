@@ -8,11 +8,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Decode reads a text that has keys of the program's own and no others into the struct
-// that program points to, by the rules of Options.Program. A field may be a yaml.Node, too, for
-// a value of any form. Unlike in a configuration, aliases and merge keys are resolved.
-// File is the name that problems begin with. The error has a line for each mistake, and
-// wraps quota.ErrInvalid.
+// Decode reads a text that has only the program's own keys into the struct that program points
+// to, by the rules of Options.Program. A field may be a yaml.Node, too, for a value of any
+// form. Unlike in a configuration, aliases and merge keys are resolved. Problems begin with
+// the name file. The error has a line for each mistake, and wraps quota.ErrInvalid.
 func Decode(file string, text []byte, program any) error {
 	r := newReader(file)
 	top := r.parse(text, "the file is empty")
@@ -28,8 +27,8 @@ func Decode(file string, text []byte, program any) error {
 	return r.err()
 }
 
-// checkProgram calls the Check of a program's struct, if it has one. What is wrong in itself has
-// a problem already, and so has what is not of the form that has the value at a path.
+// checkProgram calls the Check of a program's struct, if it has one. It ignores problems at a
+// place that has a problem already, or below a value of the wrong form.
 func (r *reader) checkProgram(program any) {
 	p, ok := program.(interface {
 		Check(mustBe func(key, right string))
@@ -48,7 +47,7 @@ func (r *reader) checkProgram(program any) {
 	})
 }
 
-// find returns the place of a path, whose keys are plain words.
+// find returns the place of a path. The keys of the path must be plain words.
 func (r *reader) find(path string) *place {
 	p := &r.top
 	for word := range strings.SplitSeq(strings.ReplaceAll(path, "[", ".["), ".") {
@@ -61,18 +60,18 @@ func (r *reader) find(path string) *place {
 	return p
 }
 
-// maxNodes bounds what a text becomes when its aliases are resolved: a small one can name
-// the same values over and over.
+// maxNodes bounds the nodes of a text when its aliases are resolved: a small text can name the
+// same values over and over.
 const maxNodes = 4 << 20
 
 // resolver resolves aliases and merge keys.
 type resolver struct {
 	left   int                 // nodes
-	within map[*yaml.Node]bool // what is being resolved
+	within map[*yaml.Node]bool // nodes that are being resolved
 }
 
-// resolve puts the values that aliases name in their place, and the entries that merge keys
-// name into their mappings. It returns what is wrong, or nil.
+// resolve replaces aliases with their values, and merge keys with the entries that they name.
+// It returns a problem, or nil.
 func (r *resolver) resolve(node *yaml.Node) *problem {
 	if r.left--; r.left < 0 {
 		return &problem{0, fmt.Sprintf("with its aliases resolved, the file has more than %d values; write it without some of the aliases", maxNodes)}
@@ -99,8 +98,8 @@ func (r *resolver) resolve(node *yaml.Node) *problem {
 	return nil
 }
 
-// merged returns the entries of a mapping with what its merge keys name: a mapping or a
-// list of them, whose entries count where the mapping has none of its own.
+// merged returns the entries of a mapping, with the entries that its merge keys name, in a
+// mapping or a list of mappings, unless the mapping has their keys itself.
 func merged(entries []*yaml.Node) []*yaml.Node {
 	var own []*yaml.Node
 	var bases []*yaml.Node

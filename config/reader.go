@@ -24,10 +24,10 @@ import (
 // maxBytes bounds a file, at more than 100,000 policies.
 const maxBytes = 8 << 20
 
-// maxDepth bounds how many levels of a file are below one another: a problem names them all.
+// maxDepth bounds the nesting of a file: a problem names all levels.
 const maxDepth = 256
 
-// reader reads a file and collects all that is wrong with it.
+// reader reads a file and collects its problems.
 type reader struct {
 	name     string
 	top      place
@@ -46,8 +46,8 @@ func newReader(name string) *reader { return &reader{name: name, getenv: os.Gete
 // at returns the place below the top that keys lead to.
 func (r *reader) at(keys ...string) *place { return r.top.at(keys...) }
 
-// problem adds what is wrong with the value at p, in its line, or if the file does not have
-// it, in the line of what it is missing from.
+// problem adds a problem with the value at p, in its line, or if the file does not have it, in
+// the line of the value that it is missing from.
 func (r *reader) problem(p *place, format string, args ...any) {
 	line, at := 1, p
 	for ; at.up != nil && at.node == nil; at = at.up {
@@ -66,7 +66,7 @@ func (r *reader) problemIn(line int, p *place, format string, args ...any) {
 	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
 }
 
-// mustBe adds that the value at p is not what it must be.
+// mustBe adds a problem with the value at p. right describes a right value.
 func (r *reader) mustBe(p *place, right string) {
 	node := p.node
 	is := "a mapping"
@@ -90,8 +90,8 @@ func (r *reader) within(p *place, d, least, most time.Duration) {
 	}
 }
 
-// distinct adds a problem to each of the n values in the list at p, or at keys of them, that
-// another one before it has, too.
+// distinct adds a problem for each of n values that equals an earlier one. They are the items
+// of the list at p, or the values at keys of the items.
 func (r *reader) distinct(p *place, n int, value func(i int) string, because string, keys ...string) {
 	first := make(map[string]*place)
 	for i := range n {
@@ -139,7 +139,7 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// readFile returns what a file has. The error does not name the file.
+// readFile returns the content of a file. The error does not name the file.
 func readFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -153,7 +153,7 @@ func readFile(name string) ([]byte, error) {
 	return text, withoutName(err)
 }
 
-// withoutName returns the cause of an error about a file; problems name it too.
+// withoutName returns the cause of an error about a file; problems name the file.
 func withoutName(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -161,8 +161,8 @@ func withoutName(err error) error {
 	return err
 }
 
-// file is a file that the configuration names, and what it has. Its name is relative to
-// the configuration's directory.
+// file is a file that the configuration names, and its content. In the configuration, its name
+// is relative to the configuration's directory.
 type file struct {
 	name    string // "" if the configuration names none
 	content []byte // nil if it cannot be read
@@ -182,8 +182,8 @@ func (f *file) read(r *reader, node *yaml.Node, p *place, right string) {
 	}
 }
 
-// parse returns what is at the top of the text, or nil if there is nothing, which empty says, or
-// it is no YAML. Another document is a problem.
+// parse returns the top node of the text. If the text is not YAML, it adds a problem, and if
+// it is empty, the problem empty; then it returns nil. A second document is a problem, too.
 func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	lines := bytes.Split(text, []byte("\n"))
 	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {
@@ -224,7 +224,7 @@ func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	return nil
 }
 
-// hasControl reports whether a line has what no text of YAML may have.
+// hasControl reports whether a line has a control character that YAML forbids.
 func hasControl(line []byte) bool {
 	return bytes.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' && c != '\r' || c == 0x7f })
 }

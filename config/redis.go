@@ -19,7 +19,7 @@ type shard struct {
 	Name string `yaml:",required" is:"a name, such as a: keys find their shard by it"`
 	server
 	Cluster  []Address `is:"a list of nodes' addresses, such as [127.0.0.1:7000]"`
-	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // in all else as the primary
+	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // otherwise as the primary
 }
 
 func (s *shard) check(r *reader, p *place) {
@@ -36,10 +36,10 @@ func (all shards) check(r *reader, p *place) {
 	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their shard by it", "name")
 }
 
-// root is a server at which processes agree. The short form is its address or URL.
+// root is a server where processes agree. The short form is its address or URL.
 type root struct {
 	Name  string `is:"a name, such as a"`                                                // the address if left out
-	Group string `is:"the name of the group of roots that keeps a part of the counters"` // if left out, the group of all without one
+	Group string `is:"the name of the group of roots that keeps a part of the counters"` // if left out, the group of all roots without a group
 	server
 }
 
@@ -67,14 +67,14 @@ func (all roots) check(r *reader, p *place) {
 	}
 }
 
-// server is what a primary is found by, and what it asks of a client.
+// server is the location of a primary, and the settings of a connection to it.
 type server struct {
 	Primary  location
 	Sentinel sentinel
 	TLS      tlsKeys `yaml:"tls" is:"true, false or a mapping with ca_file, cert_file, key_file and server_name"`
 	account
 
-	options redis.UniversalOptions // made of all that
+	options redis.UniversalOptions // made of the fields above
 	exposed bool                   // the password is in the URL
 }
 
@@ -141,7 +141,7 @@ func (l location) options() (redis.UniversalOptions, error) {
 	return *o, nil
 }
 
-// complete makes the options of s, whose primary is named by one of three keys.
+// complete makes the options of s. One of three keys must name its primary.
 func (s *server) complete(r *reader, p *place, cluster []Address) {
 	s.check(r, p) // of the account
 	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !p.at(key).has() })
@@ -152,7 +152,7 @@ func (s *server) complete(r *reader, p *place, cluster []Address) {
 	case len(set) == 0:
 		r.mustBe(p.at("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
 	case set[0] == "primary":
-		*o, _ = s.Primary.options() // a problem says what is wrong
+		*o, _ = s.Primary.options() // an error is a problem already
 		s.exposed = o.Password != ""
 	case set[0] == "sentinel":
 		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
@@ -185,7 +185,7 @@ func texts(addrs []Address) (all []string) {
 	return all
 }
 
-// kind says what the primary is found by.
+// kind returns the key that names the primary.
 func (s *server) kind() string {
 	switch {
 	case s.options.MasterName != "":

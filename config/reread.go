@@ -10,10 +10,10 @@ import (
 	"github.com/weir-go/weir/policies"
 )
 
-// Reread reads the file again, and puts in force what can change while it is in use: the
-// modes of policies that have one, and the members of shares. It logs what has changed,
-// also the keys that have changed in vain. The error is of a file that is wrong, or of
-// members that cannot be in force; nothing has changed then.
+// Reread reads the file again, and puts in force changes that are possible while it is in use:
+// the modes of policies that have one, and the members of shares. It logs these changes, and
+// the keys with changes that it ignores. It returns an error if the file is wrong, or its
+// members can't be in force; then nothing has changed.
 func (s *Stack) Reread() error {
 	c := s.Config
 	o := c.again()
@@ -40,8 +40,8 @@ func (s *Stack) Reread() error {
 	return nil
 }
 
-// again returns the options of c for another reading, which leaves the program's own keys
-// as they are.
+// again returns the options of c to read the file again without changing the program's own
+// keys.
 func (c *Config) again() *Options {
 	o := c.options
 	if o.Program != nil {
@@ -52,9 +52,9 @@ func (c *Config) again() *Options {
 	return &o
 }
 
-// ParsePolicies returns the policies that a later text of c's file has. It is a Parse of
-// policies.FileOptions: a table of policies that watches the file has each version of it
-// in force. The error has a line for each mistake anywhere in the text.
+// ParsePolicies returns the policies of a later text of c's file. It is a Parse for
+// policies.FileOptions, so that a table of policies can watch the file. The error has a line
+// for each mistake anywhere in the text.
 func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
 	next, err := Parse(c.File, text, c.again())
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
 	return policies.Content{Policies: slices.Collect(maps.Values(next.Policies))}, nil
 }
 
-// changed returns the keys that o has different, without those that Reread puts in force.
+// changed returns the keys with other values in o, except for changes that Reread makes.
 func (c *Config) changed(o *Config) (all []string) {
 	next := o.keys
 	if next.Shares != nil && c.keys.Shares != nil {
@@ -85,7 +85,7 @@ func (c *Config) changed(o *Config) (all []string) {
 	return all
 }
 
-// rereadMode puts a policy in mode m, and reports whether that is another one.
+// rereadMode puts a policy in mode m, and reports whether its mode has changed.
 func (s *Stack) rereadMode(name string, m modes.Mode) bool {
 	log := s.Config.options.Log.With("policy", name)
 	_, known := s.Config.Modes[name]

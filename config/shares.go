@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/fleet/shares"
 )
 
-// sharesKeys are this process, and the others that it divides the quotas with.
+// sharesKeys are this process, and the processes that it divides the quotas with.
 type sharesKeys struct {
 	Self    Address       `yaml:",required"` // as the others know it
 	Listen  ListenAddress // Self if left out
@@ -19,8 +19,8 @@ type sharesKeys struct {
 	key []byte
 }
 
-// list returns the list of the members. This process need not be on it: it then holds
-// nothing until a list has it.
+// list returns the list of the members. This process need not be on it: then it holds no
+// shares until it is on a list.
 func (s *sharesKeys) list() shares.List {
 	return shares.List{Epoch: max(1, s.Epoch), Members: texts(s.Members)}
 }

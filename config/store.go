@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// OpenStore opens one store that c describes without what is around it, for a program that
-// reads counts or mends them. The name is a backend's; empty means the one that serves.
-// Counts in the memory of other processes cannot be opened: that is an error, which wraps
-// quota.ErrInvalid. Close the Stack.
+// OpenStore opens one store that c describes, without the parts around it, for a program that
+// reads or mends counts. name is the name of a backend, or empty for the one that serves.
+// Counts in the memory of other processes can't be opened: the error wraps quota.ErrInvalid.
+// The caller must close the Stack.
 func (c *Config) OpenStore(name string) (*Stack, error) {
 	if name == "" {
 		name = c.Backend

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/wrap/shadow"
 )
 
-// Each function adds one part around those that are there, in the order of New.
+// Each function adds one part around the parts before it, in the order of New.
 
 func (s *Stack) addRollout(o *Options) error {
 	r := o.Rollout
@@ -136,7 +136,7 @@ func (s *Stack) addRefusals(o *Options) error {
 	return nil
 }
 
-// addModes adds what sends each charge to the store or to the synced counts.
+// addModes adds the backend that sends each charge to the store or to the synced counts.
 func (s *Stack) addModes(o *Options) error {
 	if o.Modes == nil {
 		return nil
@@ -172,7 +172,7 @@ func (s *Stack) addSynced(o *Options) error {
 	return nil
 }
 
-// sorted returns the policies in an order that makes errors the same each time.
+// sorted returns the policies by name, so that errors are the same each time.
 func (m *Modes) sorted() []*quota.Policy {
 	return slices.SortedFunc(maps.Keys(m.Policies), func(a, b *quota.Policy) int {
 		if a == nil || b == nil { // Begin refuses a nil one

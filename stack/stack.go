@@ -1,5 +1,4 @@
-// Package stack puts around a store what a program wants around it, in the one order in
-// which the parts belong:
+// Package stack puts the parts that a program selects around a store, in the one right order:
 //
 //	Modes     decides each policy exactly, by leases, or by syncs
 //	Refusals  repeats refusals from memory
@@ -9,13 +8,12 @@
 //	Rollout   moves clients between stores
 //	store
 //
-// A refusal cache asks a fallback, and not the other way round, so that an outage serves
-// no client that was refused before it. A fallback's counts are this process's own, so
-// nothing may be leased of them. Shadows and rollouts move counts between stores, which
-// only stores can. What is synced needs no answer of a store, so no failure of one
-// concerns it.
+// The refusal cache is in front of the fallback, so that an outage serves no client that was
+// refused before it. A fallback's counts are local to this process, so they can't be leased.
+// Shadows and rollouts move counts, which only stores can do. Synced policies need no answer
+// from a store, so its failures don't affect them.
 //
-// Each part is a package that can be used by hand, too.
+// Each part is a package that can also be used without this one.
 package stack
 
 import (
@@ -41,40 +39,40 @@ import (
 	"github.com/weir-go/weir/wrap/shadow"
 )
 
-// Options says what goes around the store. Nil and the zero value add nothing: the store
+// Options selects the parts around the store. Nil and the zero value add nothing: the store
 // is the whole Stack.
 type Options struct {
 	// Rollout moves clients between the store and others. If nil, the store serves all.
 	Rollout *Rollout
 
-	// Shadow mirrors traffic to a candidate. If nil, there is none.
+	// Shadow mirrors traffic to a candidate. If nil, there is no candidate.
 	Shadow *Shadow
 
 	// Modes lets policies be leased or synced. If nil, all are exact.
 	Modes *Modes
 
-	// Fallback configures what decides while the store does not answer; its zero value
-	// allows everything. If nil, decisions fail, and the program chooses: see
+	// Fallback configures decisions while the store doesn't answer; its zero value allows
+	// everything. If nil, decisions fail, and the program chooses: see
 	// middleware.Options.OnFailure.
 	Fallback *fallback.Options
 
-	// Refusals configures the refusal cache. If nil, there is none.
+	// Refusals configures the refusal cache. If nil, refusals are not cached.
 	Refusals *refusals.Options
 
 	// Clock is the clock of the throttler in front, such as the Clock of a Redis backend.
-	// If nil, clock.System. Like Observer, it is for all parts whose own options leave
-	// theirs nil.
+	// If nil, clock.System. Like Observer, it is for all parts that have no other in their
+	// own options.
 	Clock clock.Clock
 
-	// Observer receives the events of all parts that have some. May be nil. The store has
-	// an observer in its own options.
+	// Observer receives the events of all parts. May be nil. The store has an observer in
+	// its own options.
 	Observer observe.Observer
 }
 
 // Rollout is a flag and the stores that it moves clients between.
 type Rollout struct {
 	// Name is the value of the flag that selects the store given to New, which also
-	// serves those that the flag selects nothing for. Required.
+	// serves clients that the flag selects no store for. Required.
 	Name string
 
 	// Others are the other stores, by the values of the flag. Required.
@@ -99,8 +97,8 @@ type Shadow struct {
 
 // Modes says where policies are decided.
 type Modes struct {
-	// Policies has the policies that may change their mode, each with the mode that it
-	// begins in. Another policy is exact. In a process that starts shortly after others
+	// Policies are the policies that may change their mode, each with the mode that it
+	// begins in. Other policies are exact. In a process that starts shortly after others
 	// have changed a mode, begin in the old one, and set the new one in Stack.Modes.
 	Policies map[*quota.Policy]modes.Mode
 
@@ -111,31 +109,30 @@ type Modes struct {
 	// zero, modes.DefaultAgree.
 	Agree time.Duration
 
-	// Leased configures the leases of the store. Its Leases must be nil: the policies
-	// whose mode is Leased have them. If Leased is nil, no policy can be leased. With it,
+	// Leased configures the leases of the store. Its Leases must be nil: policies in mode
+	// modes.Leased have leases. If Leased is nil, no policy can be leased. With it,
 	// Options.Refusals should be set: a key without units to lease asks the store each time.
 	Leased *leased.Options
 
-	// Synced has what syncs need. If nil, no policy can be synced.
+	// Synced configures syncs. If nil, no policy can be synced.
 	Synced *Synced
 }
 
-// Synced has what syncs need.
+// Synced configures syncs.
 type Synced struct {
-	// Roots are the servers at which processes agree, at least one.
+	// Roots are the servers where processes agree, at least one.
 	Roots []synced.Root
 
 	// Options configures the syncs. May be nil.
 	Options *synced.Options
 }
 
-// Stack is a store and what is around it.
+// Stack is a store and the parts around it.
 type Stack struct {
-	// Backend is the outermost part: what throttler.New is given.
+	// Backend is the outermost part, the backend for throttler.New.
 	Backend driver.Backend
 
-	// The parts, for their Stats and what else they can do. Those that Options leaves out
-	// are nil.
+	// The parts, for their Stats and other methods. Parts that Options leaves out are nil.
 	Rollout  *rollout.Backend
 	Shadow   *shadow.Backend
 	Leased   *leased.Backend
@@ -147,19 +144,19 @@ type Stack struct {
 	parts []part // in the order of New
 }
 
-// part is what reports and closes a part.
+// part reports on a part and closes it.
 type part struct {
 	name  string // in metrics
 	stats func() any
 	close func(context.Context) error // or nil
 }
 
-// New returns store with what options says around it. Store counts: it is a backend such
-// as redisbackend's. Close the Stack, and after it the stores and clients, which are the
-// caller's.
+// New returns store with the parts that options selects around it. store must count itself,
+// like the backend of package redisbackend. The caller must close the Stack, and after it the
+// stores and clients.
 //
-// Errors are about options and wrap quota.ErrInvalid. New closes what it made before it
-// returns one. New panics if store is nil.
+// Errors are about options and wrap quota.ErrInvalid. Before New returns one, it closes the
+// parts that it made. New panics if store is nil.
 func New(store driver.Backend, options *Options) (*Stack, error) {
 	if store == nil {
 		panic("stack: New: store is nil")
@@ -178,11 +175,11 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 	return s, nil
 }
 
-// Close ends what the parts do in the background, outermost first: it sends what has not
-// been synced, hands over what a fallback allowed, and gives back leases. Call it after
-// the last decision, and before the stores and clients are closed. The error is of leases
-// that could not be given back before ctx was done: their units count as used until their
-// windows end, unless a second Close gives them back.
+// Close ends the background work of the parts, outermost first: it sends charges that are not
+// synced yet, hands over charges that a fallback allowed, and returns leases. Call it after
+// the last decision, and before the stores and clients are closed. It returns an error if
+// leases could not be returned before ctx was done: their units count as used until their
+// windows end, unless a second Close returns them.
 func (s *Stack) Close(ctx context.Context) error {
 	var all []error
 	for _, p := range slices.Backward(s.parts) {
@@ -193,8 +190,8 @@ func (s *Stack) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Stats returns the Stats method of each part that is there, by the name that it has in
-// metrics: "rollout", "shadow", "leased", "fallback", "refusals" and "synced".
+// Stats returns the Stats method of each part, by its name in metrics: "rollout", "shadow",
+// "leased", "fallback", "refusals" and "synced".
 func (s *Stack) Stats() map[string]func() any {
 	all := make(map[string]func() any)
 	for _, p := range s.parts {
@@ -203,7 +200,7 @@ func (s *Stack) Stats() map[string]func() any {
 	return all
 }
 
-// closing returns a Close that has no context and no error as one that has.
+// closing adapts a Close without a context and an error to part.close.
 func closing(c func()) func(context.Context) error {
 	return func(context.Context) error { c(); return nil }
 }

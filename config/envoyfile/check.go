@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/fleet/modes"
 )
 
-// Check calls mustBe for each value that is wrong next to others, and reads the metadata. Parse
-// has called it.
+// Check calls mustBe for each value that is missing, or wrong next to others, and reads the
+// metadata. Parse has called it.
 func (f *File) Check(mustBe func(path, right string)) {
 	if f.Domain == "" {
 		mustBe("domain", "the name of a domain, such as edge_proxy")
@@ -21,8 +21,8 @@ func (f *File) Check(mustBe func(path, right string)) {
 
 type pair struct{ key, value string }
 
-// maxDepth bounds how many descriptors are below one another. A rule has a name of all that are
-// above it, so without a bound a small message would need gigabytes.
+// maxDepth bounds the nesting of descriptors. The name of a rule has all descriptors above it,
+// so without a bound a small message would need gigabytes.
 const maxDepth = 100
 
 func checkAll(all []Descriptor, path string, depth int, supports Supports, mustBe func(path, right string)) {
@@ -109,7 +109,7 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	}
 }
 
-// saysJSON reports whether JSON can say v.
+// saysJSON reports whether JSON can encode v.
 func saysJSON(v any) bool {
 	switch v := v.(type) {
 	case nil, bool, int, int64, uint64:

@@ -1,5 +1,5 @@
-// Package envoyfile reads the limits of a rate limit service of Envoy, in the files of
-// envoyproxy/ratelimit. It has what is in them; cmd/throttlerd decides by it.
+// Package envoyfile reads the limits of an Envoy rate limit service from files in the form of
+// envoyproxy/ratelimit. It only reads them; cmd/throttlerd decides by them.
 package envoyfile
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// File is what a file says of a domain.
+// File is the content of a file about a domain.
 type File struct {
-	Name        Text // of what generated it; it has no effect
+	Name        Text // of its generator; it has no effect
 	Domain      Text
 	Descriptors []Descriptor
 
@@ -28,14 +28,14 @@ type File struct {
 	supports Supports
 }
 
-// Supports returns why a policy cannot be in a mode, or nil.
+// Supports returns why a policy can't be in a mode, or nil.
 type Supports func(p *quota.Policy, m modes.Mode) error
 
-// Descriptor is a key, or a key and a value, under which there is a limit, or there are
-// further descriptors.
+// Descriptor is a key, or a key and a value, with a limit, or with further descriptors below
+// it.
 type Descriptor struct {
 	Key   Text
-	Value Text // may have any number of '*', each for 0 and more characters
+	Value Text // may have any number of '*', each for 0 or more characters
 
 	RateLimit      *RateLimit
 	ShadowMode     Boolean
@@ -46,7 +46,7 @@ type Descriptor struct {
 	Metadata       yaml.Node // a mapping, or nothing
 	Descriptors    []Descriptor
 
-	// Fields are Metadata in a form that JSON has too, or nil.
+	// Fields are Metadata as values that JSON can encode, or nil.
 	Fields map[string]any `yaml:"-"`
 }
 
@@ -58,7 +58,7 @@ func (d *Descriptor) String() string {
 	return string(d.Key) + "_" + string(d.Value)
 }
 
-// RateLimit is the limit of a descriptor. What follows Replaces is weir's own.
+// RateLimit is the limit of a descriptor. The fields after Replaces are weir's own.
 type RateLimit struct {
 	Unit            Unit
 	RequestsPerUnit *Count // not nil unless Unlimited
@@ -73,8 +73,8 @@ type RateLimit struct {
 	// Burst is the capacity of a bucket. If zero, RequestsPerUnit.
 	Burst int64
 
-	// Report charges whatever a request reports, room or no room, and lets checks with 0
-	// hits decide: for costs that are known after the response.
+	// Report charges all units that a request reports, even beyond the limit, and lets
+	// checks with 0 hits decide: for costs that are known after the response.
 	Report Boolean
 
 	// Mode is where decisions are made: by the store, the zero value, or in a process.
@@ -89,7 +89,7 @@ func (l *RateLimit) Requests() Count {
 	return *l.RequestsPerUnit
 }
 
-// Policy returns the policy of l, which has a unit and is not unlimited.
+// Policy returns the policy of l, which must have a unit and not be unlimited.
 func (l *RateLimit) Policy(name string) *quota.Policy {
 	limit := quota.Limit{Quota: int64(l.Requests()), Window: l.Unit.Window(), Algorithm: l.Algorithm, Burst: l.Burst}
 	limit.Aligned = limit.Algorithm.ResetsAtOnce()
@@ -110,16 +110,16 @@ func (m *Mode) UnmarshalText(b []byte) error {
 // Replaced names a limit that another one replaces.
 type Replaced struct{ Name Text }
 
-// Text is what YAML has as a scalar, empty or not.
+// Text is a scalar of YAML, empty or not.
 type Text string
 
 // UnmarshalText sets t.
 func (t *Text) UnmarshalText(b []byte) error { *t = Text(b); return nil }
 
-// Boolean is true or false in any of the words that YAML 1.1 has for it.
+// Boolean is true or false, in any of the words of YAML 1.1.
 type Boolean bool
 
-// UnmarshalText sets v to what a word means.
+// UnmarshalText sets v to the meaning of a word.
 func (v *Boolean) UnmarshalText(b []byte) error {
 	switch strings.ToLower(string(b)) {
 	case "true", "yes", "on", "y":
@@ -137,7 +137,7 @@ const countMustBe = "a whole number from 0 to 4294967295; 0 refuses every reques
 // Count is a number of requests, from 0 to 4294967295.
 type Count int64
 
-// UnmarshalText sets c to a number as YAML has it, such as 0x10.
+// UnmarshalText sets c to a number in a form of YAML, such as 0x10.
 func (c *Count) UnmarshalText(b []byte) error {
 	n, err := strconv.ParseUint(string(b), 0, 32)
 	if err != nil {
@@ -147,15 +147,15 @@ func (c *Count) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Unit is a unit of time, by its number in Envoy's rate limit service. Its zero value is none.
+// Unit is a unit of time, by its number in Envoy's rate limit service. The zero value is no unit.
 type Unit uint8
 
-// wrongUnit is the value of one that is no unit, and is a problem already.
+// wrongUnit is the value of an invalid unit, which is a problem already.
 const wrongUnit Unit = 255
 
 const day = 24 * time.Hour
 
-// units are the units that there are, by their number: months have 30 days, years 365.
+// units are the units, by their numbers. A month has 30 days, a year 365.
 var units = []struct {
 	name   string
 	window time.Duration
@@ -176,7 +176,7 @@ func (u *Unit) UnmarshalText(b []byte) error {
 	return errors.New("it must be " + unitMustBe)
 }
 
-// Window returns how long a unit is, or 0 if it is none.
+// Window returns the length of a unit, or 0 if u is not a unit.
 func (u Unit) Window() time.Duration {
 	if int(u) >= len(units) {
 		return 0
@@ -184,9 +184,9 @@ func (u Unit) Window() time.Duration {
 	return units[u].window
 }
 
-// Parse reads the text of a file. The error has a line for each mistake, with the place,
-// the value, and what would be right, and wraps quota.ErrInvalid. Supports says which modes
-// limits may have; if nil, all that can be.
+// Parse reads the text of a file. The error has a line for each mistake, with the place, the
+// value, and a right one, and wraps quota.ErrInvalid. supports says which modes limits may
+// have; if nil, modes.Supports does.
 func Parse(source string, text []byte, supports Supports) (*File, error) {
 	if supports == nil {
 		supports = modes.Supports
@@ -198,7 +198,7 @@ func Parse(source string, text []byte, supports Supports) (*File, error) {
 	return f, nil
 }
 
-// Sort sorts files by their names, in which order their patterns are tried.
+// Sort sorts files by their names, the order that their patterns are tried in.
 func Sort(files []*File) {
 	slices.SortStableFunc(files, func(a, b *File) int { return strings.Compare(a.Source, b.Source) })
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// Together checks files that are one configuration, in the order of Sort. A domain is in one
-// file, unless merge. The error has a line for each mistake, which begins with the name of a
-// file, and wraps quota.ErrInvalid.
+// Together checks files that are one configuration, in the order of Sort. A domain must be in
+// one file, unless merge is true. The error has a line for each mistake, which begins with the
+// name of a file, and wraps quota.ErrInvalid.
 func Together(files []*File, merge bool) error {
 	c := collection{domains: make(map[string]*domain), modes: make(map[string]Mode)}
 	for _, f := range files {
@@ -28,7 +28,7 @@ func Together(files []*File, merge bool) error {
 	return errors.Join(c.problems...)
 }
 
-// collection is what the files before have.
+// collection is the content of the files checked so far.
 type collection struct {
 	domains  map[string]*domain
 	modes    map[string]Mode // of limits, by their paths
@@ -40,7 +40,7 @@ type domain struct {
 	tree tree
 }
 
-// tree has the descriptors at a place, and what is below them.
+// tree has the descriptors at a place, and the trees below them.
 type tree map[pair]tree
 
 func (c *collection) wrong(f *File, format string, args ...any) {
@@ -61,8 +61,8 @@ func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
 	}
 }
 
-// checkMode checks that limits of one path have one mode. Two may have one path, such as a_b of
-// key a with the value b and of key a_b, and then one policy.
+// checkMode checks that limits of one path have one mode. Two limits may have one path, and
+// then one policy, such as a_b for key a with the value b, and for key a_b.
 func (c *collection) checkMode(f *File, l *RateLimit, at, path string) {
 	if l == nil {
 		return
