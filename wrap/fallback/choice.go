@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Choice is what requests get while the backend does not answer. A greater choice is
-// stricter.
+// Choice says how to decide while the backend doesn't answer. A greater choice is stricter.
 type Choice uint8
 
 const (
@@ -35,7 +34,7 @@ func (c Choice) String() string {
 	return fmt.Sprintf("Choice(%d)", uint8(c))
 }
 
-// MarshalText returns c's String. An error wraps quota.ErrInvalid: c is no choice.
+// MarshalText returns c's String. If c is not a choice, the error wraps quota.ErrInvalid.
 func (c Choice) MarshalText() ([]byte, error) {
 	return []byte(c.String()), new(Choice).UnmarshalText([]byte(c.String()))
 }

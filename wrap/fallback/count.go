@@ -10,31 +10,30 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// count is what this process knows of the count of one (policy, key).
+// count is this process's view of the count of one (policy, key).
 type count struct {
 	keyed.Entry
 
-	// What the backend last said, when, and of which limits.
+	// The backend's last answer, its time, and its limits.
 	limits   []quota.Limit
 	readings []reading
 	saidAt   int64
-	paused   int64 // until then the backend refuses all, whatever is left
+	paused   int64 // until then the backend refuses everything
 
-	// state counts under the shares, from what was said: what was allowed here since.
-	// It is nil until a local decision needs it, and again when the backend has
-	// spoken.
+	// state counts under the shares: the backend's answer, and units allowed here since. It
+	// is nil until a local decision needs it, and again when the backend has answered.
 	state *algorithm.State
 
-	// spent counts, under the shares, what was allowed here and the backend may never
-	// learn of. It is nil if nothing was. Without it, a backend that answers now and
-	// then would give out a share with each of its answers.
+	// spent counts, under the shares, units allowed here that the backend may never learn
+	// of. It may be nil. Without it, a backend that answers now and then would give out a
+	// share with each of its answers.
 	spent *algorithm.State
 
-	// What is to be charged to the backend, and as what; outage is nil if nothing is.
+	// The units to charge to the backend, and their charge; outage is nil if the count isn't held.
 	outage    *outage
 	charge    quota.Charge
 	pending   []units
-	replaying chan struct{} // closed when the replay in progress ends; nil if there is none
+	replaying chan struct{} // closed when the replay in progress ends, or nil
 
 	// For the table: the part of the quota that is used, and until when.
 	used   float32
@@ -43,19 +42,19 @@ type count struct {
 	pooled bool // new keys are counted here together
 }
 
-// reading is what the backend said of one limit.
+// reading is the backend's answer about one limit.
 type reading struct{ used, resetAt int64 }
 
-// units were allowed here, and are to be charged to the backend as if at that time.
+// units were allowed here, and must be charged to the backend as if at that time.
 type units struct {
 	from  int64 // when the first of them were allowed
 	at    int64
 	cost  int64
-	until int64 // they count in no window any more from then on
+	until int64 // from then on they count in no window
 }
 
-// say notes what the backend said of limits at now. A lease says that all but its own units is
-// used, and a pause that all is; both say how many more of them there are.
+// say notes the backend's answer about limits at now. A lease reports all units except its own
+// as used, and a pause reports all; both report how many more may remain.
 func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 	c.about(limits)
 	c.saidAt, c.state, c.paused = now, nil, 0
@@ -66,13 +65,13 @@ func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 		c.note(used, limits[i].Capacity(), results[i].ResetAt)
 		if next := results[i].NextAt; results[i].More > 0 && next > now {
 			c.paused = max(c.paused, next)
-			c.note(1, 1, next) // it is not to be forgotten
+			c.note(1, 1, next) // it must not be forgotten
 		}
 	}
 }
 
-// reset forgets what is known and what was allowed here. The state remains: by it, the refund
-// of an earlier charge is known.
+// reset forgets the backend's answer and the units allowed here. It keeps the state, which
+// recognizes the refund of an earlier charge.
 func (c *count) reset(now int64) {
 	c.limits, c.readings, c.spent, c.pending, c.used, c.paused = nil, nil, nil, nil, 0, 0
 	if c.state != nil {
@@ -80,7 +79,7 @@ func (c *count) reset(now int64) {
 	}
 }
 
-// about makes c about limits. Of others it forgets what was said.
+// about makes c about limits. If they are other limits, it forgets the readings.
 func (c *count) about(limits []quota.Limit) {
 	if slices.Equal(c.limits, limits) {
 		return
@@ -89,13 +88,13 @@ func (c *count) about(limits []quota.Limit) {
 	c.readings = make([]reading, len(limits))
 }
 
-// note makes the part of a quota that is used known to the table.
+// note notes the used part of a quota for the table.
 func (c *count) note(used, capacity, resetAt int64) {
 	c.used = max(c.used, float32(used)/float32(capacity))
 	c.until = max(c.until, resetAt)
 }
 
-// stateAt returns the state to decide about at now.
+// stateAt returns the state for a decision at now.
 func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.State {
 	if c.state != nil {
 		return c.state
@@ -103,12 +102,12 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 	if c.limits == nil {
 		c.about(limits)
 	}
-	// Under the limits of then; the state's algorithms know what that is under others.
+	// Under the limits of the answer; the state's algorithms convert them to others.
 	limits = c.limits
 	shares, results, at := sharesOf(limits, processes), make([]driver.Result, len(limits)), c.saidAt
 	if c.spent != nil {
 		c.spent.Evaluate(shares, 0, now, results)
-		at = now // or a bucket would have drained what was spent since
+		at = now // otherwise a bucket would have drained units spent since
 	}
 	for i := range results {
 		if r, result := &c.readings[i], &results[i]; now < r.resetAt {
@@ -122,7 +121,7 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 	return c.state
 }
 
-// share returns what one of n processes may allow of l.
+// share returns the share of l that one of n processes may allow.
 func share(l *quota.Limit, n int64) quota.Limit {
 	s := *l
 	s.Quota = ceilDiv(l.Quota, n)
@@ -132,8 +131,8 @@ func share(l *quota.Limit, n int64) quota.Limit {
 	return s
 }
 
-// usedOfShare returns how much of a share is used if used is of the whole: what
-// remains of the share is the share of what remains.
+// usedOfShare returns how much of a share is used if used is the use of the whole. The share
+// has its part of the remaining units.
 func usedOfShare(used, capacity, ofShare, processes int64) int64 {
 	if used > capacity { // a debt: each process waits out its part
 		return ofShare + (used-capacity)/processes
@@ -152,14 +151,14 @@ func (c *count) spend(limits []quota.Limit, cost, processes, now int64) {
 	c.spent.Coarsen(maxLog)
 }
 
-// Bounds of what is kept of one count.
+// Bounds of one count.
 const (
 	maxPending = 16 // charges at different times
 	maxLog     = 64 // entries of a sliding log
 )
 
-// journal notes that cost was allowed at now under limits and is to be charged to the
-// backend later. results are what the shares say of it.
+// journal notes that cost was allowed at now under limits and must be charged to the backend
+// later. results are the results under the shares.
 func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	u := units{from: now, at: now, cost: cost, until: now}
 	opened, grain, atOnce := int64(0), int64(quota.MaxWindow/time.Millisecond), true
@@ -175,7 +174,7 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 	switch {
 	case last < 0:
 	case atOnce && opened <= c.pending[last].at && c.pending[last].at <= now:
-		// The same windows, which are to open when they did here.
+		// The same windows, which must open when they did here.
 		c.pending[last].cost += cost
 		return
 	case !atOnce && now-c.pending[last].at < grain:
@@ -188,15 +187,15 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 		first, second := &c.pending[0], &c.pending[1]
 		second.from, second.cost = min(first.from, second.from), second.cost+first.cost
 		if atOnce && first.until == second.until {
-			second.at = first.at // the long window, which is all that counts of them
+			second.at = first.at // they count only in the long window
 		}
 		c.pending = slices.Delete(c.pending, 0, 1)
 	}
 	c.pending = append(c.pending, u)
 }
 
-// forgive takes cost that was charged at takenAt off what is to be handed over, unless
-// that was handed over.
+// forgive subtracts cost, which was charged at takenAt, from the units to hand over, unless it
+// was handed over.
 func (c *count) forgive(cost, takenAt int64) {
 	for i := len(c.pending) - 1; i >= 0; i-- {
 		if p := &c.pending[i]; p.from <= takenAt {

@@ -1,49 +1,49 @@
-// Package fallback decides what requests get while another backend does not answer:
-// everything, nothing, or this process's share of each quota. The choice is made per
-// policy, and concerns only keys whose shard fails.
+// Package fallback makes decisions while another backend doesn't answer. For each policy, it
+// allows everything, nothing, or this process's share of each quota. It affects only keys on
+// shards that fail.
 //
 // # Local
 //
 // Each of n processes allows ceil(quota/n) by itself, and ceil(burst/n) of a bucket. It
-// begins with what the backend last said: of a key that had used u, it allows
-// ceil((quota-u)/n) until that window ends, and of a key that was refused, nothing.
+// begins with the backend's last answer: a key that had used u gets ceil((quota-u)/n) until
+// that window ends, and a key that was refused gets nothing.
 //
-// What a process allowed by itself is charged to the backend when its shard answers
-// again, at the times at which it was allowed: in the background, and at once if the
-// key comes back earlier. Until then the key is decided about locally. What only
-// counts in windows that have ended is not charged. So an outage allows, in a window,
+// Units that a process allowed by itself are charged to the backend when its shard answers
+// again, at the times when they were allowed: in the background, or at once if the key comes
+// back earlier. Until then decisions about the key are local. Units that count only in windows
+// that have ended are not charged. So an outage allows, in a window,
 //
 //	at most quota + n * ceil(quota/n)
 //
-// units: the quota by the backend, before and after, and a share by each process that
-// did not know of the others' charges. In a window that lies within the outage it is
-// n * ceil(quota/n), less than quota + n; the same in the first window, if each
-// process has seen the key shortly before, and what is unknown was charged. Each further
-// outage in one window adds at most n * ceil(quota/n) once more.
+// units: the quota by the backend, before and after, and a share by each process that did not
+// know of the others' charges. In a window within the outage, the bound is n * ceil(quota/n),
+// less than quota + n. It is the same in the first window, if each process has seen the key
+// shortly before, and all charges with an unknown outcome were made. Each further outage in
+// one window adds at most n * ceil(quota/n).
 //
-// Where it is unknown whether a charge reached the backend, because a call failed by a
-// timeout or a lost connection, it counts here and is not charged again: the client is
-// never charged twice. If it was not charged, the backend gives its units once more, within
-// the first of these bounds. A process that ends without Close loses
-// what it has not handed over, and one that starts during an outage knows nothing.
+// If a call fails by a timeout or a lost connection, it is unknown whether its charge reached
+// the backend. The charge counts here and is not sent again: the client is never charged
+// twice. If it was not made, the backend allows its units again, within the first of these
+// bounds. A process that ends without Close loses the units that it has not handed over, and a
+// process that starts during an outage has no answers to begin with.
 //
-// A refund of what was allowed here gives back until it is handed over, and nothing after
-// that: the client pays for it until its window ends. The backend is charged a sum of many
-// decisions, in which it cannot find one of them. The same goes for what was allowed
-// instead of a charge whose outcome is unknown.
+// A refund of units that were allowed here works until they are handed over. After that the
+// units count until their window ends: the backend is charged the sum of many decisions, and
+// can't find one of them. The same holds for units that were allowed instead of a charge with
+// an unknown outcome.
 //
 // # Several policies
 //
-// A decision about several policies is made by the strictest of their choices: Closed
-// before Local before Open. All its charges count locally then.
+// A decision about several policies uses the strictest of their choices: Closed before Local
+// before Open. If that is Local, all its charges count locally.
 //
 // # Where it belongs
 //
 // Put it in front of the backends and of wrap/rollout and wrap/shadow, and behind
-// wrap/refusals. The backend should fail fast and implement driver.Health, as this
-// module's do: until its breaker opens, a decision about a key that is not counted here
-// waits for the backend's deadline. A backend without Health is taken to answer when no
-// call of it has failed for 100 ms.
+// wrap/refusals. The backend should fail fast and implement driver.Health, as this module's
+// backends do: until its breaker opens, a decision about a key that is not counted here waits
+// for the backend's deadline. A backend without Health is assumed to answer if no call has
+// failed for 100 ms.
 package fallback
 
 import (
@@ -81,11 +81,11 @@ type Options struct {
 	Policies map[string]Choice
 
 	// Processes is how many processes share the quotas, this one included, from 1 to
-	// MaxProcesses. Required if a policy's choice is Local; else it has no meaning.
+	// MaxProcesses. Required if a policy's choice is Local; otherwise it has no effect.
 	Processes int
 
-	// OpenFor bounds the time for which Open allows everything while a shard does not
-	// answer. After it, Open is Closed. If zero, there is no bound.
+	// OpenFor bounds how long Open allows everything while a shard doesn't answer. After
+	// it, Open is Closed. If zero, there is no bound.
 	OpenFor time.Duration
 
 	// MaxKeys is the most (policy, key) pairs that are remembered for Local, each some
@@ -95,7 +95,7 @@ type Options struct {
 	MaxKeys int
 
 	// Observer receives a Failed for each take that Open or Local decides, and for each key
-	// of which something is not handed over. Those that Closed decides are errors of Take. If
+	// with units that are not handed over. Takes that Closed decides are errors of Take. If
 	// nil, weirlog.Default().
 	Observer observe.Observer
 }
@@ -130,17 +130,17 @@ func (o *Options) anyLocal() bool {
 	return o.OnFailure == Local || slices.Contains(slices.Collect(maps.Values(o.Policies)), Local)
 }
 
-// Backend is a driver.Backend that asks another one, and decides by itself while
-// that does not answer. It is safe for concurrent use.
+// Backend is a driver.Backend that asks another backend, and makes decisions by itself while
+// that doesn't answer. It is safe for concurrent use.
 type Backend struct {
 	wrapped   driver.Backend
-	health    driver.Health // of wrapped; nil if it has none
+	health    driver.Health // of wrapped, or nil
 	onFailure Choice
 	policies  map[string]Choice
 	processes int64
 	openFor   time.Duration
 	observer  observe.Observer
-	local     bool // some policy's choice
+	local     bool // the choice of a policy is Local
 	table     table
 	stats     stats.Counts[Stats]
 	elapsed   func() time.Duration // since New, by the monotonic clock
@@ -189,12 +189,12 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 // Unwrap returns the backend that b asks.
 func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
-// Joins implements driver.Joiner: several partitions are decided about at once if the
-// other backend does so, and no policy's choice is Local, whose counts are by partition.
+// Joins implements driver.Joiner: a decision may be about several partitions if the wrapped
+// backend joins them, and no policy's choice is Local, because local counts are by partition.
 func (b *Backend) Joins(r driver.Request) bool { return !b.local && driver.Joins(b.wrapped, &r) }
 
-// Close hands over what it can within a second, and ends the Backend's goroutines. Call
-// it after the last decision, and before the wrapped backend is closed.
+// Close hands over the units that it can within a second, and ends the Backend's goroutines.
+// Call it after the last decision, and before the wrapped backend is closed.
 func (b *Backend) Close() {
 	b.mu.Lock()
 	b.close()
@@ -241,8 +241,8 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	}
 }
 
-// Peek implements driver.Backend. It charges nothing and hands nothing over: what is
-// still counted here is reported as it is here.
+// Peek implements driver.Backend. It charges nothing and hands nothing over: it reports
+// counts that are still held here as they are here.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
@@ -258,12 +258,11 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.decide(&r, b.outageOf(err, &r), err, local)
 }
 
-// Settle implements driver.Backend. A decision that was made here is settled here,
-// or, if it was handed over, with the backend: then only what it costs more is
-// charged, and a refund gives nothing back. A decision that the backend made is settled by
-// the backend, or not at all.
+// Settle implements driver.Backend. A decision that was made here is settled here or, if it
+// was handed over, by the backend: then only an additional cost is charged, and a refund has
+// no effect. A decision that the backend made is settled by the backend, or not at all.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	if s.Charged.Degraded && s.Renews { // what is held here lapses, if the outage lasts so long
+	if s.Charged.Degraded && s.Renews { // it is not renewed, and lapses in a long outage
 		return s.Charged, nil
 	}
 	if s.Charged.Degraded {
@@ -284,8 +283,8 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return d, err
 }
 
-// Reset implements driver.Backend. Counts that are here are forgotten at once, and what was to
-// be handed over of them; after an error, the backend may still have its own.
+// Reset implements driver.Backend. Local counts are forgotten first, with their units to hand
+// over; after an error, the backend may still have its counts.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := driver.Ended(ctx); err != nil {
 		return err
@@ -300,9 +299,9 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return err
 }
 
-// failed reports whether a call failed because of the backend: not because of its
-// arguments, of a process that is overloaded, or of a caller that left, or whose own
-// deadline passed before anything was sent.
+// failed reports whether a call failed because of the backend, and not because of its
+// arguments, an overloaded process, a caller that left, or a caller's deadline that passed
+// before anything was sent.
 func failed(ctx context.Context, err error) bool {
 	switch ended := driver.Ended(ctx); {
 	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(ended, context.Canceled):

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// remember notes what the backend said of the counts that would be decided about
-// locally.
+// remember notes the backend's answer about the counts that local decisions would use.
 func (b *Backend) remember(d *driver.Decision) {
 	charges := d.Charges()
 	if !b.local || len(charges) == 0 || d.Degraded {
@@ -50,7 +49,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o.over.Load() {
-		return driver.Decision{}, errOver // what would be held for it would not be handed over
+		return driver.Decision{}, errOver // units held for it would not be handed over
 	}
 	counts := make([]*count, len(charges))
 	for i := range charges {
@@ -86,7 +85,7 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool,
 	known.state.Coarsen(maxLog)
 	if c.Mode == quota.Record {
 		for i := range results {
-			results[i].StartAt = 0 // it is not waited for
+			results[i].StartAt = 0 // the caller does not wait
 		}
 	}
 	switch {
@@ -101,7 +100,7 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool,
 	}
 }
 
-// peek reports what a local take would.
+// peek returns the decision that a local take would make.
 func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
@@ -120,7 +119,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	return d, err
 }
 
-// countOf returns the count of charge i, which may be one that new keys share.
+// countOf returns the count of charge i, which may be a count that new keys share.
 func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.names.Of(c)
@@ -164,11 +163,11 @@ func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision,
 // Bits of driver.Mark.Note.
 const (
 	notePooled  = 1 << iota // several keys share the count that was charged
-	noteUnknown             // the charge was made instead of one whose outcome is unknown
+	noteUnknown             // the charge replaces a charge with an unknown outcome
 )
 
-// report makes d, whose results are of shares, report on the limits: what remains of
-// each is what remains of the share. It makes what is used known to the table.
+// report changes the results of d from shares to limits: a limit has as many remaining units
+// as its share. It notes the use of the counts for the table.
 func report(d *driver.Decision, counts []*count, processes int64) {
 	charges := d.Charges()
 	for i := range charges {
@@ -200,7 +199,7 @@ func sharesOf(limits []quota.Limit, processes int64) []quota.Limit {
 	return shares
 }
 
-// hold notes that known, the count of c, is to be handed over after o.
+// hold notes that known, the count of c, must be handed over after o.
 func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	if known.outage != nil {
 		known.outage = o
@@ -212,7 +211,7 @@ func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	known.charge.Cost, known.charge.Mode = 0, quota.Enforce
 }
 
-// settled notes that nothing is to be handed over of c.
+// settled notes that c has nothing to hand over.
 func (b *Backend) settled(c *count) {
 	if c.outage != nil {
 		c.outage, c.charge, c.pending = nil, quota.Charge{}, nil
@@ -220,8 +219,7 @@ func (b *Backend) settled(c *count) {
 	}
 }
 
-// forgetHere forgets the counts of r that are here, when what is being handed over of them has
-// been.
+// forgetHere forgets the local counts of r, after replays of them in progress.
 func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
@@ -258,9 +256,8 @@ func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Deci
 	return d, nil
 }
 
-// inPart is the error of a settlement that is made in the counts that are here and not
-// by the backend, for reason err: it is not to be made again, even if err says that
-// nothing was sent.
+// inPart is the error of a settlement that was made in the local counts but not by the
+// backend, because of err. It must not be made again, even if err says that nothing was sent.
 type inPart struct{ err error }
 
 func (e inPart) Error() string { return "fallback: settled in part: " + e.err.Error() }
@@ -271,8 +268,8 @@ func (e inPart) Is(target error) bool {
 
 func (e inPart) As(target any) bool { return errors.As(e.err, target) }
 
-// settleHere settles s with the counts that are here. It returns what the backend is
-// to be charged in addition: what was handed over, or never will be, cost more.
+// settleHere settles s with the local counts. It returns the additional costs to charge to
+// the backend, of charges that were handed over, or never will be.
 func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing []quota.Charge) {
 	r := s.Charged.Request
 	takenAt := r.Now
@@ -331,8 +328,8 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	}
 }
 
-// untaken returns the settlement of a decision that was never taken: it charges costs to
-// the counts of r, whose costs are 0, room or no room.
+// untaken returns the settlement of a decision that was never taken: it charges costs to the
+// counts of r, even beyond the limits. The costs in r are 0.
 func untaken(r driver.Request, costs []int64) driver.Settlement {
 	d := driver.NewDecision(r)
 	d.Allowed = true

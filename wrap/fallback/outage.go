@@ -15,38 +15,38 @@ import (
 
 // Times of an outage.
 const (
-	lookEvery    = 100 * time.Millisecond // at whether the shard answers
+	lookEvery    = 100 * time.Millisecond // between looks at whether the shard answers
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
-	closeTimeout = 500 * time.Millisecond // and replayTimeout for what is on its way then
+	closeTimeout = 500 * time.Millisecond // and replayTimeout for replays in progress then
 )
 
-// shard names what fails together; both are "" if an error does not say.
+// shard names a shard that fails; both fields are "" if an error does not name it.
 type shard struct{ backend, name string }
 
-// outage is the time during which a shard does not answer, up to quietTime after its
-// last failure: a shard that answers now and then is in one outage.
+// outage is a time when a shard doesn't answer, up to quietTime after its last failure: a
+// shard that answers now and then is in one outage.
 type outage struct {
 	b *Backend
 	shard
 	partition string // of the first decision that failed
 
-	failed  atomic.Bool  // a call has, since the last look
-	answers atomic.Bool  // the shard does, as of the last look
-	ready   atomic.Bool  // and so it was for graceTime
+	failed  atomic.Bool  // a call has failed since the last look
+	answers atomic.Bool  // the shard answered at the last look
+	ready   atomic.Bool  // it has answered for graceTime
 	over    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	err        error      // the last failure
-	cause      string     // its class
+	cause      string     // the class of err
 	failedAt   time.Duration
-	silent     time.Duration // since when the shard does not answer, or
-	answeredAt time.Duration // since when it does
+	silent     time.Duration // since when the shard has not answered, or
+	answeredAt time.Duration // since when it has
 }
 
-// outageOf returns the outage that err belongs to, of a decision about r. It begins one if
-// there is none.
+// outageOf returns the outage that err, the failure of a decision about r, belongs to. It
+// begins a new outage if the shard isn't in one.
 func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	var at shard
 	var u *driver.UnavailableError
@@ -79,8 +79,8 @@ func (o *outage) failure() error {
 	return o.err
 }
 
-// report reports what became of a request under a policy, or of what is not handed over,
-// which has a separate line in the log.
+// report reports the result of a request under a policy, or of units that are not handed over,
+// which have a separate line in the log.
 func (o *outage) report(policy string, result observe.Result) {
 	e := observe.Failed{Backend: o.backend, Shard: o.name, Cause: "not handed over", Policy: policy, Result: result}
 	if result != observe.ResultNotCharged {
@@ -104,11 +104,11 @@ func (o *outage) silence() time.Duration {
 // now returns the time of decisions, in ms since the epoch.
 func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Milliseconds() }
 
-// watch hands over to the shard what it has missed, until it has not failed for
+// watch hands over to the shard the units that it has missed, until it has not failed for
 // quietTime.
 //
-// It hands over at the first answer. The backend decides graceTime later: by then the
-// other processes have noticed the answer too, and handed over what they allowed.
+// It begins at the first answer. The backend decides graceTime later: by then the other
+// processes have noticed the answer, too, and handed over their units.
 func (o *outage) watch() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -133,9 +133,9 @@ func (o *outage) watch() {
 	}
 }
 
-// look returns for how long the shard has answered, or -1. The backend says whether it
-// does: calls may fail because of one key, or now and then, and all other keys go on. Of a
-// backend that cannot say it, the calls since the last look do.
+// look returns for how long the shard has answered, or -1. It uses the backend's Health,
+// because calls may fail for one key, or now and then, without an effect on other keys.
+// Without Health, it uses the calls since the last look.
 func (o *outage) look() time.Duration {
 	answered := !o.failed.Swap(false)
 	if o.b.health != nil {
@@ -166,7 +166,7 @@ func (o *outage) isDown() bool {
 	return down
 }
 
-// finish hands over what it can when the Backend is closed.
+// finish hands over the units that it can when the Backend is closed.
 func (o *outage) finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -10,14 +10,13 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Bounds of what is replayed in the background.
+// Bounds of replays in the background.
 const (
 	replaysAtOnce = 8
 	replayTimeout = 500 * time.Millisecond
 )
 
-// holder returns the outage because of which a count of r is decided about here, or
-// nil.
+// holder returns the outage that a count of r is held for, or nil.
 func (b *Backend) holder(r *driver.Request) *outage {
 	if b.held.Load() == 0 {
 		return nil
@@ -34,8 +33,8 @@ func (b *Backend) holder(r *driver.Request) *outage {
 	return nil
 }
 
-// release replays the counts of r that are held here, so that the backend can
-// decide. If it can not, it returns the outage because of which they stay.
+// release replays the counts of r that are held here, so that the backend can decide. If it
+// can't, it returns the outage that they are held for.
 func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, error) {
 	if b.held.Load() == 0 {
 		return nil, nil
@@ -85,9 +84,9 @@ func (s *stripe) whenReplayed(ctx context.Context, n keyed.Name) (c *count, inTi
 	}
 }
 
-// replay charges the journal of c to the backend, which decides about c from then on, if
-// its outage is ready. s.mu is held, and released. After an error, what may have been
-// charged is not charged again, and the rest stays.
+// replay charges the journal of c to the backend. If its outage is ready, the backend decides
+// about c from then on. The caller holds s.mu, and replay releases it. After an error, units
+// that may have been charged are not charged again, and the rest stays.
 func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) error {
 	journal, charge, o := c.pending, c.charge, c.outage
 	c.pending, c.replaying = nil, make(chan struct{})
@@ -133,8 +132,8 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	return err
 }
 
-// replayAll replays all counts that are held because of o, while its shard
-// answers and ctx is not done.
+// replayAll replays all counts that are held for o, while its shard answers and ctx is not
+// done.
 func (b *Backend) replayAll(ctx context.Context, o *outage) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -142,7 +141,7 @@ func (b *Backend) replayAll(ctx context.Context, o *outage) {
 	for i := range b.table.stripes {
 		s := &b.table.stripes[i]
 		for _, c := range s.heldBy(o) {
-			if o.failed.Load() || ctx.Err() != nil { // the next look says whether to go on
+			if o.failed.Load() || ctx.Err() != nil { // the next look decides whether to continue
 				return
 			}
 			free <- struct{}{}
@@ -155,7 +154,7 @@ func (b *Backend) replayAll(ctx context.Context, o *outage) {
 }
 
 func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage) {
-	// A call that is broken off would leave open whether it was made.
+	// A call that is interrupted would leave open whether its charge was made.
 	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), replayTimeout)
 	defer cancel()
 	s.mu.Lock()
@@ -169,7 +168,7 @@ func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage)
 	}
 }
 
-// heldBy returns the counts that are held because of o.
+// heldBy returns the counts that are held for o.
 func (s *stripe) heldBy(o *outage) []*count {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +181,7 @@ func (s *stripe) heldBy(o *outage) []*count {
 	return held
 }
 
-// holds reports whether counts are held because of o.
+// holds reports whether counts are held for o.
 func (b *Backend) holds(o *outage) bool {
 	if b.held.Load() == 0 {
 		return false

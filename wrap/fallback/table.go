@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// table has the counts. All of one partition are in one stripe, under one lock.
+// table holds the counts. All counts of a partition are in one stripe, under one lock.
 type table struct {
 	b       *Backend
 	names   keyed.Hasher
@@ -23,8 +23,8 @@ type stripe struct {
 }
 
 const (
-	weightPerStripe = 256 // at least, that a lock is worth having for
-	weightBytes     = 128 // of a key and a partition that count as one more
+	weightPerStripe = 256 // the least weight of a stripe with its own lock
+	weightBytes     = 128 // of a key and a partition that add 1 to the weight
 	pooledPerPlace  = 64  // pooled counts of a policy, in all stripes
 )
 
@@ -44,8 +44,8 @@ func (t *table) stripeOf(charges []quota.Charge) *stripe {
 	return &t.stripes[t.names.Partition(charges[0].Partition)&uint64(len(t.stripes)-1)]
 }
 
-// pooledName returns the name of the pooled count that replaces charge i of a
-// decision, of a key with that name.
+// pooledName returns the name of the pooled count for c, charge i of a decision. of is the
+// name of c's own count.
 func (t *table) pooledName(c *quota.Charge, i int, of keyed.Name) keyed.Name {
 	place := of[1] % uint64(max(pooledPerPlace/len(t.stripes), 1))
 	return t.names.Numbered(c.Policy.Name, uint64(i), place)
@@ -63,8 +63,8 @@ func (s *stripe) add(t *table, n keyed.Name, c *quota.Charge, now int64) *count 
 	return added
 }
 
-// rank is the part of its quota that c has used, and less if it has ended. Those that have
-// used it up are kept, and those that are in use.
+// rank is the part of its quota that c has used, and less if it has ended. Counts that have
+// used up their quota, or are in use, are kept.
 func (c *count) rank(now int64) float64 {
 	switch {
 	case c.busy || c.replaying != nil || c.until > now && c.used >= 1:
@@ -75,7 +75,7 @@ func (c *count) rank(now int64) float64 {
 	return float64(c.used)
 }
 
-// forget removes c, and with it what was not handed over.
+// forget removes c, with the units that were not handed over.
 func (s *stripe) forget(t *table, c *count) {
 	s.Remove(c)
 	for _, u := range c.pending {

@@ -12,12 +12,12 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// MaxBytes is the most memory that one refusal takes, in bytes. What would take
-// more, for keys of some kB or more than a dozen limits, is not remembered.
+// MaxBytes is the most memory that one refusal takes, in bytes. A refusal that would
+// take more, with keys of some kB or more than a dozen limits, is not remembered.
 const MaxBytes = 4096
 
-// refusal is a remembered decision. All but used is as it was made, so that it is
-// read without a lock.
+// refusal is a remembered decision. Only used changes, so that the rest is read
+// without a lock.
 type refusal struct {
 	id     uint64 // the hash of its charges
 	asked  time.Duration
@@ -29,14 +29,14 @@ type refusal struct {
 	used atomic.Bool // it has answered a take
 }
 
-// count is what a refusal knows of the count of a charge.
+// count is a refusal's view of the count of a charge.
 type count struct {
 	seen    seen
 	refused bool
 }
 
-// newRefusal returns what is remembered of d, which the backend made after before was
-// seen, and asked on. It is nil if d takes too much memory.
+// newRefusal returns the refusal to remember for d, which the backend made after the time
+// asked, and after before was read. It returns nil if d takes too much memory.
 func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []seen) *refusal {
 	if bytesOf(d) > MaxBytes {
 		return nil
@@ -55,7 +55,7 @@ func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []see
 	return f
 }
 
-// note notes the times that result, of a decision at now, names.
+// note notes the times in result, of a decision at now.
 func (f *refusal) note(result *driver.Result, now int64) {
 	if result.RetryAt > 0 {
 		f.until = min(f.until, result.RetryAt)
@@ -70,8 +70,8 @@ func (f *refusal) note(result *driver.Result, now int64) {
 	}
 }
 
-// bytesOf returns how much memory a refusal with decision d takes, and what it
-// keeps alive.
+// bytesOf returns how much memory a refusal with decision d takes, with the memory
+// that it keeps alive.
 func bytesOf(d *driver.Decision) int {
 	n := int(unsafe.Sizeof(refusal{}))
 	charges := d.Charges()
@@ -92,14 +92,14 @@ func (f *refusal) isOf(charges []quota.Charge) bool {
 	})
 }
 
-// samePolicy reports whether a and b ask the same: programs may make a Policy
-// for each request.
+// samePolicy reports whether a and b have the same name and limits: programs may make
+// a Policy for each request.
 func samePolicy(a, b *quota.Policy) bool {
 	return a == b || a.Name == b.Name && slices.Equal(a.Limits, b.Limits)
 }
 
-// holds reports whether the backend would refuse r, of the same charges, for all
-// that b knows, if f is younger than maxAge.
+// holds reports whether f is younger than maxAge and, as far as b knows, the backend
+// would refuse r, which has the same charges.
 func (f *refusal) holds(r *driver.Request, b *Backend, maxAge time.Duration) bool {
 	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < maxAge && !f.overtaken()
 }
@@ -110,7 +110,7 @@ func (f *refusal) madeAt() int64 {
 }
 
 // overtaken reports whether a count has changed in a way that ends f. Not every
-// charge to a count that had room does: else a busy organization would end the
+// charge to a count that had room does: otherwise a busy organization would end the
 // refusals of all its users.
 func (f *refusal) overtaken() bool {
 	for i := range f.counts {
@@ -121,8 +121,8 @@ func (f *refusal) overtaken() bool {
 	return false
 }
 
-// answer makes d the decision about r, refused as f says. Several results are
-// shared, as they are between copies of a decision.
+// answer makes d the decision about r, a refusal by f. Several results are shared, as
+// between copies of a decision.
 func (f *refusal) answer(r *driver.Request, d *driver.Decision) {
 	madeAt := f.madeAt()
 	if !f.idle || r.Now == madeAt {

@@ -1,44 +1,44 @@
 // Package refusals remembers refusals of another backend and repeats them from
-// memory until they end. A client that keeps coming after a refusal then costs this
+// memory until they end. A client that keeps retrying after a refusal then costs this
 // process some 100 ns a request, and the other backend nothing. It does not predict
 // refusals, and it allows nothing by itself.
 //
 // # What is remembered
 //
-// A take is refused from memory only if exactly the same charges, of the same
-// keys, costs, modes and limits in the same order, were refused less than
-// [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
-// refusal's, and must be before every time that the refusal names: the RetryAt
-// of a limit that refused, the NextAt and ResetAt of any limit. Refusals that were made without
-// the shared counts are not remembered. A smaller cost, a clock that
-// steps back and the end of a window all go to the backend.
+// A take is refused from memory only if exactly the same charges, with the same keys, costs,
+// modes and limits in the same order, were refused less than [Options.MaxAge] ago by a
+// monotonic clock. The take's time must not be before the refusal's, and must be before every
+// time that the refusal names: the RetryAt of a limit that refused, the NextAt and ResetAt of
+// any limit. Refusals that were made without the shared counts are not remembered. Takes with
+// a smaller cost, after a clock has stepped back, or after the end of a window all go to the
+// backend.
 //
-// An older refusal goes to the backend too. If that fails, or allows without the counts, as
-// wrap/fallback's Open does, the refusal is repeated all the same: an outage
-// serves no client that was refused before it, until a time that the refusal names.
+// If the refusal is older, the take goes to the backend, too. If that fails, or allows without
+// the counts, as wrap/fallback's Open does, the refusal is still repeated: an outage serves no
+// client that was refused before it, until a time that the refusal names.
 //
-// What this process does takes effect at once. A settlement, a refund or a reset made
-// through this Backend ends the refusals that share a count with it, including
-// those that are being decided. So does a take that charges a count that refused,
-// or that leaves another of the refusal's counts too full for it. What another
-// process does, to these counts or to their server, takes effect within MaxAge.
+// Changes by this process take effect at once. A settlement, a refund or a reset made through
+// this Backend ends the refusals that share a count with it, including refusals that are being
+// decided. So does a take that charges a count that refused, or that leaves another of the
+// refusal's counts too full for it. Changes by other processes, to these counts or to their
+// server, take effect within MaxAge.
 //
 // # What the answer says
 //
 // The answer is the refusal, at the time of the take. The limits that refused, their
-// RetryAt, NextAt and ResetAt are exact, except for what other processes did and
+// RetryAt, NextAt and ResetAt are exact, except for changes by other processes and
 // clocks that stepped back in the meantime. Used and Remaining are the refusal's.
 // Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
 // though too few for the charge, and other takes may have charged a count that had
 // room, and moved its ResetAt.
 //
-// Charges of several partitions that the backend does not join are refused from memory if those
-// of one partition are: the throttler charges none then, and peeks at the others.
+// Charges of several partitions that the backend doesn't join are refused from memory if the
+// charges of one partition are: then the throttler charges nothing, and peeks at the others.
 //
 // # Where it belongs
 //
 // Put it in front of a backend that is reached over a network, and in front of
-// wrap/rollout and wrap/shadow: the backends inside those must be able to
+// wrap/rollout and wrap/shadow: the backends inside them must be able to
 // hand counts over. Peeks, and takes that are not refused from memory, go through
 // unchanged.
 package refusals
@@ -74,14 +74,14 @@ type Options struct {
 	// three, and at most MaxBytes; the tables take 48 bytes for each from the
 	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
 	//
-	// A new refusal takes the place of one of four: of one that has ended, else of
-	// the oldest that has answered nothing, else of the oldest. So keys that come
-	// once do not push out keys that come again and again.
+	// A new refusal replaces one of four: one that has ended, otherwise the oldest
+	// that has answered nothing, otherwise the oldest. So keys that come once do not
+	// push out keys that come again and again.
 	MaxKeys int
 
-	// MaxAge is the longest time for which a refusal is remembered, and so the
-	// time within which a refund, a settlement or a lost count takes effect that
-	// this Backend did not see. If zero, DefaultMaxAge.
+	// MaxAge is the longest time that a refusal is remembered, and so the longest
+	// time until a refund, a settlement or a lost count that this Backend did not
+	// see takes effect. If zero, DefaultMaxAge.
 	MaxAge time.Duration
 
 	// Except names policies that opt out. Takes that charge one of them always
@@ -89,8 +89,8 @@ type Options struct {
 	Except []string
 }
 
-// Backend is a driver.Backend that asks another one, and remembers what it
-// refused. It is safe for concurrent use, starts no goroutine and needs no closing.
+// Backend is a driver.Backend that asks another backend, and remembers its refusals. It is
+// safe for concurrent use, starts no goroutine and needs no closing.
 type Backend struct {
 	wrapped driver.Backend
 	maxAge  time.Duration
@@ -135,8 +135,8 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 // Unwrap returns the backend that b asks.
 func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
-// Joins implements driver.Joiner: a refusal may be of several partitions if a decision of
-// the other backend may.
+// Joins implements driver.Joiner: a refusal may be about several partitions if the wrapped
+// backend joins them.
 func (b *Backend) Joins(r driver.Request) bool { return driver.Joins(b.wrapped, &r) }
 
 func (o *Options) validate() error {
@@ -157,9 +157,9 @@ func (o *Options) validate() error {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	// Goroutines wait in this frame for the backend, hundreds of them, and what they
-	// keep on their stacks is most of what this package costs a take that is allowed.
-	// So what it calls gets pointers, and there are no copies.
+	// Hundreds of goroutines may wait in this frame for the backend, and their stacks
+	// are most of the cost of this package for a take that is allowed. So functions
+	// that Take calls get pointers, and there are no copies.
 	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
@@ -173,7 +173,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	asked := b.ask(r.Charges(), counts)
 	d, err = b.wrapped.Take(ctx, r)
 	if errors.Is(err, driver.ErrUnavailable) || err == nil && isOpen(&d) {
-		// If it charged nevertheless, that is as unseen as another process's take.
+		// If it charged nevertheless, the charge is unseen, like another process's.
 		if known := b.table.find(id, &r, b, math.MaxInt64); known != nil {
 			b.tallies.mine().upheld.Add(1)
 			known.answer(&r, &d)
@@ -213,15 +213,15 @@ func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decis
 // isOpen reports whether d was made without counts, because the backend failed.
 func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.Charges()) == 0 }
 
-// ask begins to see the counts, which are about to be asked for charges, and returns
-// the time. All is read before the backend is asked: what changes while it decides must
-// end a refusal that may have been decided before the change.
+// ask notes the versions of the counts before the backend is asked for charges, and returns
+// the time. A change while the backend decides must end a refusal that may have been decided
+// before the change.
 func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
 	for i := range counts {
 		counts[i].ask(charges[i].Mode.Asks(charges[i].Cost), len(charges) == 1)
 	}
-	// After the versions: a processor waits here for what it has begun to load, and
-	// loads those together with what find has looked at.
+	// After the versions: a processor waits here for the loads that it has begun, and
+	// so loads the versions together with the slots that find reads.
 	b.tallies.mine().asked.Add(1)
 	return b.elapsed()
 }
@@ -235,7 +235,7 @@ func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, ask
 	switch {
 	case known == nil:
 		b.tallies.mine().tooLarge.Add(1)
-	case known.holds(r, b, b.maxAge): // else it has ended before it could answer anything
+	case known.holds(r, b, b.maxAge): // otherwise it has ended before it could answer
 		if b.table.put(known, r, b) {
 			b.tallies.mine().pushedOut.Add(1)
 		}
@@ -248,7 +248,8 @@ func (b *Backend) optsOut(charges []quota.Charge) bool {
 	})
 }
 
-// isHeld reports whether d was refused for what is in flight: others give it back at any time.
+// isHeld reports whether units in flight caused the refusal d: they may be released at any
+// time.
 func isHeld(d *driver.Decision) bool {
 	for i, c := range d.Charges() {
 		for k, result := range d.ResultsOf(i) {
@@ -266,7 +267,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 // Settle implements driver.Backend. When it returns, refusals that share a count
-// with the settlement are forgotten, also ones that are still being decided.
+// with the settlement are forgotten, including refusals that are still being decided.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	defer b.forget(s.Charged.Charges())
 	return b.wrapped.Settle(ctx, s)
@@ -279,9 +280,9 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return b.wrapped.Reset(ctx, r)
 }
 
-// forget ends the refusals that share a count with charges. It is called after the backend,
-// not before: a refusal decided in between would be remembered. On errors too, which leave
-// open what was done.
+// forget ends the refusals that share a count with charges. It is called after the backend:
+// before it, a refusal decided in between would be remembered. It is also called after errors,
+// because the change may have been made.
 func (b *Backend) forget(charges []quota.Charge) {
 	var own [few]seen
 	_, counts := b.hash(charges, own[:0])
@@ -290,11 +291,11 @@ func (b *Backend) forget(charges []quota.Charge) {
 	}
 }
 
-// few is how many charges need no separate memory.
+// few is the most charges that need no separate memory.
 const few = 3
 
 // hash appends to counts the version of each charge's count, and returns the hash of
-// the charges. Where hashes meet, a refusal is pushed out or forgotten early, never
+// the charges. If hashes collide, a refusal is pushed out or forgotten early, never
 // mistaken for another.
 func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []seen) {
 	for i := range charges {

@@ -37,12 +37,12 @@ type tally struct {
 	_ [88]byte // keeps the next tally off this one's cache lines
 }
 
-// tallies has a tally for each processor, more or less: one for all would be
-// written by all at once, which costs more than the rest of an answer.
+// tallies has about one tally per processor: a single tally would be written by all
+// processors at once, which costs more than the rest of an answer.
 type tallies struct {
 	all  []tally
 	next atomic.Uint32
-	idle sync.Pool // whose free lists are the processors'
+	idle sync.Pool // its free lists are per processor
 }
 
 func newTallies() *tallies {

@@ -9,20 +9,20 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// ways is how many refusals may be in the place of one.
+// ways is the number of slots that a refusal may be in.
 const ways = 4
 
-// table has refusals by the hashes of their charges. It never grows, and neither
-// readers nor writers wait: two writers may choose one slot, and then the second
-// stays, or what is in the slot is found by neither until it is replaced. With a lock, as
-// the tables of package keyed have, an answer takes twice as long.
+// table has refusals by the hashes of their charges. It never grows, and neither readers nor
+// writers wait. If two writers choose one slot, the second refusal stays, or neither hash
+// finds a refusal in the slot until it is replaced. With a lock, as in the tables of package
+// keyed, an answer takes twice as long.
 type table struct {
 	groups []group
 	ways   int // slots in use of each group; fewer than all in the smallest tables
 }
 
-// group is the slots of some hashes, in one cache line: a take that finds no refusal, as most
-// do, reads no more.
+// group is the slots of some hashes, in one cache line: a take that finds no refusal, like
+// most, reads only that.
 type group [ways]slot
 
 type slot struct {
@@ -61,8 +61,8 @@ func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Durat
 	return nil
 }
 
-// put stores f, the refusal of r, in place of the one in its group that is worth
-// the least, and reports whether that could still have answered.
+// put stores f, the refusal of r, in the slot of its group with the least worth, and reports
+// whether the refusal in that slot could still have answered.
 func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) {
 	group := t.of(f.id)
 	chosen, least := 0, worthOf(group[0].f.Load(), f, r, b)
@@ -76,7 +76,7 @@ func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) 
 	return least.rank > old
 }
 
-// worth is why to keep a refusal: its rank first, and how young it is.
+// worth orders refusals by the reason to keep them: first by rank, then by youth.
 type worth struct {
 	rank  int
 	asked time.Duration
@@ -84,7 +84,7 @@ type worth struct {
 
 const (
 	same   = iota // a refusal of the same charges
-	vacant        // nothing, or what has ended
+	vacant        // no refusal, or one that has ended
 	old           // it answers only if the backend fails
 	unused        // it has answered nothing: keys that come once push out only each other
 	used
@@ -94,7 +94,7 @@ func (w worth) lessThan(o worth) bool {
 	return w.rank < o.rank || w.rank == o.rank && w.asked < o.asked
 }
 
-// worthOf returns the worth of present, or of a slot without one, when f, the refusal of
+// worthOf returns the worth of present, the refusal in a slot or nil, when f, the refusal of
 // r, needs a slot.
 func worthOf(present, f *refusal, r *driver.Request, b *Backend) worth {
 	switch {

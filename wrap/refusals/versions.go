@@ -9,30 +9,31 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// version numbers the changes that are made to a count through a Backend. Counts
-// whose hashes meet share one, and then a change of either is one of both. Every take
-// reads one and writes it when it is allowed, so it is small, and within a cache line.
+// version numbers the changes that are made to a count through a Backend. Counts with
+// colliding hashes share a version, and then a change of either is a change of both. Every
+// take reads versions, and writes them if it is allowed, so a version is small, and within a
+// cache line.
 type version struct {
-	// taken counts takes that were allowed. It ends refusals by this count.
+	// taken counts takes that were allowed. They end refusals by this count.
 	taken atomic.Uint64
 
-	// changed counts, in its upper bits, settlements, and takes that left the count
-	// too full for a cost that was asked of it. It ends all refusals that share this
-	// count: the ones by other counts would name a RetryAt at which this one refuses.
+	// changed counts, in its upper bits, settlements, and takes that left the count too
+	// full for a cost that was asked of it. They end all refusals that share this count:
+	// refusals by other counts would name a RetryAt when this count refuses.
 	//
-	// Its lower bits are the bound of the costs that were asked since: what any
-	// refusal that has not ended may have asked. A count that is charged alone needs
-	// none: what is refused then is refused by this count.
+	// Its lower bits are the bound of the costs that were asked since, which includes the
+	// cost of any refusal that has not ended. A count that is charged alone needs no
+	// bound: refusals are then by this count.
 	changed atomic.Uint64
 }
 
-// seen is a version, and what it was before the backend was asked.
+// seen is a version, and its numbers before the backend was asked.
 type seen struct {
 	at             *version
 	taken, changed uint64
 }
 
-// ask begins to see v, of a count that is about to be asked for cost, together with
+// ask notes the numbers of the version, before its count is asked for cost, together with
 // other counts or alone.
 func (s *seen) ask(cost int64, alone bool) {
 	s.taken = s.at.taken.Load()
@@ -50,13 +51,13 @@ func (s *seen) ask(cost int64, alone bool) {
 	}
 }
 
-// hasChanged reports whether v has changed in a way that ends a refusal by its count,
-// or by another one.
+// hasChanged reports whether the version has changed in a way that ends a refusal by its
+// count, if refused, or by another count.
 func (s *seen) hasChanged(refused bool) bool {
 	return s.at.changed.Load()>>boundBits != s.changed || refused && s.at.taken.Load() != s.taken
 }
 
-// take notes that charge i was made, and left what d reports.
+// take notes that charge i was made, with the results in d.
 func (v *version) take(charges []quota.Charge, i int, d *driver.Decision) {
 	v.taken.Add(1)
 	for {
@@ -74,8 +75,8 @@ func (v *version) settle() { v.changed.Add(1 << boundBits) }
 
 const boundBits = 6
 
-// boundOf returns the bound of costs up to the next power of two: 1 of 1, 2 of 2, 3 of
-// 3 and 4. It is 0 of 0, for which no count is too full.
+// boundOf returns the bound of costs up to the next power of two: 1 for 1, 2 for 2, 3 for 3
+// and 4. It is 0 for 0, because no count is too full for 0.
 func boundOf(cost int64) uint64 {
 	if cost == 0 {
 		return 0
@@ -113,9 +114,9 @@ func isWhole(charges []quota.Charge, d *driver.Decision) bool {
 // versions has the versions of all counts.
 type versions []version
 
-// newVersions returns so many that few counts share one: with 32 K of them and 64 K
-// takes a second that are allowed, each is changed twice a second, and a refusal that
-// would be asked for again once a second is asked for three times.
+// newVersions returns enough versions that few counts share one: with 32 K of them and 64 K
+// allowed takes a second, each is changed twice a second, and a refusal that would be asked
+// for again once a second is asked for three times.
 func newVersions(maxKeys int) versions { return make(versions, max(2*maxKeys, 1024)) }
 
 func (v versions) of(hash uint64) *version {

@@ -32,7 +32,7 @@ func (b *Backend) BackendFor(ctx context.Context, partition string) string {
 const unset = ""
 
 // evaluate returns the member that the flag selects for a partition. If problem is
-// not empty, it is the default.
+// not empty, m is the default.
 func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, problem string) {
 	b.stats.Change(func(s *Stats) { s.Evaluations++ })
 	name, problem := b.ask(ctx, TargetingKey(partition))
@@ -57,9 +57,9 @@ const problemTimeout = "hangs"
 // evaluationsAtOnce bounds the goroutines that a provider that hangs can block.
 const evaluationsAtOnce = 64
 
-// ask evaluates the flag in its own goroutine: a provider may hang. It waits for 100 ms, but at
-// most half of the time until ctx's deadline, in which this process does not wait for a processor.
-// Server-side providers evaluate in memory, in about a microsecond.
+// ask evaluates the flag in its own goroutine, because a provider may hang. It waits for 100 ms,
+// but at most half of the time until ctx's deadline, not counting time when this process waits
+// for a processor. Server-side providers evaluate in memory, in about a microsecond.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
 	limit := 100 * time.Millisecond
 	if deadline, ok := ctx.Deadline(); ok {
@@ -99,7 +99,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 	}
 }
 
-// acquire takes a slot for one more evaluation. If none becomes free in time, all
+// acquire acquires a slot for one more evaluation. If no slot becomes free in time, all
 // evaluations are presumed stuck, and for the next second callers fail without
 // waiting.
 func (b *Backend) acquire(wait context.Context) bool {

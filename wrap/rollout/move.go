@@ -26,9 +26,9 @@ type decision struct {
 // maxHops bounds the calls that one decision makes to the members. One is usual, and
 // two when the counts move. Each further call needs another process that moved them
 // with a newer version in the meantime: a call goes to the target of a newer
-// version, or to the same target with the missing counts as arrivals. The context is
-// what ends a decision under a flag that never rests: 256 calls were too few for one of
-// many goroutines.
+// version, or to the same target with the missing counts as arrivals. While the flag
+// never rests, the context ends the decision: 256 calls were too few for one of many
+// goroutines.
 const maxHops = 4096
 
 // decide moves the counts to where they belong, if they are not there, and makes
@@ -100,10 +100,10 @@ func (d *decision) endTurn() {
 	}
 }
 
-// fetch asks the other members to release to at the counts that it lacks, as listed
-// in where, and returns at; they are d's arrivals then. If a newer version has placed
-// one of them elsewhere, fetch returns the target of that version. For a read-only
-// decision nothing is released, and the arrivals are copies.
+// fetch asks the other members to release the counts in where, which at lacks, to at.
+// It makes them d's arrivals, and returns at. If a newer version has placed one of them
+// elsewhere, fetch returns the target of that version. For a read-only decision nothing
+// is released, and the arrivals are copies.
 func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []handoff.Location) (target, error) {
 	next := at
 	for _, w := range where {
@@ -131,8 +131,8 @@ func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []han
 	return next, nil
 }
 
-// release returns the request to release to a target the counts that are not there.
-// It makes them d's arrivals, as new counts until a member releases them.
+// release returns the request to release the counts in where to a target that lacks
+// them. It makes them d's arrivals, as new counts until a member releases them.
 func (d *decision) release(to target, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
 	d.arrivals = make([]handoff.Arrival, len(where))
 	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.readOnly}
@@ -145,7 +145,7 @@ func (d *decision) release(to target, keep time.Duration, where []handoff.Locati
 	return r
 }
 
-// arrive adds what a member has released to a target to d's arrivals, and returns the
+// arrive adds the counts that a member has released to d's arrivals, and returns the
 // target of the newest version known by then.
 func (b *Backend) arrive(d *decision, to, next target, from *member, released []handoff.Released) target {
 	for i := range d.arrivals {
@@ -175,9 +175,9 @@ func (b *Backend) arrive(d *decision, to, next target, from *member, released []
 	return next
 }
 
-// follow returns the target where that version has placed counts. A chosen member
-// that is not configured in this process, or that is lost and not the wanted one,
-// cannot be followed: the wanted one takes over under a newer version.
+// follow returns the target where that version has placed counts. If the chosen member
+// is not configured in this process, or is lost and not the wanted one, the wanted one
+// takes over under a newer version.
 func (b *Backend) follow(d *decision, chosen *member, version int64) target {
 	b.observe(version)
 	if chosen != nil {
@@ -223,10 +223,10 @@ func (b *Backend) lost(m *member, partition string) bool {
 	return down && (!m.named.Load() || time.Since(since) >= b.opts.Abandon)
 }
 
-// askUnnamed asks a member that nothing has named to this process. It may still have
-// counts, from before the process started, so it is asked, and again where a reply
-// may have been lost: a second release does no harm. It gets half of the time that
-// is left, so that a member that hangs does not fail the decision.
+// askUnnamed asks a member that nothing has named to this process: it may still have
+// counts from before the process started. It is asked again if a reply may have been
+// lost: a second release does no harm. It gets half of the time that is left, so that a
+// member that hangs does not fail the decision.
 func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -241,7 +241,7 @@ func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (rele
 	return released, err
 }
 
-// countLost counts what a release would have asked m for.
+// countLost counts the counts in r, which m was not asked for, or did not release.
 func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
 	switch {
 	case r.ReadOnly:

@@ -1,12 +1,12 @@
 // Package rollout moves clients from one backend to another while they are being
 // served. An OpenFeature flag selects the backend of each client, and may change at
-// any time, also halfway through a window. Usage and reset time move with the
+// any time, even halfway through a window. Usage and reset time move with the
 // count. Two backends over two lists of shards make it a way to reshard.
 //
-// A client whose flag has changed is moved by its next decision, which costs more
-// round trips; other decisions cost what the backend costs. Processes that have
-// not seen the change learn from the backend where the count went, and follow it,
-// so that there is one count, in one backend, at any time.
+// When a client's flag has changed, its next decision moves it, with more round trips;
+// other decisions cost as much as the backend's own. Processes that have not seen the
+// change learn from the backend where the count went, and follow it, so that there is one
+// count, in one backend, at any time.
 //
 // It is not a fallback for a backend that fails, nor a way to keep one count in two
 // backends. All processes must run it before the flag changes.
@@ -31,7 +31,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// DefaultFlag is the key of the flag if Options sets none.
+// DefaultFlag is the default of Options.Flag.
 const DefaultFlag = "throttler-backend"
 
 // Options configures a Backend. Nil and the zero value select the defaults.
@@ -50,13 +50,13 @@ type Options struct {
 
 	// Keep is the longest time processes may disagree about the flag. A backend
 	// remembers where a count went for at least this long, and a process leaves
-	// counts where others have brought them for this long, against its own flag.
+	// counts where others have moved them for this long, against its own flag.
 	// If zero, 1 minute.
 	Keep time.Duration
 
 	// Abandon is how long a shard must have been down (see [driver.Health]) before its
 	// counts are given up and restarted in the backend that the flag selects. Until
-	// then decisions about clients that are to leave it fail. If zero, 5 s.
+	// then decisions about clients that must leave the shard fail. If zero, 5 s.
 	//
 	// A backend that neither the flag nor a count has ever named to this process
 	// is asked for counts too, but no decision fails because it does not answer.
@@ -66,13 +66,13 @@ type Options struct {
 	// moved. May be nil.
 	Observer observe.Observer
 
-	// MaxKeys bounds the partitions whose backend is remembered here, at some 200
-	// bytes each, however long they are. For others the flag is evaluated each time.
-	// If zero, DefaultMaxKeys.
+	// MaxKeys bounds the partitions that are remembered here with their backends, at
+	// some 200 bytes each, however long they are. For other partitions the flag is
+	// evaluated each time. If zero, DefaultMaxKeys.
 	MaxKeys int
 }
 
-// DefaultMaxKeys is the bound if Options sets none.
+// DefaultMaxKeys is the default of Options.MaxKeys.
 const DefaultMaxKeys = 1 << 18
 
 // MaxBackends is the most backends that New accepts.
@@ -89,7 +89,7 @@ type Backend struct {
 	fallback *member
 
 	view   atomic.Pointer[view]
-	seen   atomic.Int64 // the latest version observed of another process
+	seen   atomic.Int64 // the latest version observed from another process
 	routes routes
 	turns  [64]chan struct{} // one decision at a time fetches counts of a partition
 
@@ -119,17 +119,17 @@ type member struct {
 	named atomic.Bool
 }
 
-// New returns a Backend that moves counts between backends, as the flag that
-// client evaluates selects. Close it when it is no longer needed.
+// New returns a Backend that moves counts between backends, as selected by the flag
+// that client evaluates. Close it when it is no longer needed.
 //
-// Backends has from 1 to MaxBackends backends under the names that are the flag's
-// values. Every process needs the same names for the same backends.
+// backends must have from 1 to MaxBackends backends, named by the values of the flag.
+// Every process needs the same names for the same backends.
 //
-// DefaultName names the backend that serves a client if the flag selects none:
+// defaultName names the backend that serves a client if the flag selects no backend:
 // there is no provider, the flag is missing or disabled, its value is not a string
 // or not a backend's name, the provider fails, panics or hangs.
 //
-// Client evaluates the flag. The targeting key is [TargetingKey] of the partition.
+// client evaluates the flag. The targeting key is [TargetingKey] of the partition.
 // For a single charge the partition defaults to its key.
 //
 // Errors wrap quota.ErrInvalid. New panics if client is nil.
@@ -180,7 +180,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	return b, nil
 }
 
-// validateBackends checks New's backends, whose sorted names are names.
+// validateBackends checks New's backends. names are their sorted names.
 func validateBackends(backends map[string]handoff.Store, names []string, defaultName string) error {
 	if n := len(names); n == 0 || n > MaxBackends {
 		return invalid.Errorf("rollout: backends has %d entries; it must have from 1 to %d", n, MaxBackends)
@@ -199,7 +199,7 @@ func validateBackends(backends map[string]handoff.Store, names []string, default
 	return nil
 }
 
-// complete fills in the defaults, and returns what is wrong with o.
+// complete fills in the defaults, and returns an error if o is invalid.
 func (o *Options) complete() error {
 	refresh := time.Second
 	if o.Events {
@@ -221,7 +221,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// events are the events after which the flag may have another value.
+// events are the events that may change the value of the flag.
 var events = []openfeature.EventType{
 	openfeature.ProviderConfigChange, openfeature.ProviderReady, openfeature.ProviderError, openfeature.ProviderStale,
 }
@@ -254,8 +254,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	})
 }
 
-// Reset implements driver.Backend. Counts that are about to move are moved and forgotten
-// there.
+// Reset implements driver.Backend. Counts that are about to move are moved first, and then
+// forgotten.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	_, err := b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return driver.Decision{}, m.backend.ResetAt(ctx, r, p)

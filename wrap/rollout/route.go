@@ -22,8 +22,8 @@ const indexBits = 6
 
 // advance starts a new view, either because an event invalidated every cached value
 // or because one client's value was seen to change. Its versions are newer than
-// every version of this process and every one that it observed, because hosts'
-// clocks differ.
+// every version that this process has made or observed, because hosts' clocks
+// differ.
 func (b *Backend) advance(event bool) *view {
 	for {
 		old := b.view.Load()
@@ -47,8 +47,8 @@ func (b *Backend) observe(version int64) {
 	}
 }
 
-// target is the member where counts are, or are to be, and the version that placed
-// them there.
+// target is the member where counts are, or will be, and the version that placed them
+// there.
 type target struct {
 	member  *member
 	version int64
@@ -60,11 +60,11 @@ type route struct {
 	keyed.Entry
 	wanted *member // the flag's value
 	at     target  // the wanted member, or where another process moved the counts
-	view   int64   // number of the view in which the flag was evaluated
+	view   int64   // number of the view at the flag's evaluation
 
 	askAt time.Time // when to evaluate the flag again
 
-	// Until overrideUntil, at is used although the flag says wanted: another process
+	// Until overrideUntil, at is used although the flag selects wanted: another process
 	// moved the counts, and this one has not seen the change yet.
 	overrideUntil time.Time
 }

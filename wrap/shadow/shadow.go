@@ -1,10 +1,10 @@
 // Package shadow mirrors decisions of a serving backend to a candidate, and counts
 // mismatches. It is for trying a backend with real traffic before a rollout.
 //
-// Answers are the serving backend's, and no request waits for the candidate. A few
-// goroutines send it the same charges afterwards, in their order, from a short
-// queue. If the candidate is slow or dead, what does not fit the queue is dropped,
-// and counted.
+// The serving backend answers, and no request waits for the candidate. A few
+// goroutines send the candidate the same charges afterwards, in their order, from a
+// short queue. If the candidate is slow or dead, charges that don't fit the queue are
+// dropped, and counted.
 //
 // The candidate must keep its counts apart from the counts of backends that serve,
 // under another prefix if the servers are the same. A client with fixed windows is
@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // Backend is a driver.Backend that answers from one backend and compares another
-// with it. It is safe for concurrent use.
+// backend with it. It is safe for concurrent use.
 type Backend struct {
 	serving   driver.Backend
 	candidate handoff.Store
@@ -122,7 +122,7 @@ func (b *Backend) Close() {
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	began := time.Now()
 	d, err := b.serving.Take(ctx, r)
-	if err == nil && !d.Degraded { // else it has charged nothing to the counts that are compared
+	if err == nil && !d.Degraded { // otherwise it has charged nothing to the counts that are compared
 		b.took.serving.note(time.Since(began))
 		b.show(r.Charges(), shown{request: r, decision: d})
 	}

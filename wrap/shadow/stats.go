@@ -18,7 +18,7 @@ type Stats struct {
 	RemainingDiffers     int64 `json:"remaining_differs"` // of one limit or more
 	ResetDiffers         int64 `json:"reset_differs"`     // of one limit or more
 
-	NotInStep int64 `json:"not_in_step"` // takes in a window of which the candidate missed a part
+	NotInStep int64 `json:"not_in_step"` // takes in a window that the candidate missed a part of
 	Failed    int64 `json:"failed"`      // the candidate returned an error
 	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate did not receive it
 	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate never made, or has already forgotten

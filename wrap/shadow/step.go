@@ -20,11 +20,11 @@ type steps struct {
 	bound int
 }
 
-// names name counts, so that a long key takes no more than a short one.
+// names name counts, so that a long key takes no more memory than a short one.
 var names = keyed.NewHasher()
 
-// missed records that the candidate lacks what the serving backend did to charges. d
-// is the decision about them.
+// missed records that the candidate lacks a change that the serving backend made to the
+// counts of charges. d is the decision about them.
 func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +53,8 @@ func (s *steps) missedReset(charges []quota.Charge, now int64) {
 
 // outlived returns the time by which everything that may count at now under p has
 // ended, whatever the candidate has stored: it may have missed earlier charges, or made
-// this one and lost the reply. What resets at once needs no such time, because the
-// candidate's window ends with the serving one's.
+// this one and lost the reply. A window that resets at once needs no such time, because
+// the candidate's window ends with the serving one's.
 func outlived(p *quota.Policy, now int64) int64 {
 	end := now
 	for _, l := range p.Limits {
@@ -65,8 +65,8 @@ func outlived(p *quota.Policy, now int64) int64 {
 	return end
 }
 
-// extend has a count out of step until then. If there are too many, no count is in step until all
-// that were are.
+// extend records that a count is out of step until then. If there are too many such counts, no
+// count is in step until all of them are.
 func (s *steps) extend(id keyed.Name, until int64) {
 	if _, known := s.until[id]; !known && len(s.until) >= s.bound {
 		for _, at := range s.until {

@@ -111,8 +111,7 @@ func opens(d decision.Decision) bool {
 }
 
 // takeID names a take that was allowed. nth distinguishes takes of one millisecond
-// that charge the same; which of them is settled makes no difference to either
-// backend.
+// with the same charges; either backend may settle any of them.
 type takeID struct {
 	count keyed.Name // of the first charge
 	at    int64
@@ -157,7 +156,7 @@ func (w *worker) recall(serving *driver.Decision) (d driver.Decision, ok bool) {
 // changed nothing.
 func (w *worker) missed(charges []quota.Charge, s *shown) {
 	switch {
-	case s.resets: // the candidate still has what counts for a window at most
+	case s.resets: // the candidate's old charges count for a window at most
 		w.steps.missedReset(charges, s.request.Now)
 	case s.decision.Allowed:
 		w.steps.missed(charges, &s.decision)

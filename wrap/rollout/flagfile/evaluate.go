@@ -31,10 +31,10 @@ func (p *Provider) resolve(key, fallback string, flat openfeature.FlattenedConte
 	return f.Variants[variant], openfeature.ProviderResolutionDetail{Variant: variant, Reason: reason}
 }
 
-// variant returns the variant of a client, and why it has that one. A client's
-// place is in 32 bits of MurmurHash3 of the flag's key and the targeting key, scaled
-// to the sum of the weights, and falls into one variant's share. So does flagd, from
-// version 0.16 of its core on.
+// variant returns the variant of a client, and the reason for it. A client's place is
+// the 32-bit MurmurHash3 of the flag's key and the targeting key, scaled to the sum of
+// the weights, and falls into one variant's share. flagd does the same, from version
+// 0.16 of its core on.
 func (f *flag) variant(key, targetingKey string) (string, openfeature.Reason) {
 	switch {
 	case f.shares == nil:

@@ -24,7 +24,7 @@ type flag struct {
 	// Parsed from Targeting.
 	pinned   []string // the targeting keys that get pinnedTo
 	pinnedTo string
-	shares   []share // of all other clients; none without targeting
+	shares   []share // of all other clients; nil without targeting
 	total    uint64  // of the shares' weights
 }
 
@@ -34,8 +34,8 @@ type share struct {
 	weight  uint64
 }
 
-// parse returns the flags of a file. The error says what is wrong and where: the
-// line of the character or flag, and what is in the flag.
+// parse returns the flags of a file. The error has the line of the character or flag,
+// and the place in the flag.
 func parse(text []byte) (map[string]*flag, error) {
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(text, new(json.RawMessage)); errors.As(err, &syntax) {
@@ -66,7 +66,7 @@ func parse(text []byte) (map[string]*flag, error) {
 	return flags, nil
 }
 
-// decode decodes a JSON object all of whose keys are known; keys lists them.
+// decode decodes a JSON object. Unknown keys are an error; keys lists the known ones.
 func decode(text []byte, into any, keys string) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -102,7 +102,7 @@ func (f *flag) check() error {
 	return f.parseTargeting()
 }
 
-// variantOf returns the name of the variant that node is.
+// variantOf returns node, which must be the name of a variant.
 func (f *flag) variantOf(node any) (string, error) {
 	name, ok := node.(string)
 	if _, known := f.Variants[name]; ok && known {
@@ -150,7 +150,7 @@ func (f *flag) parseShares(arguments []any, at string) error {
 			return fmt.Errorf("%s[%d] is for %w", at, i, err)
 		}
 		weight, ok := pair[1].(float64)
-		// flagd takes a negative weight for 0; its author meant something else.
+		// flagd reads a negative weight as 0, but its author meant something different.
 		if !ok || weight != math.Trunc(weight) || weight < 0 || weight > math.MaxInt32 {
 			return fmt.Errorf("%s[%d] weighs %s; it must be a whole number from 0 to %d", at, i, asJSON(pair[1]), math.MaxInt32)
 		}
@@ -163,7 +163,7 @@ func (f *flag) parseShares(arguments []any, at string) error {
 	return nil
 }
 
-// argumentsOf returns the list in {operator: list}, and nil for anything else.
+// argumentsOf returns the list in {operator: list}, or nil if node has another form.
 func argumentsOf(node any, operator string) []any {
 	object, _ := node.(map[string]any)
 	arguments, _ := object[operator].([]any)

@@ -12,14 +12,14 @@
 //	  }
 //	}
 //
-// It is what the demo needs, and no flag service: values are strings, and targeting
-// is absent, fractional as above, or fractional for all clients but some:
+// It covers the needs of the demo, and is not a flag service: values are strings, and
+// targeting is absent, fractional as above, or fractional with exceptions for some clients:
 //
 //	{"if": [{"in": [{"var": "targetingKey"}, ["KEY"]]}, "redis", {"fractional": [["redis", 30], ["memcached", 70]]}]}
 //
-// That is a small part of flagd's form, and anything else is an error. Variants are
-// assigned as flagd assigns them: flagd, or its provider, can read the same file
-// later, and no client moves.
+// This is a small part of flagd's form, and anything else is an error. Variants are
+// assigned as in flagd: flagd, or its provider, can read the same file later, and no
+// client moves.
 //
 // The file is polled a few times a second, so a change is seen however it is made:
 // by an editor, a rename or a mount. While the file is missing or wrong, its last
@@ -44,7 +44,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// DefaultPoll is the time between two reads of the file if Options sets none.
+// DefaultPoll is the default of Options.Poll.
 const DefaultPoll = 200 * time.Millisecond
 
 // Options configures a Provider. Nil and the zero value select the defaults.
@@ -52,8 +52,8 @@ type Options struct {
 	// Poll is the time between two reads of the file. If zero, DefaultPoll.
 	Poll time.Duration
 
-	// Log receives a line when the flags change, and one when the file is wrong,
-	// which says what is wrong and in which line. If nil, slog.Default().
+	// Log receives a line when the flags change, and a line with the mistake and its
+	// place when the file is wrong. If nil, slog.Default().
 	Log *slog.Logger
 }
 
@@ -64,7 +64,7 @@ type Provider struct {
 	poll   time.Duration
 	log    *slog.Logger
 	events chan openfeature.Event
-	file   atomic.Pointer[file] // as last read without a problem, nil before
+	file   atomic.Pointer[file] // as last read without a problem; nil before
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -94,7 +94,7 @@ func New(name string, options *Options) (*Provider, error) {
 	return &Provider{name: name, poll: cmp.Or(o.Poll, DefaultPoll), log: cmp.Or(o.Log, slog.Default()), events: make(chan openfeature.Event, 16)}, nil
 }
 
-// Check returns an error that says what is wrong with the named file, or nil.
+// Check returns why the named file can't be read or is wrong, or nil.
 func Check(name string) error {
 	_, err := read(name)
 	return err
@@ -109,7 +109,7 @@ type file struct {
 func read(name string) (*file, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, errors.Unwrap(err)) // which has no name
+		return nil, fmt.Errorf("%s: %w", name, errors.Unwrap(err)) // without the name
 	}
 	flags, err := parse(text)
 	if err != nil {
@@ -119,8 +119,7 @@ func read(name string) (*file, error) {
 }
 
 // Init reads the file and starts to watch it. If the file is missing or wrong, Init
-// returns an error and watches it all the same: flags have no values until the file
-// is right.
+// returns an error but still watches it: flags have no values until the file is right.
 func (p *Provider) Init(openfeature.EvaluationContext) error {
 	f, err := read(p.name)
 	if err == nil {
@@ -149,7 +148,7 @@ func (p *Provider) EventChannel() <-chan openfeature.Event { return p.events }
 // Metadata returns the provider's name, flagfile.
 func (p *Provider) Metadata() openfeature.Metadata { return openfeature.Metadata{Name: "flagfile"} }
 
-// Hooks returns none.
+// Hooks returns nil.
 func (p *Provider) Hooks() []openfeature.Hook { return nil }
 
 // readAgain reads the file and uses its flags if they have changed. A problem is
