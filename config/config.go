@@ -8,7 +8,7 @@
 //	  search: [30 per 1m, 5 per 1s token-bucket burst 10]
 //
 // docs/configuration.md has all keys. Every mistake in a file is reported at once, each
-// with its line, the field, its value and what would be right:
+// with its line, the field, its value and a valid one:
 //
 //	weir.yaml:4: policies.cor is no policy of the program; did you mean core? It uses core, search
 //
@@ -35,20 +35,20 @@ import (
 // program that uses the policies of the file.
 type Options struct {
 	// Policies are the policies that the program uses. The file may replace each by its
-	// name, and must if it has no Limits here. If the name of a policy of the file is nearly
-	// one of these, it is a mistake. If nil, the program uses the policies of the file.
+	// name, and must if it has no Limits here. A policy of the file with nearly one of
+	// these names is a mistake. If nil, the program uses the policies of the file.
 	Policies []*quota.Policy
 
 	// Program points to a struct for the program's own keys, at the top of the file.
 	// Fields that the file leaves out keep their values. A field's key is in its tag, as in
 	// `yaml:"listen"`, or is its name in snake_case; in problems, a tag such as
-	// `is:"a file"` describes a right value. A field may be a string, bool, int64, uint64,
+	// `is:"a file"` describes a valid value. A field may be a string, bool, int64, uint64,
 	// time.Duration, struct, or encoding.TextUnmarshaler, or a slice or map of these. If
 	// an UnmarshalText returns an error that begins with "it must be", the problem also
 	// names the field and its value.
 	//
 	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
-	// end: mustBe adds a problem with the value of key; right describes a right value.
+	// end: mustBe adds a problem with the value of key; right describes a valid one.
 	Program any
 
 	// Modes lets policies that are not in the file get a mode, by Stack.Modes, if
@@ -94,7 +94,7 @@ type Config struct {
 	Backend string
 
 	// Deadline is the deadline of a decision: see middleware.Options.Deadline. It is at
-	// least 1 ms, and 50 ms if the file sets none.
+	// least 1 ms; if the file does not set it, 50 ms.
 	Deadline time.Duration
 
 	options Options

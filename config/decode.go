@@ -29,7 +29,7 @@ type checked interface {
 
 // decode sets v to node, the value at p. A type that has UnmarshalText takes a scalar, a
 // struct a mapping with its fields' keys, a map any mapping, and a slice a list. A pointer is
-// set to a new value. If node has another form, decode adds a problem; right describes a right
+// set to a new value. If node has another form, decode adds a problem; right describes a valid
 // value, and may be empty. Null is the same as leaving a value out. decode refuses features of
 // YAML that a configuration doesn't need: an alias can make a small file a huge one, and a tag
 // changes the meaning of a value.
@@ -162,7 +162,7 @@ func withoutPackage(err error) string {
 // A field is a field of a struct, or of a struct embedded in it, that has a key in a file.
 type field struct {
 	key      string // of the tag, or the name of the field in snake_case
-	right    string // the tag `is`, which describes a right value
+	right    string // the tag `is`, which describes a valid value
 	required bool   // by the tag
 	value    reflect.Value
 }
@@ -257,7 +257,7 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 )
 
-// setScalar sets v to the value of text, or describes a right value. It parses numbers itself,
+// setScalar sets v to the value of text, or describes a valid value. It parses numbers itself,
 // because YAML would make 4 of 4.5, and 8 of 010.
 func setScalar(v reflect.Value, text, right string) (must string) {
 	switch {

@@ -126,8 +126,8 @@ func (s *Stack) Stats() map[string]func() any {
 	return all
 }
 
-// Clock returns the clock of the Throttler: this process's clock, with Redis corrected by the
-// servers' clocks.
+// Clock returns the clock of the Throttler: this process's clock or, with Redis, that clock
+// corrected by the servers'.
 func (s *Stack) Clock() clock.Clock {
 	for _, name := range append(s.Config.names(), "shadow") {
 		if b := s.Redis[name]; b != nil {
@@ -198,7 +198,7 @@ func (c *Config) fallback() *fallback.Options {
 		o.OnFailure = *c.keys.OnFailure
 	case c.Backend == sharesName:
 		// Before its first share, and with a key that the others don't accept, a process
-		// can't decide otherwise.
+		// has no other way to decide.
 		o.OnFailure = fallback.Local
 	}
 	for name, p := range c.keys.Policies {
@@ -257,7 +257,7 @@ type asked struct {
 	ping  func(context.Context) error
 }
 
-// askServers asks all servers at once, and logs which do not answer.
+// askServers asks all servers at once, and logs the servers that do not answer.
 func (s *Stack) askServers(ctx context.Context) {
 	log := s.Config.options.Log
 	errs := make([]error, len(s.asked))

@@ -45,7 +45,7 @@ func (*dryRun) long(node *yaml.Node) *yaml.Node {
 	return node
 }
 
-// limits are a list of limits. A single limit may be without the list.
+// limits are a list of limits. A single limit may be written without the list.
 type limits []limit
 
 func (*limits) long(node *yaml.Node) *yaml.Node {
@@ -114,8 +114,8 @@ func (c *Config) policies(r *reader) {
 		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
 		p := c.keys.Policies[name]
 		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
-		// A policy that the program does not use is worth a warning. If it is a misspelled
-		// one, a limit other than the one meant stays in force.
+		// A policy that the program does not use is worth a warning. If its name is
+		// misspelled, a limit other than the one meant stays in force.
 		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
 			r.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
 		}
@@ -133,7 +133,7 @@ func (c *Config) policies(r *reader) {
 	}
 }
 
-// whichPolicy lists the policies, after the policy that name may misspell.
+// whichPolicy lists the policies, after a suggestion if name misspells one.
 func (c *Config) whichPolicy(name string) string {
 	known := sorted(c.Policies)
 	return didYouMean(name, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", "))

@@ -98,8 +98,8 @@ func (r *resolver) resolve(node *yaml.Node) *problem {
 	return nil
 }
 
-// merged returns the entries of a mapping, with the entries that its merge keys name, in a
-// mapping or a list of mappings, unless the mapping has their keys itself.
+// merged returns the entries of a mapping, and of the mappings that its merge keys name. If
+// several have a key, the mapping's entry counts, or the first one named.
 func merged(entries []*yaml.Node) []*yaml.Node {
 	var own []*yaml.Node
 	var bases []*yaml.Node

@@ -66,7 +66,7 @@ func (r *reader) problemIn(line int, p *place, format string, args ...any) {
 	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
 }
 
-// mustBe adds a problem with the value at p. right describes a right value.
+// mustBe adds a problem with the value at p. right describes a valid value.
 func (r *reader) mustBe(p *place, right string) {
 	node := p.node
 	is := "a mapping"
@@ -90,8 +90,8 @@ func (r *reader) within(p *place, d, least, most time.Duration) {
 	}
 }
 
-// distinct adds a problem for each of n values that equals an earlier one. They are the items
-// of the list at p, or the values at keys of the items.
+// distinct adds a problem for each of n values that equals an earlier one. The values are the
+// items of the list at p, or the values at keys of the items.
 func (r *reader) distinct(p *place, n int, value func(i int) string, because string, keys ...string) {
 	first := make(map[string]*place)
 	for i := range n {
@@ -164,7 +164,7 @@ func withoutName(err error) error {
 // file is a file that the configuration names, and its content. In the configuration, its name
 // is relative to the configuration's directory.
 type file struct {
-	name    string // "" if the configuration names none
+	name    string // "" if the configuration names no file
 	content []byte // nil if it cannot be read
 }
 
@@ -182,8 +182,8 @@ func (f *file) read(r *reader, node *yaml.Node, p *place, right string) {
 	}
 }
 
-// parse returns the top node of the text. If the text is not YAML, it adds a problem, and if
-// it is empty, the problem empty; then it returns nil. A second document is a problem, too.
+// parse returns the top node of the text, or nil after adding a problem: empty if the text has
+// no values, or that it is not YAML. A second document is a problem, too.
 func (r *reader) parse(text []byte, empty string) *yaml.Node {
 	lines := bytes.Split(text, []byte("\n"))
 	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {

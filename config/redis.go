@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/fleet/synced"
 )
 
-// shard is a shard of Redis: where its primary is, and its replicas.
+// shard is a shard of Redis: a primary and its replicas.
 type shard struct {
 	Name string `yaml:",required" is:"a name, such as a: keys find their shard by it"`
 	server

@@ -10,10 +10,10 @@ import (
 	"github.com/weir-go/weir/policies"
 )
 
-// Reread reads the file again, and puts in force changes that are possible while it is in use:
-// the modes of policies that have one, and the members of shares. It logs these changes, and
-// the keys with changes that it ignores. It returns an error if the file is wrong, or its
-// members can't be in force; then nothing has changed.
+// Reread reads the file again, and makes the changes that are possible while it is in use: to
+// the modes of policies that have one, and to the members of shares. It logs these changes,
+// and the keys with changes that it ignores. It returns an error if the file is wrong, or its
+// members can't be put in force; then nothing has changed.
 func (s *Stack) Reread() error {
 	c := s.Config
 	o := c.again()

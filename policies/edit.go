@@ -37,8 +37,8 @@ type Content struct {
 	Overrides []Override      `json:"overrides"`
 }
 
-// Replace makes c the whole content of the source. Two policies of one name, and two overrides for
-// one policy and key, are a mistake.
+// Replace makes c the whole content of the source. Two policies of one name, and two overrides
+// for one policy and key, are a mistake.
 func (e *Edit) Replace(c Content) {
 	e.Clear()
 	for _, p := range c.Policies {
@@ -136,8 +136,8 @@ func (e *Edit) Find(policy string, find bool) {
 	e.put(policy, at)
 }
 
-// Learn replaces the override that the source remembers for a policy and key with o, or with
-// nil. It does nothing if the source doesn't remember the pair: see [SourceOptions].
+// Learn replaces the override that the source remembers for a policy and key with o, which may
+// be nil. It does nothing if the source doesn't remember the pair: see [SourceOptions].
 func (e *Edit) Learn(policy, key string, o *Override) {
 	if o != nil {
 		var err error

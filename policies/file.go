@@ -120,7 +120,7 @@ func (f *File) read() error {
 	return f.err
 }
 
-// readFile returns the text of a file, which must be regular: another might never end.
+// readFile returns the text of a file, which must be regular: reading another might never end.
 func readFile(path string, info os.FileInfo) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():

@@ -19,12 +19,12 @@ type plan struct {
 	unlimited, blocked *Override
 }
 
-// Plan makes of name the plan of each key under policy: another policy of the table, for its
-// limits, [Unlimited], [Blocked], or "" for the policy's own limits. Under any plan the counts
-// are the policy's, so a key that changes plans keeps its use of windows that both plans
-// have. An override for the key takes precedence over its plan. Once the plan has ended, the
-// policy's own limits hold. If the table lacks the plan, the decision fails with an error that
-// wraps quota.ErrInvalid.
+// Plan makes of the function that names the plan of each key under policy: another policy of
+// the table, for its limits, [Unlimited], [Blocked], or "" for the policy's own limits. Under
+// any plan the counts are the policy's, so a key that changes plans keeps its use of windows
+// that both plans have. An override for the key takes precedence over its plan. Once the plan
+// has ended, the policy's own limits hold. If the table lacks the plan, the decision fails
+// with an error that wraps quota.ErrInvalid.
 //
 // A decision calls of once for each charge under policy, with its context. In a server, that
 // carries the values that earlier middleware put into the request's. If of is nil, the policy
@@ -45,7 +45,7 @@ func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) stri
 	e.put(policy, at)
 }
 
-// override returns the override by key's plan, or nil if the policy's own limits hold.
+// override returns the override for key's plan, or nil if the policy's own limits hold.
 func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key string, now int64) *Override {
 	switch name := p.of(ctx, key); name {
 	case "", policy.Name:

@@ -1,4 +1,4 @@
-// Package stack puts the parts that a program selects around a store, in the one right order:
+// Package stack puts the parts that a program selects around a store, in a fixed order:
 //
 //	Modes     decides each policy exactly, by leases, or by syncs
 //	Refusals  repeats refusals from memory
@@ -60,8 +60,7 @@ type Options struct {
 	Refusals *refusals.Options
 
 	// Clock is the clock of the throttler in front, such as the Clock of a Redis backend.
-	// If nil, clock.System. Like Observer, it is for all parts that have no other in their
-	// own options.
+	// If nil, clock.System. Like Observer, it is the default in the options of all parts.
 	Clock clock.Clock
 
 	// Observer receives the events of all parts. May be nil. The store has an observer in
@@ -151,8 +150,8 @@ type part struct {
 	close func(context.Context) error // or nil
 }
 
-// New returns store with the parts that options selects around it. store must count itself,
-// like the backend of package redisbackend. The caller must close the Stack, and after it the
+// New returns store with the parts that options selects around it. store must keep counts,
+// like a backend of package redisbackend. The caller must close the Stack, and after it the
 // stores and clients.
 //
 // Errors are about options and wrap quota.ErrInvalid. Before New returns one, it closes the

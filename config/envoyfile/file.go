@@ -185,7 +185,7 @@ func (u Unit) Window() time.Duration {
 }
 
 // Parse reads the text of a file. The error has a line for each mistake, with the place, the
-// value, and a right one, and wraps quota.ErrInvalid. supports says which modes limits may
+// value, and a valid one, and wraps quota.ErrInvalid. supports says which modes limits may
 // have; if nil, modes.Supports does.
 func Parse(source string, text []byte, supports Supports) (*File, error) {
 	if supports == nil {

@@ -21,7 +21,7 @@ import (
 const (
 	askTimeout   = 500 * time.Millisecond // for the version of a root
 	maxTries     = 20                     // of a change, during others
-	patientTries = 5                      // those that wait for other changes
+	patientTries = 5                      // the first of these wait for other changes
 	copyTimeout  = time.Minute            // until an unfinished copy expires
 )
 

@@ -237,7 +237,7 @@ func (w *Watch) choose(all answers) (at *server, is version, err error) {
 }
 
 // mend makes servers that are behind copies of one that is not. It warns when that fails twice
-// in a row: a server may be killed while it is copied, and others may have mended it.
+// in a row: once, a server may have been killed during the copy, or mended by others.
 func (w *Watch) mend(all answers) {
 	from, sure, err := all.base()
 	if err != nil || !sure {

@@ -1,6 +1,6 @@
 -- write.lua: makes changes of policies and overrides, as one version.
 --
--- KEYS[1]  version    of the last change: its number, a space, and what its caller drew
+-- KEYS[1]  version    of the last change: its number, a space, and ARGV[2] of its caller
 -- KEYS[2]  trimmed    the last version that the log no longer has in full
 -- KEYS[3]  policies   a hash: name, limits
 -- KEYS[4]  overrides  a hash: policy, newline, key; override

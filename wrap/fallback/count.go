@@ -45,7 +45,7 @@ type count struct {
 // reading is the backend's answer about one limit.
 type reading struct{ used, resetAt int64 }
 
-// units were allowed here, and must be charged to the backend as if at that time.
+// units were allowed here, and must be charged to the backend as if at the time at.
 type units struct {
 	from  int64 // when the first of them were allowed
 	at    int64

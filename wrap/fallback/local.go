@@ -257,7 +257,7 @@ func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Deci
 }
 
 // inPart is the error of a settlement that was made in the local counts but not by the
-// backend, because of err. It must not be made again, even if err says that nothing was sent.
+// backend, because of err. Callers must not retry it, even if err says that nothing was sent.
 type inPart struct{ err error }
 
 func (e inPart) Error() string { return "fallback: settled in part: " + e.err.Error() }

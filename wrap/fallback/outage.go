@@ -15,7 +15,7 @@ import (
 
 // Times of an outage.
 const (
-	lookEvery    = 100 * time.Millisecond // between looks at whether the shard answers
+	lookEvery    = 100 * time.Millisecond // between looks at the shard
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	closeTimeout = 500 * time.Millisecond // and replayTimeout for replays in progress then
@@ -24,7 +24,7 @@ const (
 // shard names a shard that fails; both fields are "" if an error does not name it.
 type shard struct{ backend, name string }
 
-// outage is a time when a shard doesn't answer, up to quietTime after its last failure: a
+// outage is a period without answers from a shard, up to quietTime after its last failure: a
 // shard that answers now and then is in one outage.
 type outage struct {
 	b *Backend

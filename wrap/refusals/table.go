@@ -76,7 +76,7 @@ func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) 
 	return least.rank > old
 }
 
-// worth orders refusals by the reason to keep them: first by rank, then by youth.
+// worth is how much a refusal is worth keeping: first by rank, then by youth.
 type worth struct {
 	rank  int
 	asked time.Duration

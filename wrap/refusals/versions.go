@@ -33,8 +33,8 @@ type seen struct {
 	taken, changed uint64
 }
 
-// ask notes the numbers of the version, before its count is asked for cost, together with
-// other counts or alone.
+// ask notes the numbers of the version before its count is asked for cost. Unless the count is
+// asked alone, ask raises the bound to include cost.
 func (s *seen) ask(cost int64, alone bool) {
 	s.taken = s.at.taken.Load()
 	bound := boundOf(cost)

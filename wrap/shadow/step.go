@@ -11,8 +11,8 @@ import (
 
 // steps records which counts of the candidate miss a charge or a settlement that the
 // serving backend made, and until when they differ. A fixed window is in step again
-// when the next one opens; any other count when nothing counts any more in either
-// backend.
+// when the next one opens, and any other count when neither backend counts anything
+// any more.
 type steps struct {
 	mu    sync.Mutex
 	until map[keyed.Name]int64 // ms since the epoch

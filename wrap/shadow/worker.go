@@ -111,7 +111,7 @@ func opens(d decision.Decision) bool {
 }
 
 // takeID names a take that was allowed. nth distinguishes takes of one millisecond
-// with the same charges; either backend may settle any of them.
+// with the same charges; it makes no difference which of them is settled.
 type takeID struct {
 	count keyed.Name // of the first charge
 	at    int64

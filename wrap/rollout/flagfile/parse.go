@@ -34,8 +34,8 @@ type share struct {
 	weight  uint64
 }
 
-// parse returns the flags of a file. The error has the line of the character or flag,
-// and the place in the flag.
+// parse returns the flags of a file. The error has the line of the wrong character or
+// flag, and the place in the flag.
 func parse(text []byte) (map[string]*flag, error) {
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(text, new(json.RawMessage)); errors.As(err, &syntax) {
