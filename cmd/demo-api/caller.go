@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// caller keys by the subject of a token that the demo knows, and requests
-// without one by the client's address.
+// caller keys requests by the subject of a token that the demo knows, and other requests by
+// the client's address.
 func (s *settings) caller() middleware.Key {
 	known := func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) }
 	return middleware.FirstOf(
@@ -17,7 +17,7 @@ func (s *settings) caller() middleware.Key {
 		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: s.trustedProxies()}))
 }
 
-// organisation keys by the organisation that the route names.
+// organisation keys requests by the organisation that the route names.
 func organisation() middleware.Key {
 	return middleware.KeyFunc(func(r *http.Request) (string, bool) { return "org:" + chi.URLParam(r, "org"), true })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// debugRoutes returns what is served to the operator, on a separate listener.
+// debugRoutes returns the operator's routes, which a separate listener serves.
 func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Handler {
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
 	if len(s.Redis) > 0 {
@@ -52,19 +52,19 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	return r
 }
 
-// debugServer is what is known of a Redis server, as of its last check.
+// debugServer is the state of a Redis server, as of its last check.
 type debugServer struct {
 	Shard   string  `json:"shard"`
 	Server  string  `json:"server"`
 	Checked string  `json:"checked"`          // when
-	Error   string  `json:"error,omitempty"`  // why it does not answer
+	Error   string  `json:"error,omitempty"`  // why it doesn't answer
 	Open    bool    `json:"breaker_open"`     // it is sent no decisions
 	Role    string  `json:"role,omitempty"`   // "master" or "slave", if it reports it
 	Cut     string  `json:"cut,omitempty"`    // why a replica is not asked
 	Lag     float64 `json:"lag_seconds"`      // of a replica, at most
 	Offset  int64   `json:"offset,omitempty"` // in the sequence of writes
 
-	// How far this process' clock is ahead, and how accurate that is.
+	// How far this process's clock is ahead, and how accurate that is.
 	Skew       *float64 `json:"skew_seconds,omitempty"`
 	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
 }
@@ -108,7 +108,7 @@ type debugMode struct {
 	BothUntil *time.Time `json:"both_until,omitempty"` // of a change
 }
 
-// debugModes returns the mode of each policy that has one.
+// debugModes returns the mode of each policy in the configuration's modes.
 func debugModes(s *config.Stack) map[string]debugMode {
 	all, now := make(map[string]debugMode), s.Clock().Now()
 	for name := range s.Config.Modes {

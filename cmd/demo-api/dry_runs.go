@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// dryRuns evaluates policies next to the enforced ones, and counts what they would
-// do.
+// dryRuns evaluates policies next to the enforced ones, and counts their decisions.
 type dryRuns struct {
 	config *config.Config
 	counts map[string]*dryRunCounts // by the enforced policy
@@ -26,7 +25,7 @@ func newDryRuns(c *config.Config) *dryRuns {
 	return d
 }
 
-// classifiers returns what is tried next to these charges, or nil. All of them are
+// classifiers returns the classifiers that are tried next to these charges, or nil. They are
 // decided together, so a charge without a dry run is tried under its own policy.
 func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 	var all []middleware.Classifier
@@ -41,7 +40,7 @@ func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 	return all
 }
 
-// count counts a decision for each policy that is tried in it.
+// count counts a decision for each policy that was tried in it.
 func (d *dryRuns) count(_ *http.Request, decision throttler.Decision) {
 	refused := make(map[string]bool)
 	for _, s := range decision.Limits() {

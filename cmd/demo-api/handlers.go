@@ -26,9 +26,9 @@ const (
 	rowsAUnit = 100
 )
 
-// getRepo answers in the shape of GitHub's, so that its clients can read it,
-// and with an ETag. A client that sends that back gets a 304, which the
-// middleware does not charge.
+// getRepo answers in the shape of GitHub's API, so that GitHub's clients can read the answer,
+// and with an ETag. A client that sends the ETag back gets a 304, which the middleware doesn't
+// charge.
 func getRepo(w http.ResponseWriter, r *http.Request) {
 	owner, name := chi.URLParam(r, "owner"), chi.URLParam(r, "name")
 	body := encode(map[string]any{
@@ -39,9 +39,9 @@ func getRepo(w http.ResponseWriter, r *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
-	w.Header().Set("Cache-Control", "private, no-cache")            // kept by the client, which asks each time
+	w.Header().Set("Cache-Control", "private, no-cache")            // kept by the client, which revalidates each time
 	r.Header.Del("Range")                                           // ServeContent's 416 would drop Cache-Control, and JSON has no parts
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // knows If-None-Match in all its forms
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // handles all forms of If-None-Match
 }
 
 // getFeed is charged to an organisation and to the caller as its member.
@@ -49,7 +49,7 @@ func getFeed(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"org": chi.URLParam(r, "org"), "feed": []string{}})
 }
 
-// durationOf returns for how long r asks, or the default. If it is wrong, it is answered.
+// durationOf returns the duration in r, or usual. If it is invalid, durationOf answers r.
 func durationOf(w http.ResponseWriter, r *http.Request, usual time.Duration) (d time.Duration, ok bool) {
 	text := r.FormValue("for")
 	if text == "" {
@@ -63,7 +63,7 @@ func durationOf(w http.ResponseWriter, r *http.Request, usual time.Duration) (d 
 	return d, true
 }
 
-// getSlow takes its time: room for many requests in flight at once.
+// getSlow takes a while, so that many requests can be in flight at once.
 func getSlow(w http.ResponseWriter, r *http.Request) {
 	wait, ok := durationOf(w, r, 500*time.Millisecond)
 	if !ok {
@@ -78,7 +78,7 @@ func getSlow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// getStream sends a line every 100 ms. It is in flight for as long as it does.
+// getStream sends a line every 100 ms, and is in flight until it ends.
 func getStream(w http.ResponseWriter, r *http.Request) {
 	lasts, ok := durationOf(w, r, 2*time.Second)
 	if !ok {
@@ -103,7 +103,7 @@ func getStream(w http.ResponseWriter, r *http.Request) {
 // maxTurn is how long a request waits for its turn at another API.
 const maxTurn = 3 * time.Second
 
-// waitsFor returns a handler that calls another API, in turn with all other processes.
+// waitsFor returns a handler that calls another API, and takes turns with all other processes.
 func waitsFor(t *throttler.Throttler, upstream *throttler.Policy) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), maxTurn)
@@ -121,8 +121,8 @@ func waitsFor(t *throttler.Throttler, upstream *throttler.Policy) http.HandlerFu
 	}
 }
 
-// getExport costs what it did, which is known only when it is done: the
-// request is charged 1 to begin with, and the rest is settled.
+// getExport costs as much as its rows, which is known only at its end: the request is charged
+// 1 at first, and the rest is settled.
 func getExport(w http.ResponseWriter, r *http.Request) {
 	rows := 0
 	if text := r.FormValue("rows"); text != "" {
@@ -137,7 +137,7 @@ func getExport(w http.ResponseWriter, r *http.Request) {
 	for i := range rows {
 		fmt.Fprintf(&body, "%d,%d\n", i, i*i)
 	}
-	_ = middleware.SetCost(r, int64(1+rows/rowsAUnit)) // fails only where the request was not charged
+	_ = middleware.SetCost(r, int64(1+rows/rowsAUnit)) // fails only if the request was not charged
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	_, _ = body.WriteTo(w) // fails only if the client has left
 }
@@ -155,8 +155,8 @@ func getSearch(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"total_count": len(items), "items": items})
 }
 
-// postToken answers in the shape of an API that issues tokens. The demo does
-// not remember what it made up: else every call would be a fresh quota.
+// postToken answers in the shape of an API that issues tokens. The demo does not remember the
+// token: otherwise every call would get a fresh quota.
 func postToken(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusCreated, map[string]string{
 		"token": "demo_" + rand.Text(),
@@ -168,8 +168,8 @@ func getHealth(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n") // fails only if the client has left
 }
 
-// uncached lets no cache keep a response, unless its handler says otherwise.
-// What a shared cache replayed would show one caller's rate headers to another.
+// uncached forbids caches to keep a response, unless its handler says otherwise. A shared
+// cache would show one caller's rate headers to another.
 func uncached(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -202,8 +202,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(encode(v)) // fails only if the client has left
 }
 
-// encode returns v as indented JSON. It panics if v cannot be JSON, which maps
-// of strings always can.
+// encode returns v as indented JSON. It panics if v can't be encoded; maps of strings always
+// can.
 func encode(v any) []byte {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

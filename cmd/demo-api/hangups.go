@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// hangups are the SIGHUPs that the process is sent, which mean to read the configuration
-// again. They never end the program and the requests in flight.
+// hangups handles SIGHUP, which has the process read the configuration again. SIGHUP never
+// ends the program or the requests in flight.
 type hangups struct {
 	log     *slog.Logger
 	signals chan os.Signal
@@ -29,7 +29,7 @@ func catchHangups(log *slog.Logger) *hangups {
 	return h
 }
 
-// reread has do called at each SIGHUP from now on.
+// reread sets the function that is called at each SIGHUP from now on.
 func (h *hangups) reread(do func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

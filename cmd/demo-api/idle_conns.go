@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// closeUnused has Shutdown close the connections on which no request has come. Browsers open
-// such connections ahead, and Shutdown alone waits for each until it is five seconds old,
-// although it answers no request that comes on it by then.
+// closeUnused has Shutdown close the connections that no request has come on. Browsers open
+// such connections ahead. Shutdown alone waits until each is five seconds old, although it
+// answers no request that comes on it by then.
 func closeUnused(s *http.Server) {
 	var mu sync.Mutex
 	ending, unused := false, make(map[net.Conn]struct{})

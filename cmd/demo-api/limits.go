@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// limits makes the middlewares of the routes.
+// limits makes the middleware of the routes.
 type limits struct {
 	stack   *config.Stack
 	options middleware.Options
 	dry     *dryRuns
-	err     error // what was wrong with any of them
+	err     error // errors of making them, joined
 }
 
 func newLimits(s *config.Stack, observed *observation) *limits {
@@ -27,11 +27,11 @@ func newLimits(s *config.Stack, observed *observation) *limits {
 	}}
 }
 
-// charge is what one policy charges a request.
+// charge says what one policy charges a request.
 type charge struct {
 	policy   string
 	key      middleware.Key
-	within   *middleware.Key // what the count is within; nil for nothing
+	within   *middleware.Key // the key that the count is within, or nil
 	reported bool            // the handler reports the real cost
 	always   bool            // 304s are charged too
 }
@@ -50,8 +50,8 @@ func (c charge) under(p *throttler.Policy) middleware.Classifier {
 	return classifier
 }
 
-// take returns middleware that takes all of these charges or none, and before
-// it tries the dry runs that belong to them.
+// take returns middleware that takes all of these charges or none, and first tries their dry
+// runs.
 func (l *limits) take(charges ...charge) func(http.Handler) http.Handler {
 	var enforced []middleware.Classifier
 	for _, c := range charges {
@@ -77,7 +77,7 @@ func (l *limits) middleware(c middleware.Classifier, o middleware.Options) func(
 	return m
 }
 
-// status returns a handler that shows what is left under these policies.
+// status returns a handler that shows the remaining quota under these policies.
 func (l *limits) status(charges ...charge) http.Handler {
 	var all []middleware.Classifier
 	for _, c := range charges {

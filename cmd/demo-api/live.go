@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/policies"
 )
 
-// watchPolicies puts what the file of live_policies has into table, whenever it changes,
-// until close is called. The file's name is relative to the directory of configFile.
+// watchPolicies loads the file of live_policies into table, and reloads it whenever it
+// changes, until close is called. The file's name is relative to the directory of configFile.
 func (s *settings) watchPolicies(table *policies.Table, configFile string, o observe.Observer) (close func(), err error) {
 	if s.LivePolicies == "" {
 		return func() {}, nil

@@ -47,8 +47,8 @@ func main() {
 
 func init() { redis.SetLogger(noLog{}) }
 
-// noLog drops what go-redis would write to stderr in its own form. The errors of
-// decisions say it too.
+// noLog drops the messages that go-redis would write to stderr in its own form. The errors of
+// decisions report the same.
 type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
@@ -56,8 +56,8 @@ func (noLog) Printf(context.Context, string, ...any) {}
 // usageError is about the arguments or the configuration file.
 type usageError struct{ error }
 
-// run is the program: it serves until ctx is done. What a person reads goes to
-// stdout, the log to stderr.
+// run runs the program: it serves until ctx is done. Text for people goes to stdout, the log
+// to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	hangups := catchHangups(log)
@@ -154,11 +154,11 @@ A second listener, on a free loopback port that the demo prints, has /debug, wha
 the backends have done and dry runs, and /metrics for Prometheus.
 `
 
-// configure reads the arguments, and the configuration into own and what it returns. It
-// returns flag.ErrHelp if there is nothing left to do.
+// configure reads the arguments, and the configuration into own and the returned Config. It
+// returns flag.ErrHelp if nothing is left to do.
 func configure(args []string, own *settings, o *config.Options, stdout io.Writer) (*config.Config, error) {
 	flags := flag.NewFlagSet("demo-api", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main prints the error, and it alone
+	flags.SetOutput(io.Discard) // main alone prints the error
 	listen := flags.String("listen", "", "")
 	file := flags.String("config", "", "")
 	check := flags.Bool("check", false, "")
@@ -210,7 +210,7 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 	return c, nil
 }
 
-// warnings names what is allowed, but hardly meant.
+// warnings names settings that are allowed, but hardly intended.
 func warnings(c *config.Config, own *settings) []string {
 	return slices.Concat(c.Warnings(), routeWarnings(c), own.warnings())
 }

@@ -15,16 +15,16 @@ import (
 	weirprom "github.com/weir-go/weir/prom"
 )
 
-// observation is what the demo shows of its throttler and backends.
+// observation makes the demo's throttler and backends observable.
 type observation struct {
-	observer observe.Observer // for all of them
+	observer observe.Observer // of the throttler and all backends
 	metrics  http.Handler
 	registry *prometheus.Registry
-	page     *weirdebug.Observer // the operator's
+	page     *weirdebug.Observer // for the operator
 }
 
-// export adds what Stats methods return to the metrics and to the operator's page, by the
-// names of their parts.
+// export adds the results of Stats methods to the metrics and to the operator's page, under
+// the names of their parts.
 func (o *observation) export(all map[string]func() any) {
 	for name, stats := range all {
 		o.registry.MustRegister(weirprom.Stats(name, stats))

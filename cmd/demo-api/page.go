@@ -13,11 +13,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// stackSocket is the environment's variable by which the program that starts the servers of
-// make stack says where it can be asked to stop them.
+// stackSocket is the environment variable with the Unix socket of the program that started the
+// servers of make stack. The page asks that program to stop them.
 const stackSocket = "WEIR_DEMO_STACK"
 
-// newPage returns what browsers see.
+// newPage returns the handler of the page for browsers.
 func newPage(own *settings, s *config.Stack, caller middleware.Key) http.Handler {
 	o := &page.Options{Caller: caller, Stack: os.Getenv(stackSocket), Place: func(ctx context.Context, caller string) page.Place {
 		return placeOf(ctx, s, caller)

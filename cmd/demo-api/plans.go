@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/weir/policies"
 )
 
-// plans puts into table which policy of c holds for a caller in place of core: what its token
-// says. A caller that gets another plan keeps what it has used. Members of shares divide the
-// limits that they have at the start, so there no policy takes core's place.
+// plans puts into table which policy of c replaces core for a caller, by the plan of its
+// token. A caller that gets another plan keeps its used units. Members of shares divide the
+// limits that exist at the start, so with shares no policy replaces core.
 func (s *settings) plans(table *policies.Table, c *config.Config) error {
 	of := make(map[string]string)
 	for text, token := range s.Tokens {
@@ -35,7 +35,7 @@ func (s *settings) plans(table *policies.Table, c *config.Config) error {
 	})
 }
 
-// wrongPlan returns an error if a token has a plan that is no policy of c.
+// wrongPlan returns an error if a token's plan is not a policy of c.
 func (s *settings) wrongPlan(c *config.Config) error {
 	for _, token := range s.Tokens {
 		if p := token.Plan; p != "" && p != policies.Unlimited && p != policies.Blocked && c.Policies[p] == nil {

@@ -14,16 +14,16 @@ const (
 	corePolicy        = "core"
 	searchPolicy      = "search"
 	createTokenPolicy = "auth.createToken"
-	orgPolicy         = "org"        // what an organisation's members may do together
-	memberPolicy      = "org.member" // and each of them
+	orgPolicy         = "org"        // all members of an organisation together
+	memberPolicy      = "org.member" // each of them
 	secondaryPolicy   = "secondary"  // all requests of a caller, whatever they cost elsewhere
-	proPolicy         = "core.pro"   // in place of core, for callers of that plan
-	streamsPolicy     = "streams"    // what a caller has in flight
-	upstreamPolicy    = "upstream"   // what all processes send to another API, which waits for its turn
+	proPolicy         = "core.pro"   // replaces core for callers with that plan
+	streamsPolicy     = "streams"    // a caller's streams in flight
+	upstreamPolicy    = "upstream"   // the requests of all processes to another API, which wait for their turn
 )
 
-// routePolicies are the policies that the routes use, with the limits that they have if
-// the configuration has none.
+// routePolicies are the policies that the routes use, with their limits if the configuration
+// has none.
 var routePolicies = []*throttler.Policy{
 	{Name: corePolicy, Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}},
 	{Name: searchPolicy, Limits: []throttler.Limit{{Quota: 30, Window: time.Minute}}},
@@ -42,7 +42,7 @@ var routePolicies = []*throttler.Policy{
 // routeTakes are the policies that one decision charges together.
 var routeTakes = [][2]string{{corePolicy, secondaryPolicy}, {searchPolicy, secondaryPolicy}, {createTokenPolicy, secondaryPolicy}, {orgPolicy, memberPolicy}}
 
-// routeWarnings names what of c hardly fits the routes.
+// routeWarnings names settings of c that hardly fit the routes.
 func routeWarnings(c *config.Config) (all []string) {
 	for _, p := range routePolicies {
 		all = append(all, waitWarnings(c.Policies[p.Name])...)
@@ -57,8 +57,8 @@ func routeWarnings(c *config.Config) (all []string) {
 	return all
 }
 
-// waitWarnings names the limits under which a request may wait for longer than
-// the server gives others: its client, or a proxy, will hardly wait that long.
+// waitWarnings names the limits that can let a request wait for longer than the server gives
+// other requests: its client, or a proxy, will hardly wait that long.
 func waitWarnings(p *throttler.Policy) (all []string) {
 	for i, l := range p.Limits {
 		if !l.Algorithm.Queues() {

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// deleteCount lifts, for the operator, what a client has used up: DELETE
-// /debug/count?policy=core and subject=alice, or address=192.0.2.7. A page of another site
-// cannot have a browser send it, as it could a POST.
+// deleteCount deletes a client's count, for the operator: DELETE /debug/count?policy=core and
+// subject=alice, or address=192.0.2.7. Another site's page can't make a browser send DELETE,
+// as it could POST.
 func deleteCount(s *config.Stack) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		policy := s.Config.Policies[r.FormValue("policy")]

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// routes returns the API, and what is served to the operator.
+// routes returns the API's handler and the operator's.
 func routes(own *settings, s *config.Stack, observed *observation) (api, debug http.Handler, err error) {
 	l := newLimits(s, observed)
 	caller := own.caller()
@@ -20,8 +20,8 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	organisation := organisation()
 	org := charge{policy: orgPolicy, key: organisation}
 	member := charge{policy: memberPolicy, key: caller, within: &organisation}
-	// GitHub's secondary limit counts what is free under the others too: without
-	// it, 304s would be free without end.
+	// GitHub's secondary limit also counts requests that are free under the other limits:
+	// otherwise 304s would be unlimited.
 	secondary := charge{policy: secondaryPolicy, key: caller, always: true}
 	streams := charge{policy: streamsPolicy, key: caller}
 

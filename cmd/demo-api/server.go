@@ -20,8 +20,8 @@ const (
 	// request's header on.
 	writeTimeout = 30 * time.Second
 
-	// drainTimeout is how long requests in flight may take after the signal to
-	// end. It is more than the slowest route takes.
+	// drainTimeout is how long requests in flight may take after the signal to end. The
+	// slowest route takes less.
 	drainTimeout = 10 * time.Second
 )
 
@@ -39,8 +39,8 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return s
 }
 
-// serve serves until ctx is done, and then until the requests in flight are.
-// What debugs the demo is served until the end.
+// serve serves until ctx is done, and then until the requests in flight have ended. It serves
+// the debug handler until the end.
 func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
 	listener, err := listen(string(own.Listen), "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
 	if err != nil {
@@ -69,7 +69,7 @@ func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.
 	}
 
 	log.Info("ending: no new requests, those in flight are finished; a second signal ends at once")
-	// ctx is done already: draining has its own time.
+	// ctx is done already: draining has its own timeout.
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := server.Shutdown(drain); err != nil {
@@ -86,11 +86,11 @@ func listen(address, other string) (net.Listener, error) {
 	return l, err
 }
 
-// greet says where the demo is and what to try. debug is nil if it is off.
+// greet prints the demo's address and requests to try. debug is nil if it is off.
 func greet(stdout io.Writer, own *settings, where string, addr, debug net.Addr) {
 	reach := ""
 	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsUnspecified() {
-		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // what a person can type
+		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // an address that a person can type
 		reach = " on all interfaces of this machine, open to others;"
 	}
 	var text strings.Builder

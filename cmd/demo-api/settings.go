@@ -30,14 +30,14 @@ func defaultSettings() *settings {
 	}}
 }
 
-// Check is called by package config when it has read the settings.
+// Check is called by package config after it has read the settings.
 func (s *settings) Check(mustBe func(key, right string)) {
 	if string(s.DebugListen) == string(s.Listen) && !strings.HasSuffix(string(s.Listen), ":0") {
 		mustBe("debug_listen", "another address than listen")
 	}
 }
 
-// warnings names what is allowed, but hardly meant.
+// warnings names settings that are allowed, but hardly intended.
 func (s *settings) warnings() (all []string) {
 	if s.Tokens.any() {
 		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
@@ -48,13 +48,13 @@ func (s *settings) warnings() (all []string) {
 	return all
 }
 
-// isLoopback reports whether an address can be reached from this machine alone.
+// isLoopback reports whether an address can be reached only from this machine.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// debugAddress is where /debug is, or "" if it is off.
+// debugAddress is the address of /debug, or "" if it is off.
 type debugAddress config.Address
 
 func (a *debugAddress) UnmarshalText(text []byte) error {
@@ -65,7 +65,7 @@ func (a *debugAddress) UnmarshalText(text []byte) error {
 	return (*config.Address)(a).UnmarshalText(text)
 }
 
-// tokens are the bearer tokens that the demo knows. A caller without one is counted by
+// tokens are the bearer tokens that the demo knows. A caller without a token is counted by
 // address.
 type tokens map[token]struct {
 	Subject string `is:"the name of a caller, such as alice"`                                    // the token itself if left out
@@ -91,14 +91,14 @@ func (t tokens) any() bool {
 // subject returns the subject of a token.
 func (t tokens) subject(text string) (subject string, ok bool) {
 	if t.any() {
-		sum := sha256.Sum256([]byte(text)) // as long as its sender likes, and secret
+		sum := sha256.Sum256([]byte(text)) // the token can be of any length, and secret
 		return hex.EncodeToString(sum[:]), true
 	}
 	known, ok := t[token(text)]
 	return cmp.Or(known.Subject, text), ok
 }
 
-// madeUp returns the tokens that are no secret: they are the demo's own.
+// madeUp returns the configured tokens that are not secret: the demo's own.
 func (s *settings) madeUp() (all []string) {
 	for t := range defaultSettings().Tokens {
 		if _, ok := s.Tokens[t]; ok {
@@ -109,7 +109,7 @@ func (s *settings) madeUp() (all []string) {
 	return all
 }
 
-// token has RFC 6750's form: anything else could not be sent.
+// token has the form of RFC 6750: other text can't be sent.
 type token string
 
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)

@@ -1,13 +1,13 @@
-// Command load sends a demo, or several that share their counts, the requests
-// of many clients, and checks the answers:
+// Command load sends the requests of many clients to a demo, or to several demos that share
+// their counts, and checks the answers:
 //
 //	go run ./cmd/demo-api/load -clients 1000 -every 400ms -for 60s http://127.0.0.1:8080
 //
 // Each client invents its own token, so the demo's configuration needs
 // "tokens: any", which make stack sets.
 //
-// Each second it prints what was served and refused, latencies, and what broke
-// a promise. It ends with status 1 if anything did.
+// Each second it prints how many requests were served and refused, the latencies, and the
+// broken promises. It exits with status 1 if a promise was broken.
 package main
 
 import (

@@ -11,14 +11,14 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The limit that each algorithm has, as in the picture of docs/algorithms.md.
+// The limit of each algorithm, as in the picture of docs/algorithms.md.
 const (
 	perWindow = 10
 	window    = 10 * time.Second
 )
 
 // algorithms decides the same requests by each algorithm. The counts live in this process,
-// whatever the API's backend is: not all of them can count by all algorithms.
+// whatever the API's backend is, because not all backends support all algorithms.
 type algorithms struct {
 	caller    middleware.Key
 	throttler *throttler.Throttler
@@ -49,21 +49,21 @@ type algorithmAnswer struct {
 	Algorithm string `json:"algorithm"`
 	Allowed   bool   `json:"allowed"`
 	Used      int64  `json:"used"`
-	StartIn   int64  `json:"start_in_ms"` // of a leaky bucket; else 0
+	StartIn   int64  `json:"start_in_ms"` // of a leaky bucket; otherwise 0
 }
 
-// get answers what is used, and post decides one request by each algorithm. A request
-// that would wait for its start does not: the answer says when it may.
+// get answers with the used units, and post decides one request by each algorithm. A request
+// that would have to wait for its start doesn't wait: the answer says when it may start.
 
 func (a *algorithms) get(w http.ResponseWriter, r *http.Request)  { a.answer(w, r, a.throttler.Peek) }
 func (a *algorithms) post(w http.ResponseWriter, r *http.Request) { a.answer(w, r, a.throttler.Take) }
 
 func (a *algorithms) answer(w http.ResponseWriter, r *http.Request, decide func(context.Context, ...throttler.Charge) (throttler.Decision, error)) {
-	key, _ := a.caller.Of(r) // those without one share a count
+	key, _ := a.caller.Of(r) // callers without a key share a count
 	answer := algorithmsAnswer{Limit: textOf(quota.Limit{Quota: perWindow, Window: window}), Quota: perWindow}
 	for _, p := range a.policies {
 		d, err := decide(r.Context(), p.Charge(key))
-		if err != nil { // the request is over
+		if err != nil { // the request has ended
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

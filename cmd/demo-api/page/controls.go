@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// controls passes what it is asked for to the program that listens at a Unix socket. It
-// answers this machine alone: what it can do is stop servers.
+// controls passes requests on to the program that listens at a Unix socket. It answers this
+// machine alone, because that program stops servers.
 func controls(socket string) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -32,8 +32,8 @@ func controls(socket string) http.Handler {
 }
 
 // local reports whether r was sent on this machine, to a loopback address, and not through a
-// proxy. A page from elsewhere whose name was made to resolve to this machine has its own
-// name as the host.
+// proxy. A page from elsewhere, with a name that was made to resolve to this machine, sends
+// its own name as the host.
 func local(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !from.Addr().Unmap().IsLoopback() {

@@ -1,5 +1,5 @@
 // Package page serves the demo's page: the quotas of a caller as bars, buttons that send
-// requests, and the five algorithms next to each other. What the page looks at is free.
+// requests, and the five algorithms next to each other. The page's own requests are free.
 package page
 
 import (
@@ -23,7 +23,7 @@ type Options struct {
 	// Caller is the key that the API charges requests to. Required.
 	Caller middleware.Key
 
-	// Callers are those that the page lets its user be, besides the one without a token.
+	// Callers are the callers that the user can choose, besides the one without a token.
 	Callers []Caller
 
 	// Policies are the policies of the API, whose limits the page names.
@@ -32,15 +32,15 @@ type Options struct {
 	// Place returns where the counts of a caller live. Required.
 	Place func(ctx context.Context, caller string) Place
 
-	// Stack is the Unix socket at which the program that started this one's servers stops
-	// and continues them. If empty, there is none, and the page does not offer it.
+	// Stack is the Unix socket of the program that started the demo's servers, and stops and
+	// continues them. If empty, the page does not offer that.
 	Stack string
 }
 
-// Caller is a caller that the page can be.
+// Caller is a caller that the page can act as.
 type Caller struct {
 	Name  string `json:"name"`
-	Token string `json:"token,omitempty"` // which is no secret: everybody is shown it
+	Token string `json:"token,omitempty"` // no secret: everybody is shown it
 }
 
 // Place is where counts live.
@@ -91,18 +91,18 @@ func getPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(html)) // fails only if the client has left
 }
 
-// state is what the page asks for again and again.
+// state is the answer that the page polls.
 type state struct {
 	Callers []Caller           `json:"callers"`
 	Limits  map[string][]limit `json:"limits"` // by the policies' names
 	Place   Place              `json:"place"`  // of the caller
-	Stack   bool               `json:"stack"`  // it can be controlled
+	Stack   bool               `json:"stack"`  // the servers can be stopped
 }
 
 type limit struct {
 	Text   string `json:"text"`
 	Window string `json:"window"`  // as the header RateLimit names it
-	AtOnce bool   `json:"at_once"` // all that is used is given back at the reset
+	AtOnce bool   `json:"at_once"` // all used units are returned at the reset
 }
 
 func (p *page) getState(w http.ResponseWriter, r *http.Request) {
@@ -122,7 +122,7 @@ func (p *page) getState(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, s)
 }
 
-// textOf returns the limit as configurations have it: 60 per 1h.
+// textOf returns the limit as configurations write it: 60 per 1h.
 func textOf(l quota.Limit) string {
 	text, err := l.MarshalText()
 	if err != nil { // the limit is not valid

@@ -13,12 +13,12 @@ import (
 )
 
 // control lets the demo's page stop and continue servers, and write the file of flags. It
-// listens on a Unix socket in a directory that is this user's alone.
+// listens on a Unix socket in a directory that only this user can enter.
 type control struct {
 	flags   string // the file
 	servers []*controlled
 
-	mu sync.Mutex // of what follows, and of each server's stopped
+	mu sync.Mutex // guards the file, and stopped of each server
 }
 
 type controlled struct {
@@ -26,7 +26,7 @@ type controlled struct {
 	server interface {
 		Pause()
 		Resume()
-	} // that testserver has started
+	} // started by testserver
 	stopped bool
 }
 
@@ -45,7 +45,7 @@ func (c *control) listen(socket string) (closeAll func(), err error) {
 	return func() { _ = server.Close() }, nil
 }
 
-// answer is how things are.
+// answer is the state of the flags and the servers.
 type answer struct {
 	Percent *int           `json:"percent"` // of clients on Memcached; null if the file has been edited into another form
 	Servers []serverAnswer `json:"servers"`
@@ -71,7 +71,7 @@ func (c *control) answer(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(a) // the client may have left
 }
 
-// postFlag has a percentage of the clients counted in Memcached.
+// postFlag moves a percentage of the clients to Memcached.
 func (c *control) postFlag(w http.ResponseWriter, r *http.Request) {
 	percent, err := strconv.Atoi(r.FormValue("percent"))
 	if err != nil || percent < 0 || percent > 100 {
@@ -123,7 +123,7 @@ const flags = `{
 
 var weights = regexp.MustCompile(`\["redis", *(\d{1,6})\], *\["memcached", *(\d{1,6})\]`)
 
-// writeFlags replaces the file as a whole: the demo may read it at any time.
+// writeFlags replaces the file by a rename, because the demo may read it at any time.
 func (c *control) writeFlags(percent int) error {
 	next := c.flags + ".next"
 	if err := os.WriteFile(next, fmt.Appendf(nil, flags, 100-percent, percent), 0o600); err != nil {
@@ -132,7 +132,7 @@ func (c *control) writeFlags(percent int) error {
 	return os.Rename(next, c.flags)
 }
 
-// percent returns the percentage that the file has, or nil if a person has given it another
+// percent returns the percentage in the file, or nil if a person has given the file another
 // form.
 func (c *control) percent() *int {
 	text, err := os.ReadFile(c.flags)

@@ -1,8 +1,8 @@
-// Command stack starts two shards of Redis, each a primary and a replica, and a
-// Memcached server, on free loopback ports, and the demo on them, with a file
-// of flags that moves clients from one to the other. The demo takes any token as
-// a caller, so that the load program can be many, and its page can stop and continue a
-// Redis, and write the file. Ctrl-C, or SIGTERM, ends them all:
+// Command stack starts two shards of Redis, each a primary and a replica, and a Memcached
+// server, on free loopback ports. On them it starts the demo, with a file of flags that moves
+// clients from Redis to Memcached and back. The demo accepts any token as a caller, so that
+// the load program can act as many clients, and its page can stop and continue a Redis, and
+// write the file. Ctrl-C, or SIGTERM, ends them all:
 //
 //	make stack
 //
@@ -104,7 +104,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(os.Environ(), "WEIR_DEMO_STACK="+socket)
 	cmd.SysProcAttr = testserver.DieWithParent()
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it drains
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // the demo drains
 	cmd.WaitDelay = 15 * time.Second
 	fmt.Fprintln(stdout, "Ctrl-C ends them all")
 	err = cmd.Run()
