@@ -35,7 +35,7 @@ func (sv *service) watch(ctx context.Context) {
 		if err == nil {
 			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
-		_ = sv.apply(all, err) // which has logged it
+		_ = sv.apply(all, err) // apply has logged the error
 	}).Watch(ctx)
 }
 
@@ -43,7 +43,7 @@ func watcher(s *settings.Settings, changed func(texts map[string][]byte, err err
 	return &files.Watcher{Dir: filepath.Join(s.Root, s.Subdirectory, s.AppDirectory), IgnoreDotFiles: s.IgnoreDotFiles, Changed: changed}
 }
 
-// parse reads files of descriptors. The error has what is wrong with all of them.
+// parse reads files of descriptors. The error lists the mistakes of all files.
 func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Supports) (all []*envoyfile.File, err error) {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
@@ -54,8 +54,8 @@ func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Sup
 	return all, errors.Join(wrong...)
 }
 
-// apply puts a configuration in force. If it is wrong, or err is not nil, the last good
-// one stays.
+// apply puts a configuration in force. If it is wrong, or err is not nil, the last good one
+// stays in force.
 func (sv *service) apply(all []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
@@ -81,8 +81,8 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 	return nil
 }
 
-// setModes puts the policies of set in their modes. One that the process has not seen before
-// begins in its mode; the counts of one that changes it go on.
+// setModes sets the modes of set's policies. A policy that is new to the process begins in its
+// mode; a policy that changes its mode keeps its counts.
 func (sv *service) setModes(set *descriptors.Set) {
 	for _, r := range set.Rules() {
 		if r.Policy == nil {
@@ -94,7 +94,7 @@ func (sv *service) setModes(set *descriptors.Set) {
 			continue
 		}
 		change := sv.stack.Modes.Begin
-		if known || sv.stack.Config.Policies[r.Policy.Name] != nil { // one of forward auth has the name, too
+		if known || sv.stack.Config.Policies[r.Policy.Name] != nil { // also if a policy of forward auth has that name
 			change = sv.stack.Modes.Set
 		}
 		if err := change(r.Policy, r.Mode); err != nil {
@@ -103,7 +103,7 @@ func (sv *service) setModes(set *descriptors.Set) {
 	}
 }
 
-// checkAll says whether all that the environment names is right.
+// checkAll checks all configuration that the environment names.
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
 	supports := envoyfile.Supports(nil)
@@ -114,7 +114,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	}
 	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
 	if s.ConfigType != "FILE" {
-		client, err := xds.NewClient(s.XDS, log, nil) // which connects when it is used
+		client, err := xds.NewClient(s.XDS, log, nil) // it connects when it is used
 		if err == nil {
 			err = client.Close()
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// serveForwardAuth answers proxies by HTTP, if the configuration has forward_auth. What fails
-// later is sent to failed.
+// serveForwardAuth answers proxies by HTTP, if the configuration has forward_auth. It sends
+// later errors to failed.
 func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error) error {
 	if keys == nil {
 		return nil
@@ -31,7 +31,7 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	return nil
 }
 
-// checkForwardAuth says what is wrong with forward_auth that config.Config.Check does not see.
+// checkForwardAuth returns the errors of forward_auth that config.Config.Check does not see.
 func checkForwardAuth(c *config.Config, keys *forwardauth.Keys) error {
 	if keys == nil {
 		return nil

@@ -3,7 +3,7 @@
 //
 //	REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:6379 RUNTIME_SUBDIRECTORY=ratelimit throttlerd
 //
-// docs/throttlerd.md has what is the same, what differs and why, and its own variables.
+// docs/throttlerd.md describes the differences, their reasons, and weir's own variables.
 package main
 
 import (
@@ -42,14 +42,14 @@ func main() {
 	os.Exit(1)
 }
 
-// gcPercent is GOGC where that is not set. The heap of a service that keeps its counts elsewhere
-// is small, and at 100 a sixth of its CPU is for collecting it. GOMEMLIMIT bounds it all the same.
+// gcPercent is the default of GOGC. The heap of a service that keeps its counts elsewhere is
+// small, and at 100 its collection takes a sixth of the CPU. GOMEMLIMIT bounds it as usual.
 const gcPercent = 400
 
 func init() { redis.SetLogger(noLog{}) }
 
-// noLog drops what go-redis would write to stderr in its own form. The errors of
-// decisions say it too.
+// noLog drops the messages that go-redis would write to stderr in its own form. The errors of
+// decisions report the same.
 type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
@@ -70,10 +70,10 @@ The environment configures it, by the variables of envoyproxy/ratelimit and its 
 docs/throttlerd.md has them all.
 `
 
-// run is the program: it serves until ctx is done.
+// run runs the program: it serves until ctx is done.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("throttlerd", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main prints the error, and it alone
+	flags.SetOutput(io.Discard) // main alone prints the error
 	check := flags.Bool("check", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// observation is what observes the service: its log, the page for operators, and traces.
+// observation observes the service: its log, the page for operators, and traces.
 type observation struct {
 	observe.Observer
 	page    *weirdebug.Observer
@@ -30,14 +30,14 @@ func newObservation(ctx context.Context, s *settings.Settings, log *slog.Logger)
 	return o, nil
 }
 
-// show adds the numbers of a stack to the page.
+// show adds the statistics of a stack to the page.
 func (o *observation) show(s *config.Stack) {
 	for name, stats := range s.Stats() {
 		o.page.Stats(name, stats)
 	}
 }
 
-// close sends the traces that are left.
+// close sends the remaining traces.
 func (o *observation) close(log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// probes adds what Kubernetes asks: whether the process is alive, and whether to send it calls.
-// A store that does not answer leaves it ready: no other process would do better.
+// probes adds Kubernetes' probes: whether the process is alive, and whether it is ready for
+// calls. It is ready without a store that answers: no other process would do better.
 func (sv *service) probes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

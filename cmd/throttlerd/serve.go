@@ -31,19 +31,19 @@ import (
 	"github.com/weir-go/weir/fleet/modes"
 )
 
-// streamWorkers are goroutines whose stacks have grown, for calls that come next: as many as
-// are waiting for a store on a busy service. More calls have their own goroutines.
+// streamWorkers is the number of goroutines with grown stacks that are kept for calls: as many
+// as wait for a store in a busy service. More calls get their own goroutines.
 const streamWorkers = 256
 
-// window is how many bytes of calls a client may send before they are read. gRPC measures
-// the bandwidth with a ping a call where it is not given, which a call of a few hundred bytes
-// does not need: a read and a write each.
+// window is how many bytes of calls a client may send before they are read. Without it, gRPC
+// measures the bandwidth with a ping for each call, a read and a write that a call of a few
+// hundred bytes doesn't need.
 const window = 1 << 20
 
 // healthName is the service that proxies ask about.
 const healthName = "ratelimit"
 
-// service is all that runs.
+// service is the running service.
 type service struct {
 	settings *settings.Settings
 	log      *slog.Logger
@@ -57,12 +57,12 @@ type service struct {
 	grpc     *grpc.Server
 	http     []*http.Server
 
-	modes map[string]modes.Mode // of policies of all configurations that were in force
+	modes map[string]modes.Mode // of policies of all configurations that were ever in force
 
 	hasForwardAuth bool
 }
 
-// serve serves until ctx is done, and then until the calls in flight are.
+// serve serves until ctx is done, and then until the calls in flight have ended.
 func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	observed, err := newObservation(ctx, s, log)
 	if err != nil {
@@ -100,7 +100,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go sv.watch(watching)
-	log.Warn("serving", "counts", c.Where()) // a line at any level, as envoyproxy/ratelimit has
+	log.Warn("serving", "counts", c.Where()) // a line at any level, like envoyproxy/ratelimit
 	select {
 	case err = <-failed:
 		return errors.Join(err, sv.close())
@@ -109,8 +109,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	return sv.drain(context.WithoutCancel(ctx))
 }
 
-// newService returns the service of a stack. It is not healthy before it has a
-// configuration.
+// newService returns the service of a stack, which has no configuration yet.
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), modes: make(map[string]modes.Mode)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -120,8 +119,8 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 		grpc.WaitForHandlers(true), // they use the stack
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
-		// gRPC's own minimum, of five minutes, ends the connections of proxies that ask more often
-		// whether they are alive.
+		// gRPC's default minimum of five minutes closes the connections of proxies that ping
+		// more often.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}),
 	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
@@ -131,8 +130,8 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	return sv
 }
 
-// healthy reports whether proxies should send calls: there is a configuration, unless the
-// service is healthy without one, and if that is asked for, it is not empty.
+// healthy reports whether proxies should send calls: there is a configuration, or the settings
+// make the service healthy without one. With HealthyOnceConfigured it must not be empty.
 func (sv *service) healthy() bool {
 	set := sv.rls.Set()
 	configured := set != nil && (!sv.settings.HealthyOnceConfigured || !set.Empty())
@@ -147,12 +146,12 @@ func (sv *service) tellHealth() {
 	sv.health.SetServingStatus(healthName, status)
 }
 
-// listen opens the ports and serves them. What fails later is sent to failed.
+// listen opens the ports and serves them. It sends later errors to failed.
 func (sv *service) listen(failed chan<- error) error {
 	network, addr := sv.settings.GRPC()
 	if network == "unix" {
 		if f, err := os.Lstat(addr); err == nil && f.Mode().Type() == fs.ModeSocket {
-			_ = os.Remove(addr) // of a process that was killed
+			_ = os.Remove(addr) // left by a process that was killed
 		}
 	}
 	l, err := listener(network, addr, sv.settings.GRPCCerts(), sv.log)
@@ -187,7 +186,7 @@ func (sv *service) listen(failed chan<- error) error {
 	return nil
 }
 
-// serveOn serves what comes to l. What fails later is sent to failed.
+// serveOn serves the connections of l. It sends later errors to failed.
 func serveOn(what string, l net.Listener, serve func(net.Listener) error, failed chan<- error) {
 	go func() {
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
@@ -196,8 +195,8 @@ func serveOn(what string, l net.Listener, serve func(net.Listener) error, failed
 	}()
 }
 
-// drain tells proxies to leave, and ends when the calls in flight have. It is bounded: a
-// Watch of the health is a call that its client never ends.
+// drain tells proxies to leave, and returns when the calls in flight have ended. The wait is
+// bounded, because a client never ends a Watch of the health.
 func (sv *service) drain(ctx context.Context) error {
 	sv.log.Warn("ending: calls in flight are finished; a second signal ends at once")
 	sv.ending.Store(true)

@@ -20,7 +20,7 @@ func listener(network, addr string, files *certs.Files, log *slog.Logger) (net.L
 	return tls.Listen(network, addr, c)
 }
 
-// checkCerts says what is wrong with files, which may be nil.
+// checkCerts returns the error of reading files, which may be nil.
 func checkCerts(files *certs.Files) error {
 	if files == nil {
 		return nil

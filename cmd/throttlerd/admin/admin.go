@@ -1,5 +1,5 @@
-// Package admin has the pages of a rate limit service over HTTP: the service itself as
-// JSON, its health, and what operators look at.
+// Package admin serves the HTTP pages of a rate limit service: the service itself as JSON, its
+// health, and pages for operators.
 package admin
 
 import (
@@ -50,13 +50,13 @@ func Debug(s *rls.Server, g prometheus.Gatherer) *http.ServeMux {
 	return mux
 }
 
-// Metrics returns what Prometheus scrapes.
+// Metrics returns the handler that Prometheus scrapes.
 func Metrics(g prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
 }
 
-// serveJSON answers a request in the JSON of protocol buffers. Its statuses are as in
-// envoyproxy/ratelimit, but for a store that does not answer: 503 and not 400.
+// serveJSON answers a request in the JSON form of protocol buffers. Its statuses are as in
+// envoyproxy/ratelimit, except that a store that does not answer is a 503, not a 400.
 func serveJSON(w http.ResponseWriter, r *http.Request, s *rls.Server) {
 	var req rls.Request
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

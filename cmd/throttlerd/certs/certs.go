@@ -1,5 +1,5 @@
-// Package certs makes servers' TLS configurations of files that may change while they are in
-// use, as cert-manager and Kubernetes replace them.
+// Package certs makes servers' TLS configurations from files that may change while they are in
+// use, as when cert-manager and Kubernetes replace them.
 package certs
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// Files are files in PEM.
+// Files are the names of files in PEM.
 type Files struct {
 	Cert, Key string // of the server
 
-	// ClientCA has what signs clients' certificates. If empty, clients need none.
+	// ClientCA contains the CAs of clients' certificates. If empty, clients need none.
 	ClientCA string
 
-	// ClientName is a name or URI that the certificate of a client must have. If empty, any
-	// that ClientCA has signed will do.
+	// ClientName is a name or URI that a client's certificate must contain. If empty, any
+	// certificate signed by ClientCA is accepted.
 	ClientName string
 }
 
-// DefaultEvery is how old what was read of the files may be when a client connects.
+// DefaultEvery is how long the contents of files are used before they are read again.
 const DefaultEvery = 10 * time.Second
 
-// Config returns the configuration of a server. Its files are read again when a client connects
-// and they were read more than every ago. While what they have is wrong, such as a key that is
-// not the certificate's, the last good certificates are used, and log says why, once.
-// An error of the first reading wraps quota.ErrInvalid and names the file.
+// Config returns the configuration of a server. When a client connects, it reads the files
+// again if the last reading is more than every ago. While they are wrong, for example a key
+// that does not match the certificate, it uses the last good ones, and logs the error once. An
+// error of the first reading wraps quota.ErrInvalid and names the file.
 func (f Files) Config(every time.Duration, log *slog.Logger) (*tls.Config, error) {
 	first, err := f.read()
 	if err != nil {
@@ -52,7 +52,7 @@ func (f Files) read() (*tls.Config, error) {
 	}
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"},
-		SessionTicketsDisabled: true, // a session may outlive what its client was admitted by
+		SessionTicketsDisabled: true, // a session may outlive the certificate that its client was admitted by
 	}
 	if f.ClientCA == "" {
 		return c, nil
@@ -71,7 +71,7 @@ func (f Files) read() (*tls.Config, error) {
 	return c, nil
 }
 
-// verifyName returns an error unless the client has the name.
+// verifyName returns an error unless the client's certificate contains the name.
 func (f Files) verifyName(s tls.ConnectionState) error {
 	client := s.PeerCertificates[0]
 	if slices.Contains(client.DNSNames, f.ClientName) || slices.ContainsFunc(client.URIs, func(u *url.URL) bool { return u.String() == f.ClientName }) {
@@ -80,7 +80,7 @@ func (f Files) verifyName(s tls.ConnectionState) error {
 	return fmt.Errorf("the client's certificate is for %q and %q; it must be for %s", client.DNSNames, client.URIs, f.ClientName)
 }
 
-// reader has what the files had when they were right.
+// reader keeps the last good contents of the files.
 type reader struct {
 	files Files
 	every time.Duration
@@ -89,7 +89,7 @@ type reader struct {
 	mu      sync.Mutex
 	at      time.Time
 	current *tls.Config
-	problem string // that was logged
+	problem string // the last one logged
 }
 
 func (r *reader) config(*tls.ClientHelloInfo) (*tls.Config, error) {

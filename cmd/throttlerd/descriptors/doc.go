@@ -1,3 +1,3 @@
-// Package descriptors finds the rule of each descriptor of a request in files of package
-// envoyfile, or in what a management server says.
+// Package descriptors finds the rule of each descriptor of a request, in files of package
+// envoyfile or in the configuration of a management server.
 package descriptors

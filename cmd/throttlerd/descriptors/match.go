@@ -9,11 +9,11 @@ import (
 // Entries are the entries of a request's descriptor.
 type Entries = []*commonv3.RateLimitDescriptor_Entry
 
-// Match returns the rule of a descriptor with these entries, or nil, and appends to key
-// what names its count: the domain and all entries, so that no two descriptors have
-// one. At each level the descriptor with the entry's key and value counts, else the first whose
-// pattern it matches, else the one with the key and no value. There is no way back from
-// it: a limit holds if it is as deep as the entries are.
+// Match returns the rule of a descriptor with these entries, or nil, and appends to key the
+// name of its count: the domain and all entries, so that no two descriptors share a name. At
+// each level it follows the descriptor with the entry's key and value, otherwise the first
+// with a pattern that matches, otherwise the one with the key and no value. It doesn't
+// backtrack: a limit holds only if it is as deep as the entries.
 func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 	key = append(key, d.key...)
 	at := &d.node
@@ -27,7 +27,7 @@ func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 		}
 		key = appendEscaped(key, e.GetKey())
 		if next.shared != "" {
-			key = appendEscaped(append(key, '~'), next.shared) // no entry's: those have '='
+			key = appendEscaped(append(key, '~'), next.shared) // no entry has this form: entries have '='
 		} else {
 			key = appendEscaped(append(key, '='), e.GetValue())
 		}
@@ -36,7 +36,7 @@ func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 	return at.rule, key
 }
 
-// Key appends what names the count of a descriptor that brings its own limit.
+// Key appends the name of the count of a descriptor that brings its own limit.
 func (d *Domain) Key(key []byte, entries Entries) []byte {
 	key = append(key, d.key...)
 	for i, e := range entries {
@@ -61,8 +61,8 @@ func (n *node) find(key, value string) *node {
 	return n.byKey[key]
 }
 
-// match reports whether s has the parts in their order, the first at its beginning and
-// the last at its end.
+// match reports whether s contains the parts in order, the first at its beginning and the last
+// at its end.
 func (p parts) match(s string) bool {
 	if len(p) == 1 {
 		return s == p[0]
@@ -84,8 +84,7 @@ func (p parts) match(s string) bool {
 
 const hexDigits = "0123456789ABCDEF"
 
-// appendEscaped appends text so that it has none of the bytes that separate the parts of
-// a key.
+// appendEscaped appends text, and escapes the bytes that separate the parts of a key.
 func appendEscaped(to []byte, text string) []byte {
 	for i := range len(text) {
 		switch c := text[i]; c {
@@ -98,8 +97,8 @@ func appendEscaped(to []byte, text string) []byte {
 	return to
 }
 
-// LabelsOf returns the labels of r's metrics for a request's entries: r's own, unless it
-// has detailed_metric, or a descriptor above it value_to_metric.
+// LabelsOf returns the labels of r's metrics for a request's entries: r's own labels, unless r
+// has detailed_metric or a descriptor above r has value_to_metric.
 func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 	if !r.valued {
 		return r.Labels

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// FromProto returns what a management server says of a domain, checked as a file is.
+// FromProto returns a management server's configuration of a domain, checked like a file.
 func FromProto(c *rlsconfv3.RateLimitConfig) (*envoyfile.File, error) {
 	f := &envoyfile.File{Source: cmp.Or(c.GetName(), c.GetDomain()), Domain: envoyfile.Text(c.GetDomain()), Descriptors: fromProto(c.GetDescriptors())}
 	var problems []error

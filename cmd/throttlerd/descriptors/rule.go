@@ -20,10 +20,10 @@ import (
 // Unit is the unit of a Limit. It has the numbers of envoyfile.Unit.
 type Unit = ratelimitv3.RateLimitResponse_RateLimit_Unit
 
-// Window returns how long a unit is, or 0 if it is none.
+// Window returns the length of a unit, or 0 if u is not a unit.
 func Window(u Unit) time.Duration { return unitOf(u).Window() }
 
-// unitOf returns u, which may be any number that a message has, or none.
+// unitOf returns u, which may be any number in a message, or 0 if u is not a unit.
 func unitOf[U ~int32](u U) envoyfile.Unit {
 	if u < 0 || u > math.MaxUint8 || envoyfile.Unit(u).Window() == 0 {
 		return 0
@@ -34,8 +34,8 @@ func unitOf[U ~int32](u U) envoyfile.Unit {
 // Limit is a limit as answers show it.
 type Limit = ratelimitv3.RateLimitResponse_RateLimit
 
-// Rule is the limit of a descriptor, made ready for decisions. It is immutable, but for
-// what it has learned.
+// Rule is the limit of a descriptor, prepared for decisions. It is immutable, except for
+// Checked.
 type Rule struct {
 	Index  int           // in Set.Rules
 	Path   string        // of the descriptor: domain.key_value.key
@@ -63,24 +63,24 @@ type Rule struct {
 // learned is what a rule knows from requests. It outlives a reload.
 type learned struct{ checked atomic.Bool }
 
-// Labels name the counts of a rule in metrics.
+// Labels name the counters of a rule in metrics.
 type Labels struct{ Domain, Key1, Key2 string }
 
-// Checked notes that a request with 0 hits has asked about the rule.
+// Checked records that a request with 0 hits has asked about the rule.
 func (r *Rule) Checked() {
 	if !r.learned.checked.Load() {
 		r.learned.checked.Store(true)
 	}
 }
 
-// Reports reports whether what a request charges is to be charged whether it fits or
-// not: the rule says so, or requests with 0 hits decide about it.
+// Reports reports whether a request's hits are charged whether they fit or not: the rule says
+// so, or requests with 0 hits decide about it.
 func (r *Rule) Reports() bool { return r.Report || r.learned.checked.Load() }
 
 // Valued reports whether r's labels depend on values of the request: see LabelsOf.
 func (r *Rule) Valued() bool { return r.valued }
 
-// newRule returns the rule of d, whose path has the labels given.
+// newRule returns the rule of d at path, with these labels.
 func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
@@ -110,8 +110,8 @@ func metadataOf(fields map[string]any) *structpb.Struct {
 	return s
 }
 
-// policyName makes a policy's name of a path. Two paths may have one: what names a count
-// is its key, which has all of a descriptor.
+// policyName makes a policy's name from a path. Two paths may have the same name, because
+// counts are named by their keys, which contain the whole descriptor.
 func policyName(path string) string {
 	clean := strings.Map(func(c rune) rune {
 		switch {
@@ -129,8 +129,8 @@ func policyName(path string) string {
 	return clean[:min(len(clean), quota.MaxNameBytes-len(sum))] + sum
 }
 
-// OverrideName returns the name of the policy of requests that bring their own limit, for n units:
-// windows of several lengths have a count each.
+// OverrideName returns the name of the policy of requests that bring their own limit, for n
+// units. Windows of different lengths have separate counts.
 func OverrideName(u Unit, n uint32) string {
 	name := "override." + strings.ToLower(u.String())
 	if n > 1 {

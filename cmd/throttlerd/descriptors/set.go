@@ -10,25 +10,25 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// Set is a configuration, made ready for decisions. It is immutable.
+// Set is a configuration, prepared for decisions. It is immutable.
 type Set struct {
 	domains map[string]*Domain
-	rules   map[string]*Rule // one of each path: two may have one, such as a_b of key a and of key a_b
+	rules   map[string]*Rule // by path; two rules may have the same path, such as a_b of key a and of key a_b
 	list    []*Rule          // by their Index
 }
 
-// Domain has the descriptors of a domain.
+// Domain contains the descriptors of a domain.
 type Domain struct {
 	name string
-	key  string // that counts' keys begin with
+	key  string // the prefix of its counts' keys
 	node
 }
 
 // node is a place in the tree of descriptors.
 type node struct {
 	rule     *Rule  // nil if there is no limit
-	shared   string // the pattern that names the count of all its values; "" without share_threshold
-	value    string // as the file has it
+	shared   string // the pattern that names the count shared by all its values; "" without share_threshold
+	value    string // as in the file
 	valued   bool   // value_to_metric
 	exact    map[pair]*node
 	byKey    map[string]*node
@@ -37,19 +37,18 @@ type node struct {
 
 type pair struct{ key, value string }
 
-// pattern is a descriptor whose key or value has a '*'.
+// pattern is a descriptor with a '*' in its key or value.
 type pattern struct {
 	key, value parts
 	anyValue   bool // a key without a value
 	next       *node
 }
 
-// parts are what is between the '*' of a pattern.
+// parts are the texts between the '*' of a pattern.
 type parts []string
 
-// New returns the set of files, in the order of their names. A domain is in one file,
-// unless merge. Old is the set that this one follows, or nil. The error wraps
-// quota.ErrInvalid.
+// New returns the set of files, in the order of their names. A domain must be in one file,
+// unless merge is true. Old is the previous set, or nil. The error wraps quota.ErrInvalid.
 func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 	files = slices.Clone(files)
 	envoyfile.Sort(files)
@@ -79,7 +78,7 @@ func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 	return s, nil
 }
 
-// add adds descriptors, which are at path, to n.
+// add adds the descriptors at path to n.
 func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Labels, depth int, valued bool) {
 	for i := range all {
 		d, labels := &all[i], labels
@@ -101,7 +100,7 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Label
 	}
 }
 
-// next returns the node of d below n, a new one.
+// next returns a new node for d below n.
 func (n *node) next(d *envoyfile.Descriptor) *node {
 	if n.exact == nil {
 		n.exact, n.byKey = make(map[pair]*node), make(map[string]*node)
@@ -128,7 +127,7 @@ func (s *Set) Empty() bool { return len(s.domains) == 0 }
 // Domain returns a domain, or nil.
 func (s *Set) Domain(name string) *Domain { return s.domains[name] }
 
-// Rules returns all rules, in the order of their paths. They are not to be changed.
+// Rules returns all rules, in the order of their paths. The caller must not change them.
 func (s *Set) Rules() []*Rule { return s.list }
 
 // Dump writes the rules, a line for each, as /rlconfig shows them.

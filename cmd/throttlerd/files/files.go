@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/every"
 )
 
-// Every is how often a directory is looked at.
+// Every is the interval between two looks at a directory.
 const Every = 250 * time.Millisecond
 
 // maxBytes bounds a file.
@@ -28,16 +28,16 @@ const (
 	pause    = 10 * time.Millisecond
 )
 
-// Watcher reads all files of a directory and its subdirectories, again whenever one has
-// changed. It follows symbolic links, also of the directory, so a swap of one is a change: a
-// ConfigMap of Kubernetes is one. What begins with ".." is left out, because a ConfigMap has
-// there what its links lead to.
+// Watcher reads all files of a directory and its subdirectories, and reads them again whenever
+// one has changed. It follows symbolic links, including the directory's own, so it sees a link
+// that is swapped, as in a ConfigMap of Kubernetes. It skips names that begin with "..",
+// because a ConfigMap keeps the targets of its links there.
 type Watcher struct {
 	Dir            string
 	IgnoreDotFiles bool
 
-	// Changed is called with the files by their names, relative to Dir, or with what
-	// was wrong when they were read.
+	// Changed is called with the contents of the files by their names relative to Dir, or with
+	// the error of reading them.
 	Changed func(files map[string][]byte, err error)
 
 	looked bool
@@ -45,7 +45,7 @@ type Watcher struct {
 	sleep  func(time.Duration)
 }
 
-// read is what was read of a directory, or what was wrong with it.
+// read is the contents of a directory, or the error of reading it.
 type read struct {
 	text map[string][]byte
 	err  error
@@ -55,17 +55,16 @@ func (r *read) same(o *read) bool {
 	return fmt.Sprint(r.err) == fmt.Sprint(o.err) && maps.EqualFunc(r.text, o.text, bytes.Equal)
 }
 
-// Watch looks at the directory until ctx is done. Changed has been called when it begins to
-// wait.
+// Watch looks at the directory until ctx is done. It calls Changed before it begins to wait.
 func (w *Watcher) Watch(ctx context.Context) {
 	w.Look()
 	every.Do(ctx, Every, w.Look)
 }
 
-// Look looks at the directory once. It reads all, which takes some milliseconds for five megabytes:
-// by their times, files that are written twice within a tick of a file system's clock are the same.
-// What has changed is read again until it is the same twice: a file that is being written is not
-// whole, and of files that are swapped some are missing, or of another version.
+// Look looks at the directory once. It reads all files, which takes some milliseconds for five
+// megabytes, because modification times can't tell two writes within a tick of the file
+// system's clock apart. It reads changed files until two readings are equal: a file may be
+// half written, and while files are swapped, some are missing or of another version.
 func (w *Watcher) Look() {
 	if w.sleep == nil {
 		w.sleep = time.Sleep
@@ -102,11 +101,11 @@ func (w *Watcher) read() read {
 			return nil
 		}
 		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) { // which would say that there is no directory
+		if errors.Is(err, fs.ErrNotExist) { // as it is, the error would mean that there is no directory
 			return fmt.Errorf("%s is a link to nothing", path)
 		}
 		if err != nil || !info.Mode().IsRegular() {
-			return err // or nil for a directory, which is walked by itself
+			return err // or nil for a directory, which WalkDir enters
 		}
 		if info.Size() > maxBytes {
 			return fmt.Errorf("%s has more than %d bytes", path, maxBytes)

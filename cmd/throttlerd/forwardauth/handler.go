@@ -1,6 +1,6 @@
 // Package forwardauth decides for reverse proxies that ask another server about each request:
-// nginx' auth_request, Caddy's forward_auth and Traefik's ForwardAuth. It is package middleware
-// with rules from a file in place of a program's classifier. docs/forward-auth.md describes it.
+// nginx' auth_request, Caddy's forward_auth and Traefik's ForwardAuth. It is package
+// middleware with rules from a file in place of a classifier: see docs/forward-auth.md.
 package forwardauth
 
 import (
@@ -24,23 +24,23 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// StatusHeader has the status of a refusal that a proxy gets under another one.
+// StatusHeader contains the true status of a refusal that a proxy gets with another status.
 const StatusHeader = "X-Weir-Status"
 
 // handler answers proxies.
 type handler struct {
 	trusted  []netip.Prefix
 	rules    []rule
-	limits   [][]middleware.Classifier // of each rule
+	limits   [][]middleware.Classifier // by rule
 	check    http.Handler
 	observer observe.Observer
 	warn     sync.Once
 }
 
-// New returns the handler of what c has under forward_auth, at / and, for refusals with another
-// status than 429, at that status, such as /403. A rule that names no
-// policy of c is an error that wraps throttler.ErrInvalid. If
-// observer is nil, weirlog.Default().
+// New returns the handler of the rules under forward_auth. It serves / and, for refusals with
+// another status than 429, a path of that status, such as /403. If a rule names a policy that
+// c does not have, the error wraps throttler.ErrInvalid. A nil observer means
+// weirlog.Default().
 func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.Observer) (http.Handler, error) {
 	h := &handler{rules: keys.Rules, observer: observer}
 	if h.observer == nil {
@@ -64,7 +64,7 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 	}
 	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], DocumentationURL: keys.Documentation, Observer: h.observer}
 	if all := slices.Concat(h.limits...); len(all) > 0 {
-		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // its keys and policies are not seen below
+		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // the code below doesn't check keys and policies
 			return nil, err
 		}
 	}
@@ -76,7 +76,7 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 	return h, nil
 }
 
-// charges returns what the first rule charges that matches r.
+// charges returns the charges of the first rule that matches r.
 func (h *handler) charges(r *http.Request) (all []throttler.Charge) {
 	f := forwardedOf(r)
 	for i := range h.rules {
@@ -90,8 +90,8 @@ func (h *handler) charges(r *http.Request) (all []throttler.Charge) {
 	return nil
 }
 
-// forwarded is the request that the proxy asks about. The method and the URL of the asking
-// request are the proxy's own.
+// forwarded is the request that the proxy asks about. The asking request's own method and URL
+// are the proxy's.
 type forwarded struct{ method, host, path string }
 
 type forwardedKey struct{}
@@ -123,7 +123,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.check.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f)))
 }
 
-// misconfigured refuses a request that is no proxy's, or one of a proxy that is not set up.
+// misconfigured refuses a request that is no proxy's, or of a proxy that is set up wrongly.
 func (h *handler) misconfigured(w http.ResponseWriter, status int, text string) {
 	h.warn.Do(func() {
 		h.observer.Warned(observe.Warned{Text: "forward auth refuses requests: " + text, Hint: "docs/forward-auth.md has the configuration of each proxy"})
@@ -131,8 +131,8 @@ func (h *handler) misconfigured(w http.ResponseWriter, status int, text string) 
 	http.Error(w, text, status)
 }
 
-// refusalStatus returns the status that the proxy asks to be refused with, 0 for the true one.
-// It is in the path and not in the query, which with Caddy is the client's.
+// refusalStatus returns the status that the proxy wants refusals to have, or 0 for the true
+// one. It is in the path because the query, with Caddy, is the client's.
 func refusalStatus(path string) (int, error) {
 	if path == "/" {
 		return 0, nil
@@ -157,8 +157,8 @@ func (h *handler) isTrusted(remote string) bool {
 	return slices.ContainsFunc(h.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// read returns the request that headers describe, or nil if its URI cannot be read, or what is
-// wrong with the headers that the proxy sets. One that is there twice is the client's, too.
+// read returns the request in headers, or nil if its URI can't be read, or the mistake in the
+// proxy's headers. If a header is there twice, one may be the client's.
 func read(header http.Header) (f *forwarded, wrong string) {
 	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"} {
 		switch {
@@ -170,7 +170,7 @@ func read(header http.Header) (f *forwarded, wrong string) {
 	}
 	uri := header.Get("X-Forwarded-Uri")
 	u, err := url.ParseRequestURI(uri)
-	if err != nil || strings.Contains(uri, "#") { // which some applications cut off, with what follows
+	if err != nil || strings.Contains(uri, "#") { // some applications cut off '#' and the text after it
 		return nil, ""
 	}
 	host := strings.ToLower(header.Get("X-Forwarded-Host"))
@@ -181,7 +181,7 @@ func read(header http.Header) (f *forwarded, wrong string) {
 	return &forwarded{method, strings.Trim(host, "[]."), u.Path}, ""
 }
 
-// answer writes refusals with the status that the proxy asks for.
+// answer writes refusals with the status that the proxy wants.
 type answer struct {
 	http.ResponseWriter
 	status int

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Program has the keys of a program with forward auth, for config.Options.Program.
+// Program contains the keys of a program with forward auth, for config.Options.Program.
 type Program struct {
 	ForwardAuth *Keys `is:"a mapping with listen, trusted_proxies and rules"`
 }
@@ -29,7 +29,7 @@ type Keys struct {
 	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
 }
 
-// rule is what requests are charged that it matches. Conditions that are left out match all.
+// rule says what it charges the requests that match. Conditions left out match all.
 type rule struct {
 	Hosts   []host
 	Paths   []path
@@ -39,7 +39,7 @@ type rule struct {
 	Free    bool     // charges nothing
 }
 
-// Check is called by package config when it has read the keys.
+// Check is called by package config after it has read the keys.
 func (p *Program) Check(mustBe func(key, right string)) {
 	if p.ForwardAuth == nil {
 		return
@@ -95,8 +95,8 @@ func (p *path) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// matches compares the path as it is decoded and cleaned: /x/../login and /%6Cogin are /login
-// to many servers.
+// matches compares the decoded and cleaned path: to many servers, /x/../login and /%6Cogin are
+// /login.
 func (p *path) matches(decoded string) bool {
 	_, pattern := p.mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: decoded}})
 	return pattern != ""
@@ -150,15 +150,15 @@ func (c *charge) UnmarshalText(text []byte) error {
 		name, isHeader := strings.CutPrefix(word, "header:")
 		isWord := slices.Contains([]string{"ip", "host", "method", "everyone"}, strings.ToLower(name))
 		if isHeader && (isWord || !headerForm.MatchString(name)) || !isHeader && (!isWord || word != strings.ToLower(word)) {
-			return errors.New(chargeForm) // a header of such a name would have the keys of the word
+			return errors.New(chargeForm) // a header with the name of a word would have the same keys as that word
 		}
 		c.keys = append(c.keys, word)
 	}
 	return nil
 }
 
-// key returns what the middleware keys by. The address takes the place of a header that is not
-// there, so that a client that leaves it out has no quota more.
+// key returns the middleware's key. If a header is missing, the address replaces it, so that a
+// client gains no quota by leaving it out.
 func (c *charge) key(ip middleware.Key) middleware.Key {
 	var all []middleware.Key
 	for _, word := range c.keys {
@@ -192,7 +192,7 @@ func keyOf(kind string, of func(*forwarded) string) middleware.Key {
 	})
 }
 
-// dialect is the name of the headers that say what is left.
+// dialect is the name of a dialect of rate limit headers.
 type dialect string
 
 var dialects = map[dialect]middleware.Dialect{

@@ -23,24 +23,24 @@ type call struct {
 	domain  *descriptors.Domain
 	items   []item // one for each descriptor
 	counted int    // items that charge or read a count
-	key     []byte // of the item that is matched
+	key     []byte // of the item that is being matched
 
 	taken    []throttler.Decision
 	degraded bool // a decision lacks counts of a store
 
 	refused      bool
-	retryAt      int64 // ms since the epoch, of what refused
-	quotaRetryAt int64 // of what is over in quota_mode
+	retryAt      int64 // when all refusing limits have room, in ms since the epoch
+	quotaRetryAt int64 // when the first limit in quota_mode that is over has room
 
 	statuses []Status
 	times    []durationpb.Duration
 }
 
-// item is what a descriptor of the request comes to.
+// item is a descriptor of the request, and how it is decided.
 type item struct {
 	kind     kind
 	rule     *descriptors.Rule // nil for an override
-	learns   *descriptors.Rule // rule, or what an override takes the place of; may be nil
+	learns   *descriptors.Rule // rule, or the rule that an override replaces; may be nil
 	limit    *descriptors.Limit
 	policy   *quota.Policy
 	key      string
@@ -56,9 +56,9 @@ const (
 	free       kind = iota // no limit, or unlimited, or replaced
 	refusesAll             // 0 requests are allowed
 	checks                 // 0 hits: over if more than the limit is used
-	enforced               // charged if all that are enforced fit
+	enforced               // charged if all enforced items fit
 	reports                // charged in any case
-	observed               // shadow_mode or quota_mode: charged if it fits by itself
+	observed               // shadow_mode or quota_mode: charged if it alone fits
 )
 
 func newCall(s *Server, l *loaded, req *Request) *call {
@@ -113,7 +113,7 @@ func (c *call) match() error {
 	return nil
 }
 
-// replace drops the limits that others of the request replace by name.
+// replace drops the limits that other descriptors of the request replace by name.
 func (c *call) replace() {
 	var names []string
 	for i := range c.items {
@@ -128,7 +128,7 @@ func (c *call) replace() {
 	}
 }
 
-// classify decides how item i is decided.
+// classify sets the kind of item i.
 func (c *call) classify(i int) {
 	it := &c.items[i]
 	r := it.rule
@@ -159,7 +159,7 @@ func (c *call) classify(i int) {
 	}
 }
 
-// isQuota reports whether it refuses only together with all others in quota_mode.
+// isQuota reports whether it refuses only together with all other items in quota_mode.
 func (c *call) isQuota(it *item) bool {
 	return c.server.answers.QuotaMode || it.rule != nil && it.rule.Quota
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// charge decides about all items. What is enforced is all or nothing: a request that is
-// refused charges nothing, but for what it reports, which has been used already.
+// charge decides about all items. Enforced items are all charged, or none: a refused request
+// charges only the items that it reports, whose hits have been used already.
 func (c *call) charge(ctx context.Context) error {
 	for i := range c.items {
 		it := &c.items[i]
@@ -73,9 +73,9 @@ func (c *call) quotasAreOver() bool {
 
 type ask func(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error)
 
-// decide asks about all items of a kind, as many at once as one decision can have: a count under
-// two limits, as two overrides of the same entries may bring, is in two. What is observed is
-// decided about as if it were alone.
+// decide asks about all items of a kind, with as many in each decision as it can hold. Two
+// decisions are needed for a count under two limits, as two overrides of the same entries may
+// bring. Each observed item is decided alone.
 func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	var group []int // of items that are decided at once
 	work := 0
@@ -101,7 +101,7 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	return c.ask(ctx, k, group, ask)
 }
 
-// hasOther reports whether group has the count of it, an override, under another limit.
+// hasOther reports whether group contains the count of it, an override, under another limit.
 func (c *call) hasOther(group []int, it *item) bool {
 	return it.rule == nil && slices.ContainsFunc(group, func(i int) bool {
 		other := &c.items[i]
@@ -109,7 +109,7 @@ func (c *call) hasOther(group []int, it *item) bool {
 	})
 }
 
-// ask asks about the items of group, and writes what it is answered to them.
+// ask asks about the items of group, and stores the answer in them.
 func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	charges := make([]quota.Charge, len(group))
 	for n, i := range group {
@@ -138,8 +138,8 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	return nil
 }
 
-// place returns which limit of d, about so many charges, is the one of c, the n-th: charges to
-// one count are one.
+// place returns the index in d of the limit of c, the n-th of the charges asked: a decision
+// merges charges to the same count.
 func place(d *decision.Decision, asked, n int, c *quota.Charge) int {
 	all := d.Charges()
 	if len(all) == asked {
@@ -153,11 +153,11 @@ func place(d *decision.Decision, asked, n int, c *quota.Charge) int {
 	panic(errors.New("rls: a decision is not about what was asked"))
 }
 
-// decided writes what a decision at now says of item i.
+// decided stores the result of a decision at now in item i.
 func (c *call) decided(i int, k kind, s *decision.Status, now int64) {
 	it := &c.items[i]
 	switch k {
-	case checks, reports: // all may be used
+	case checks, reports: // a limit that is used up, but not exceeded, is not over
 		it.over = s.Used > s.Limit.Capacity()
 	default:
 		it.over = s.Refused
@@ -175,8 +175,8 @@ const (
 	unknown = 0
 )
 
-// refuse notes that it is over its limit, and when there is room for it again. Of quotas the
-// first that has room is enough.
+// refuse records that it is over its limit, and when the limit has room again. In quota_mode,
+// the first limit that has room is enough.
 func (c *call) refuse(it *item, retryAt int64) {
 	switch {
 	case c.isShadow(it):

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns what RESPONSE_DYNAMIC_METADATA adds to an answer: the request, and the
-// metadata of the descriptors that are not over their limit.
+// metadata returns the metadata that RESPONSE_DYNAMIC_METADATA adds to an answer: the request,
+// and the metadata of the descriptors that are not over their limit.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.req.Domain)}
 	var all []*structpb.Value
@@ -39,8 +39,8 @@ func (c *call) metadata() *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// merge adds the fields of from that to does not have, and those of structs in both. What
-// it changes is to's own.
+// merge adds the fields of from that to lacks, and merges structs that are in both. It changes
+// only structs that to owns.
 func merge(to map[string]*structpb.Value, from *structpb.Struct) {
 	for name, value := range from.GetFields() {
 		before, both := to[name].GetKind().(*structpb.Value_StructValue)

@@ -24,18 +24,18 @@ type Metrics struct {
 	globalShadow               prometheus.Counter
 	withoutStore               prometheus.Counter
 
-	byLabels sync.Map // descriptors.Labels → *counters, of values in requests
-	unknown  sync.Map // domains that requests have, and no configuration
+	byLabels sync.Map // descriptors.Labels → *counters, from values in requests
+	unknown  sync.Map // domains in requests that no configuration has
 	many     atomic.Int64
 }
 
-// maxDynamic bounds how many series values in requests may add.
+// maxDynamic bounds the number of series that values in requests may add.
 const maxDynamic = 10_000
 
 // counters are the metrics of a descriptor.
 type counters struct{ total, over, near, within, shadow prometheus.Counter }
 
-// NewMetrics returns metrics that r collects.
+// NewMetrics returns metrics that are registered with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{}
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -81,19 +81,19 @@ func (m *Metrics) of(l descriptors.Labels) *counters {
 	return &counters{get(m.total), get(m.over), get(m.near), get(m.within), get(m.shadow)}
 }
 
-// forget removes the counters of a descriptor that the configuration has no more: gateways name
-// theirs by routes, which come and go.
+// forget removes the counters of a descriptor that the configuration no longer has: gateways
+// name descriptors by routes, which come and go.
 func (m *Metrics) forget(l descriptors.Labels) {
 	l = short(l)
 	if _, dynamic := m.byLabels.Load(l); dynamic {
-		return // which are kept for requests
+		return // kept for requests
 	}
 	for _, v := range []*prometheus.CounterVec{m.total, m.over, m.near, m.within, m.shadow} {
 		v.DeleteLabelValues(l.Domain, l.Key1, l.Key2)
 	}
 }
 
-// short returns l with values that labels may have.
+// short returns l with values that are valid in labels.
 func short(l descriptors.Labels) descriptors.Labels {
 	return descriptors.Labels{Domain: label(l.Domain), Key1: label(l.Key1), Key2: label(l.Key2)}
 }
@@ -101,8 +101,8 @@ func short(l descriptors.Labels) descriptors.Labels {
 // maxLabel bounds the bytes of a label's value.
 const maxLabel = 256
 
-// label returns a value that a label may have: UTF-8, and not long. It does not keep what is long
-// in memory.
+// label returns text as a valid value of a label: in UTF-8, and not longer than maxLabel. It
+// does not keep a long text in memory.
 func label(text string) string {
 	if len(text) > maxLabel {
 		text = strings.Clone(text[:maxLabel])
@@ -115,7 +115,7 @@ func (m *Metrics) domainNotFound(domain string) {
 	domain = label(domain)
 	if _, known := m.unknown.Load(domain); !known {
 		if m.many.Load() >= maxDynamic {
-			domain = "" // the rest are one
+			domain = "" // the rest share a counter
 		} else if _, known = m.unknown.LoadOrStore(domain, true); !known {
 			m.many.Add(1)
 		}
@@ -123,8 +123,8 @@ func (m *Metrics) domainNotFound(domain string) {
 	m.notFound.WithLabelValues(domain).Inc()
 }
 
-// dynamic returns the counters of labels that a request has made. When there are too many,
-// the rest go to instead or, if that is nil, to one that has the domain alone.
+// dynamic returns the counters of labels from values in a request. When there are too many, it
+// returns instead or, if that is nil, counters with the domain alone.
 func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
 	l = short(l)
 	if c, known := m.byLabels.Load(l); known {
@@ -151,7 +151,7 @@ func (c *counters) refused(hits float64, shadow bool) {
 	}
 }
 
-// allowed counts hits within a limit, of whose capacity so much is used by then.
+// allowed counts hits within a limit with this capacity, used including the hits.
 func (c *counters) allowed(hits, used, capacity int64, nearRatio float64) {
 	c.within.Add(float64(hits))
 	near := int64(math.Floor(float64(capacity) * nearRatio))

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// untilReset returns the seconds until a limit's reset, rounded up: until the window
-// ends, if all windows end together, also where nothing was charged yet.
+// untilReset returns the seconds until a limit's reset, rounded up. For an aligned window it
+// is at least the time until the window's end, also if nothing was charged yet.
 func untilReset(s *decision.Status, now int64) int64 {
 	ms := s.ResetAt.UnixMilli() - now
 	if s.Limit.Aligned {
@@ -67,7 +67,7 @@ func (c *call) response() *Response {
 	return resp
 }
 
-// all returns an answer of one code for all descriptors, without counts.
+// all returns an answer with one code for all descriptors, without counts.
 func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
 	resp := &Response{OverallCode: code, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
@@ -82,8 +82,8 @@ func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
 	return resp
 }
 
-// limitHeaders adds what is left of the descriptor that binds: of those that refuse, the
-// one that resets last; else the one with the least left.
+// limitHeaders adds the headers of the descriptor that binds: the refusing one that resets
+// last, otherwise the one with the least remaining.
 func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	var best *Status
 	for i := range c.items {
@@ -106,8 +106,8 @@ func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 		&corev3.HeaderValue{Key: a.ResetHeader, Value: strconv.FormatInt(best.DurationUntilReset.GetSeconds(), 10)})
 }
 
-// retryAfter adds when the same request would fit: whole seconds, at least 1. What never fits
-// has none.
+// retryAfter adds when the same request would fit: in whole seconds, at least 1. A request
+// that never fits gets no header.
 func (c *call) retryAfter(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	if c.retryAt == unknown || c.retryAt == never {
 		return to

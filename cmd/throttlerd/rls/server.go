@@ -1,4 +1,4 @@
-// Package rls is Envoy's rate limit service, version 3, on a throttler.
+// Package rls implements Envoy's rate limit service, version 3, on a throttler.
 package rls
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Request is what a proxy asks.
+// Request is a proxy's request.
 type Request = ratelimitv3.RateLimitRequest
 
-// Response is the answer.
+// Response is the answer to a Request.
 type Response = ratelimitv3.RateLimitResponse
 
-// Status is what a Response says of one descriptor.
+// Status is the part of a Response about one descriptor.
 type Status = ratelimitv3.RateLimitResponse_DescriptorStatus
 
 const (
@@ -41,7 +41,7 @@ type Server struct {
 	patient   bool // decisions may wait for a server
 	metrics   *Metrics
 	loaded    atomic.Pointer[loaded]
-	returns   sync.WaitGroup // of charges of calls that have ended
+	returns   sync.WaitGroup // refunds of calls that have ended
 }
 
 // loaded is a configuration that is in force.
@@ -50,8 +50,8 @@ type loaded struct {
 	counters []*counters // by Rule.Index
 }
 
-// New returns a Server without a configuration: see Load. Remote reports whether counts are
-// on servers, which may not answer.
+// New returns a Server without a configuration: see Load. Remote says that counts are on
+// servers, which may not answer.
 func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics) *Server {
 	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics}
 }
@@ -64,7 +64,7 @@ func (s *Server) Set() *descriptors.Set {
 	return nil
 }
 
-// Load puts set in force: calls that have begun end with the one before. Counts stay.
+// Load puts set in force. Calls that have begun end with the set before. Counts stay.
 func (s *Server) Load(set *descriptors.Set) {
 	l, named := &loaded{set: set}, make(map[descriptors.Labels]bool)
 	for _, r := range set.Rules() {
@@ -81,10 +81,10 @@ func (s *Server) Load(set *descriptors.Set) {
 	s.metrics.loads.Inc()
 }
 
-// Wrong notes that a configuration was not put in force.
+// Wrong counts a configuration that was not put in force.
 func (s *Server) Wrong() { s.metrics.loadErrors.Inc() }
 
-// ShouldRateLimit decides about a request. A refusal is no error.
+// ShouldRateLimit decides about a request. A refusal is not an error.
 func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, error) {
 	start := time.Now()
 	resp, err := s.decide(ctx, req)
@@ -95,7 +95,7 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, 
 	return resp, err
 }
 
-// maxDescriptors bounds a request: 4 MB could have two million descriptors.
+// maxDescriptors bounds a request: 4 MB can contain two million descriptors.
 const maxDescriptors = 1024
 
 // Errors of requests.
@@ -106,10 +106,10 @@ var (
 	errNotLoaded          = status.Error(codes.Unavailable, "no rate limit configuration loaded")
 )
 
-// failed returns err as gRPC has it.
+// failed counts err, and returns it as a gRPC error.
 func (s *Server) failed(err error) error {
 	if st, isStatus := status.FromError(err); isStatus {
-		if code := st.Code(); code != codes.Canceled && code != codes.DeadlineExceeded { // which are the caller's
+		if code := st.Code(); code != codes.Canceled && code != codes.DeadlineExceeded { // the caller's errors
 			s.metrics.serviceErrors.Inc()
 		}
 		return err
@@ -126,7 +126,7 @@ func (s *Server) failed(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// decide is ShouldRateLimit, with errors as they are.
+// decide is ShouldRateLimit, with the original errors.
 func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	l := s.loaded.Load()
 	switch {
@@ -155,9 +155,9 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if err != nil || ended != nil {
 		s.giveBackLater(ctx, c.taken)
 	}
-	if ended != nil { // no answer is read
+	if ended != nil { // nobody reads the answer
 		if errors.Is(err, throttler.ErrUnavailable) {
-			return nil, err // which counts as the store's
+			return nil, err // counts as an error of the store
 		}
 		return nil, status.FromContextError(ended).Err()
 	}
@@ -174,10 +174,10 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	return c.response(), nil
 }
 
-// returnTime bounds the return of what a call has taken that has ended.
+// returnTime bounds the refund of a call that has ended.
 const returnTime = time.Second
 
-// giveBackLater gives back what a call has taken that has failed, or whose client has left.
+// giveBackLater refunds the charges of a call that has failed or was abandoned by its client.
 // The answer does not wait for it; Close does.
 func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) {
 	if len(taken) == 0 {
@@ -196,15 +196,15 @@ func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) {
 	}
 }
 
-// Close waits for what calls that have ended give back, which a store that does not answer
-// delays by a second at most. No call may be in progress.
+// Close waits for the refunds of calls that have ended. A store that does not answer delays
+// them by at most a second. No call may be in progress.
 func (s *Server) Close() { s.returns.Wait() }
 
-// bound returns a context that ends a decision before the caller has stopped to wait, or
-// before answers.Deadline, if the caller waits longer. A store that is silent for two thirds of
-// the time is away, and what goes around it decides. A process that is short of CPU
-// gives a store more time, so there is another end a little before the caller's. A caller that
-// leaves before does not end it: what was taken for it could not be known, and given back.
+// bound returns a context that ends a decision before the caller stops waiting, or after
+// answers.Deadline if the caller waits longer. A store that is silent for two thirds of that
+// time counts as down, and the wrappers around it decide. A process short of CPU gives a store
+// more time, so the context also ends a little before the caller's deadline. It does not end
+// when the caller leaves: the charges made for it could not be known, and refunded.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := ctx.Err(); err != nil || !s.patient {
 		return ctx, func() {}, err
@@ -224,25 +224,25 @@ func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, func() { cancelBoth(); cancel() }, nil
 }
 
-// silence returns how long a store may say nothing before it counts as away, if an answer is due in d:
-// two thirds of it, or all but 15 ms, in which what goes around the store decides.
+// silence returns how long a store may be silent before it counts as down, if an answer is due
+// in d: the wrappers around it get a third of d, or 15 ms if that is less.
 func silence(d time.Duration) time.Duration { return d - min(d/3, 15*time.Millisecond) }
 
-// without returns what a call gets that the store did not decide about, or nil for the
-// error.
+// without returns the response to a call that the store did not decide about, or nil to return
+// the error.
 func (s *Server) without(c *call, err error) *Response {
 	if errors.Is(err, throttler.ErrInvalid) {
 		return nil
 	}
 	switch s.answers.OnFailure {
 	case settings.FailOpen:
-		late := errors.Is(err, context.DeadlineExceeded) // the caller would not wait longer, and decide the same
+		late := errors.Is(err, context.DeadlineExceeded) // the caller would not wait longer, and would decide the same
 		if late || errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrOverloaded) {
 			return c.all(ok)
 		}
 	case settings.FailClosed:
 		return c.all(overLimit)
-	default: // what goes around the store has decided, or the proxy does
+	default: // the wrappers around the store have decided, or the proxy decides
 	}
 	return nil
 }

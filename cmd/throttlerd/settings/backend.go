@@ -10,13 +10,13 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// Backend is where counts are.
+// Backend is where counts are kept.
 type Backend struct {
-	// ConfigFile is a file of package config, which then says all that the variables below
-	// do, and more: shards, fallbacks, modes.
+	// ConfigFile is a file of package config. It replaces the variables below, and can do
+	// more: shards, fallbacks, modes.
 	ConfigFile string `env:"WEIR_CONFIG"`
 
-	// Seed is for the choice of a shard: see seed in docs/configuration.md.
+	// Seed affects the choice of a shard: see seed in docs/configuration.md.
 	Seed uint64 `env:"WEIR_SEED"`
 
 	// Processes is how many throttlerds share the quotas, for WEIR_ON_FAILURE=local.
@@ -65,7 +65,7 @@ func (s *Settings) checkBackend() (problems mistakes) {
 
 func (s *Settings) redisURLs() []string { return strings.Split(s.RedisURL, ",") }
 
-// Config returns the configuration of the store, and what is around it.
+// Config returns the configuration of the store and of its wrappers.
 func (s *Settings) Config(options *config.Options) (*config.Config, error) {
 	if s.ConfigFile != "" {
 		return config.Read(s.ConfigFile, options)
@@ -79,7 +79,7 @@ func (s *Settings) Config(options *config.Options) (*config.Config, error) {
 	return config.Parse("the environment", text, &o)
 }
 
-// Names by which the configuration asks for passwords.
+// Names that the configuration uses to ask for passwords.
 const (
 	passwordEnv         = "password of REDIS_AUTH"
 	sentinelPasswordEnv = "password of REDIS_SENTINEL_AUTH"
@@ -101,7 +101,7 @@ func account(auth string) (user, password string) {
 
 type keys = map[string]any
 
-// keys returns the keys of a file of package config that says what the variables do.
+// keys returns the keys of a file of package config that is equivalent to the variables.
 func (s *Settings) keys() keys {
 	k := keys{"deadline": s.Deadline.String()}
 	if s.Seed != 0 {
@@ -111,12 +111,12 @@ func (s *Settings) keys() keys {
 		k["backend"] = "memory"
 		return k
 	}
-	// A cache of refusals repeats what the store has said, so it is always exact. It is off
-	// where theirs is, because a dashboard may show how often Redis is asked.
+	// A cache of refusals repeats the store's answers, so it is always exact. It is off where
+	// envoyproxy/ratelimit's is, because a dashboard may show how often Redis is asked.
 	k["refusal_cache"] = s.LocalCacheBytes > 0
 	k["on_failure"] = string(s.OnFailure)
 	if s.OnFailure == FailError {
-		k["on_failure"] = string(FailClosed) // which is an error that a call can return
+		k["on_failure"] = string(FailClosed) // an error that a call can return
 	}
 	k["processes"] = s.Processes
 	if s.BackendType == "memcache" {
@@ -166,7 +166,7 @@ func signIn(k keys, auth, passwordName string) {
 	}
 }
 
-// addresses returns hosts with their ports: 6379 where none is given, as radix does.
+// addresses returns hosts with their ports: 6379 by default, as with radix.
 func addresses(urls []string) (all []string) {
 	for _, u := range urls {
 		if _, _, err := net.SplitHostPort(u); err != nil && !strings.ContainsAny(u, "/@") {

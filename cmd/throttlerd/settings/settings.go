@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 )
 
-// Settings are the environment variables, by sections. The comments say only what
-// envoyproxy/ratelimit does not have.
+// Settings are the environment variables, by sections. The comments describe only the
+// differences from envoyproxy/ratelimit.
 type Settings struct {
 	Listen
 	TLS
@@ -34,11 +34,11 @@ type Settings struct {
 	LogLevel  string `env:"LOG_LEVEL" envDefault:"INFO"`
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
 
-	// DrainWait is how long the service says NOT_SERVING before it stops to accept calls,
-	// so that proxies that watch its health have left by then.
+	// DrainWait is how long the service reports NOT_SERVING before it stops accepting calls,
+	// so that proxies that watch its health can leave.
 	DrainWait time.Duration `env:"WEIR_DRAIN_WAIT" envDefault:"0s"`
 
-	// DrainTimeout is for the calls in flight after that.
+	// DrainTimeout is how long the calls in flight may take after that.
 	DrainTimeout time.Duration `env:"WEIR_DRAIN_TIMEOUT" envDefault:"10s"`
 }
 
@@ -55,15 +55,15 @@ type Listen struct {
 	MaxConnectionAge      time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h"`
 	MaxConnectionAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h"`
 
-	// HealthyOnceConfigured is NOT_SERVING until a configuration with a domain is there.
+	// HealthyOnceConfigured is NOT_SERVING until a configuration has a domain.
 	HealthyOnceConfigured bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
 
-	// HealthyAtOnce is SERVING before there is a configuration: a management server may
-	// have none until someone writes a limit.
+	// HealthyAtOnce is SERVING before there is a configuration: a management server may have
+	// none until someone writes a limit.
 	HealthyAtOnce bool `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" envDefault:"false"`
 }
 
-// Files is where the descriptors' files are.
+// Files is where the files of descriptors are.
 type Files struct {
 	Root              string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
 	Subdirectory      string `env:"RUNTIME_SUBDIRECTORY"`
@@ -73,7 +73,7 @@ type Files struct {
 	MergeDomainConfig bool   `env:"MERGE_DOMAIN_CONFIG" envDefault:"false"`
 }
 
-// XDS is where a management server has the descriptors.
+// XDS is the management server of the descriptors.
 type XDS struct {
 	ConfigType   string            `env:"CONFIG_TYPE" envDefault:"FILE"`
 	NodeID       string            `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
@@ -92,7 +92,7 @@ type XDS struct {
 	MaxMessage     int           `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0"`
 }
 
-// Answers is what the service answers.
+// Answers says how the service answers.
 type Answers struct {
 	ShadowMode      bool   `env:"SHADOW_MODE" envDefault:"false"`
 	QuotaMode       bool   `env:"QUOTA_MODE" envDefault:"false"`
@@ -104,17 +104,17 @@ type Answers struct {
 
 	NearLimitRatio float64 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8"`
 
-	// RetryAfter adds Retry-After to what is refused: when the same request would fit.
+	// RetryAfter adds Retry-After to refusals: the time until the same request would fit.
 	RetryAfter bool `env:"WEIR_RETRY_AFTER" envDefault:"true"`
 
-	// CountRefused charges refused requests, and all descriptors whether others refuse or
-	// not, as envoyproxy/ratelimit does.
+	// CountRefused charges refused requests, and charges each descriptor whether others refuse
+	// or not, like envoyproxy/ratelimit.
 	CountRefused bool `env:"WEIR_COUNT_REFUSED" envDefault:"false"`
 
-	// Deadline bounds a decision. A call that has less time is answered before that ends.
+	// Deadline bounds a decision. A call with less time is answered before its own deadline.
 	Deadline time.Duration `env:"WEIR_DEADLINE" envDefault:"50ms"`
 
-	// OnFailure is what a call gets while the store does not answer: error, for the proxy
+	// OnFailure is the answer to a call while the store does not answer: error, for the proxy
 	// to choose, open, local or closed.
 	OnFailure Failure `env:"WEIR_ON_FAILURE" envDefault:"error"`
 }
@@ -139,15 +139,15 @@ func (f *Failure) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Metrics is where Prometheus finds them.
+// Metrics is where Prometheus finds the metrics.
 type Metrics struct {
 	UsePrometheus  bool   `env:"USE_PROMETHEUS" envDefault:"false"`
 	PrometheusAddr string `env:"PROMETHEUS_ADDR" envDefault:":9090"`
 	PrometheusPath string `env:"PROMETHEUS_PATH" envDefault:"/metrics"`
 }
 
-// Read reads the environment, a list of NAME=VALUE as os.Environ returns it. The error has
-// all that is wrong with it.
+// Read reads the environment, a list of NAME=VALUE as returned by os.Environ. The error lists
+// all mistakes.
 func Read(environ []string) (*Settings, error) {
 	s, vars := new(Settings), env.ToMap(environ)
 	var problems []error
@@ -159,13 +159,13 @@ func Read(environ []string) (*Settings, error) {
 	} else if err != nil {
 		problems = append(problems, err)
 	}
-	if len(problems) == 0 { // or what has no value would be wrong twice
+	if len(problems) == 0 { // otherwise a variable without a value would be reported twice
 		problems = s.check()
 	}
 	return s, errors.Join(problems...)
 }
 
-// named returns a problem with a variable by its name and value.
+// named returns a problem with a variable, with its name and value.
 func named(err error, vars map[string]string) error {
 	var parse env.ParseError
 	if !errors.As(err, &parse) {
@@ -179,7 +179,7 @@ func named(err error, vars map[string]string) error {
 	return invalid.Errorf("%v", parse)
 }
 
-// right says what a value of a type must be; err is what its parser said.
+// right says what a value of a type must be; err is its parser's error.
 func right(t reflect.Type, err error) string {
 	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
 		return is
@@ -197,10 +197,10 @@ func right(t reflect.Type, err error) string {
 	return "a number"
 }
 
-// mistakes are what is wrong with variables.
+// mistakes are errors in variables.
 type mistakes []error
 
-// add adds a mistake if something is wrong.
+// add adds a mistake if wrong is true.
 func (p *mistakes) add(wrong bool, format string, args ...any) {
 	if wrong {
 		*p = append(*p, invalid.Errorf(format, args...))
@@ -209,7 +209,7 @@ func (p *mistakes) add(wrong bool, format string, args ...any) {
 
 var pathForm = regexp.MustCompile(`^(/\w[\w.~-]*)*/?$`)
 
-// check returns what is wrong with the values together.
+// check returns the mistakes of all values together.
 func (s *Settings) check() (problems mistakes) {
 	problems.add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
 	problems.add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)

@@ -4,7 +4,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/certs"
 )
 
-// TLS is how calls reach the service. Without any of it, in plain text.
+// TLS is how calls reach the service. Without any of it, they come in plain text.
 type TLS struct {
 	GRPCUseTLS    bool   `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
 	GRPCCert      string `env:"GRPC_SERVER_TLS_CERT"`
@@ -13,7 +13,7 @@ type TLS struct {
 	GRPCClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`
 
 	// The same for /json and for forward auth. The ports of metrics and of the pages for
-	// operators are without TLS.
+	// operators don't use TLS.
 	HTTPCert      string `env:"WEIR_HTTP_TLS_CERT"`
 	HTTPKey       string `env:"WEIR_HTTP_TLS_KEY"`
 	HTTPClientCA  string `env:"WEIR_HTTP_CLIENT_TLS_CACERT"`
@@ -36,8 +36,8 @@ func (s *TLS) HTTPCerts() *certs.Files {
 	return &certs.Files{Cert: s.HTTPCert, Key: s.HTTPKey, ClientCA: s.HTTPClientCA, ClientName: s.HTTPClientSAN}
 }
 
-// check returns what is wrong with the variables together: what looks like encryption and is
-// none.
+// check returns the mistakes of the variables together, such as settings that look like
+// encryption but don't encrypt.
 func (s *TLS) check() (problems mistakes) {
 	problems.add(s.GRPCUseTLS && (s.GRPCCert == "" || s.GRPCKey == ""), "GRPC_SERVER_USE_TLS is set; GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY must be files in PEM")
 	problems.add(!s.GRPCUseTLS && s.GRPCCert+s.GRPCKey+s.GRPCClientCA+s.GRPCClientSAN != "", "GRPC_SERVER_USE_TLS is false, and another variable of TLS for gRPC is set; it must be true")

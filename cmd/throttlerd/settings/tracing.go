@@ -1,6 +1,6 @@
 package settings
 
-// Tracing is where traces go. The exporter reads the OTEL_EXPORTER_OTLP_ variables by itself.
+// Tracing says where traces go. The exporter itself reads the OTEL_EXPORTER_OTLP_ variables.
 type Tracing struct {
 	TracingEnabled   bool    `env:"TRACING_ENABLED" envDefault:"false"`
 	TracingProtocol  string  `env:"TRACING_EXPORTER_PROTOCOL" envDefault:"http"`

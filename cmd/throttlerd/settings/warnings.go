@@ -8,7 +8,7 @@ import (
 	"github.com/caarlos0/env/v11"
 )
 
-// without are variables of envoyproxy/ratelimit that have no effect here, and why.
+// without maps variables of envoyproxy/ratelimit that have no effect here to the reasons.
 var without = map[string]string{
 	"USE_STATSD":                              "metrics are Prometheus' alone",
 	"USE_DOG_STATSD":                          "metrics are Prometheus' alone",
@@ -25,10 +25,10 @@ var without = map[string]string{
 	"EXPIRATION_JITTER_MAX_SECONDS":           "counts expire a second after their windows",
 }
 
-// withFile are variables that say what the file of WEIR_CONFIG says, or begin so.
+// withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
 var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}
 
-// Warnings names the variables that are set and have no effect, or less than they seem to.
+// Warnings names the variables that are set, but have no effect or less than they seem to.
 func (s *Settings) Warnings(environ []string) (all []string) {
 	vars := env.ToMap(environ)
 	for name, why := range without {

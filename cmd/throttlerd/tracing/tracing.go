@@ -24,18 +24,18 @@ import (
 	weirotel "github.com/weir-go/weir/otel"
 )
 
-// Tracing makes spans. The zero value makes none.
+// Tracing makes spans. The zero value makes no spans.
 type Tracing struct {
-	// Observer makes a span of each decision in a trace that is recorded. Nil makes none.
+	// Observer makes a span of each decision in a recorded trace. If nil, it makes no spans.
 	Observer observe.Observer
 
-	// ServerOptions are for a gRPC server, whose calls continue their callers' traces.
+	// ServerOptions have a gRPC server's calls continue their callers' traces.
 	ServerOptions []grpc.ServerOption
 
 	provider *sdktrace.TracerProvider
 }
 
-// New returns what s asks for. It does not wait for the collector.
+// New returns the Tracing that s describes. It does not wait for the collector.
 func New(ctx context.Context, s *settings.Tracing) (*Tracing, error) {
 	if !s.TracingEnabled {
 		return new(Tracing), nil
@@ -72,7 +72,7 @@ func New(ctx context.Context, s *settings.Tracing) (*Tracing, error) {
 	}, nil
 }
 
-// Close sends what is left, until ctx is done.
+// Close sends the remaining spans, until ctx is done.
 func (t *Tracing) Close(ctx context.Context) error {
 	if t.provider == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package xds has the configuration of a rate limit service from a management server, such
-// as Envoy Gateway: aggregated discovery, state of the world.
+// Package xds receives the configuration of a rate limit service from a management server,
+// such as Envoy Gateway: aggregated discovery, state of the world.
 package xds
 
 import (
@@ -44,7 +44,7 @@ type Client struct {
 	conn     *grpc.ClientConn
 	log      *slog.Logger
 
-	// apply puts a configuration in force, or returns what is wrong with it: see Watch.
+	// apply puts a configuration in force, or returns its mistakes: see Watch.
 	apply func(all []*envoyfile.File, err error) error
 }
 
@@ -60,8 +60,8 @@ func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*envoyfile.Fil
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		// A server that has vanished without a word is noticed; more often than every five
-		// minutes is what servers in Go refuse.
+		// Pings find a server that has vanished silently. Servers in Go refuse pings that are
+		// less than five minutes apart.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
 	}
 	if s.MaxMessage > 0 {
@@ -77,9 +77,9 @@ func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*envoyfile.Fil
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Watch calls apply with each configuration until ctx is done, and tells the server which
-// are in force and what is wrong with the others. When the stream ends it begins another, after a
-// while that doubles from one failure to the next.
+// Watch calls apply with each configuration until ctx is done, and reports to the server which
+// are in force and the errors of the others. When the stream ends, it begins another after a
+// delay that doubles with each failure.
 func (c *Client) Watch(ctx context.Context) {
 	wait := c.settings.BackoffInitial
 	for ctx.Err() == nil {
@@ -91,7 +91,7 @@ func (c *Client) Watch(ctx context.Context) {
 		if time.Since(begin) > c.settings.BackoffMax {
 			wait = c.settings.BackoffInitial
 		}
-		// Half of it at random: the services of one server do not come back all at once.
+		// Half of it is random, so that a server's services don't all reconnect at once.
 		d := wait/2 + rand.N(wait/2+1)
 		c.log.Warn("the management server is away; the last configuration stays in force", "server", c.settings.ServerURL, "again_in", d, "error", err)
 		if pause(ctx, d) != nil {
@@ -114,7 +114,7 @@ func (c *Client) stream(ctx context.Context) error {
 	}
 	var inForce string                         // version on this stream
 	var refused *discoveryv3.DiscoveryResponse // the last one, if it was refused, with
-	var wrong error                            // what is wrong with it
+	var wrong error                            // its error
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
@@ -122,8 +122,8 @@ func (c *Client) stream(ctx context.Context) error {
 		}
 		again := wrong != nil && resp.GetVersionInfo() == refused.GetVersionInfo()
 		if again {
-			// A server that answers a NACK with the same version would be asked at once again,
-			// and again.
+			// A server that answers a NACK with the same version would be asked again
+			// immediately, over and over.
 			if err := pause(ctx, againAfter); err != nil {
 				return err
 			}
@@ -148,7 +148,7 @@ func sameResources(a, b *discoveryv3.DiscoveryResponse) bool {
 	return a.GetTypeUrl() == b.GetTypeUrl() && slices.EqualFunc(a.GetResources(), b.GetResources(), func(a, b *anypb.Any) bool { return proto.Equal(a, b) })
 }
 
-// againAfter is how long a version that is refused again waits for its answer.
+// againAfter is the delay of the answer to a version that is refused again.
 const againAfter = time.Second
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -160,8 +160,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// parse returns the configurations of a response. One of another type has none, and would be taken
-// for one that is empty.
+// parse returns the configurations of a response. A response of another type contains none,
+// and must not pass for an empty one.
 func parse(resp *discoveryv3.DiscoveryResponse) (all []*envoyfile.File, err error) {
 	var problems []error
 	if resp.GetTypeUrl() != TypeURL {
@@ -180,7 +180,7 @@ func parse(resp *discoveryv3.DiscoveryResponse) (all []*envoyfile.File, err erro
 	return all, errors.Join(problems...)
 }
 
-// node is how the server knows this service.
+// node identifies this service to the server.
 func (c *Client) node() *corev3.Node {
 	n := &corev3.Node{Id: c.settings.NodeID}
 	for _, pair := range strings.Split(c.settings.NodeMetadata, ",") {
@@ -206,7 +206,7 @@ func tlsConfig(s settings.XDS) (*tls.Config, error) {
 		}
 	}
 	if s.ClientCert != "" || s.ClientKey != "" {
-		// Read for each connection: certificates are renewed.
+		// The files are read for each connection, because certificates are renewed.
 		if _, err := tls.LoadX509KeyPair(s.ClientCert, s.ClientKey); err != nil {
 			return nil, invalid.Errorf("CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY: %v", err)
 		}

@@ -1,4 +1,4 @@
-// Package xdstest has a management server for tests.
+// Package xdstest provides a management server for tests.
 package xdstest
 
 import (
@@ -19,10 +19,10 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Manager is a management server, as Envoy Gateway's is built.
+// Manager is a management server, built like Envoy Gateway's.
 type Manager struct {
-	Node string      // that it has configurations for
-	TLS  *tls.Config // nil for none
+	Node string      // the node that it has configurations for
+	TLS  *tls.Config // if nil, plain text
 
 	t       *testing.T
 	cache   cache.SnapshotCache
@@ -63,10 +63,10 @@ func (m *Manager) Listen(addr string) string {
 	return l.Addr().String()
 }
 
-// Stop ends the server.
+// Stop stops the server.
 func (m *Manager) Stop() { m.grpc.Stop() }
 
-// Refused returns what was wrong with the versions that were refused, one a line.
+// Refused returns the errors of the versions that were refused, one a line.
 func (m *Manager) Refused() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
