@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// checked is what check says of a file.
+// checked is the result of checking a file.
 type checked struct {
 	File     string   `json:"file"`
 	Kind     string   `json:"kind"`
@@ -30,7 +30,7 @@ type checked struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// kinds are the kinds of files, each with what reads one.
+// kinds are the kinds of files, with their check functions.
 var kinds = map[string]func(file string, text []byte, o *checkOptions) (warnings []string, err error){
 	"config": checkConfig, "policies": checkPolicies, "ratelimit": checkRateLimit,
 }
@@ -42,7 +42,7 @@ type checkOptions struct {
 	own  words // keys of the program at the top of its configuration
 
 	merge      bool              // a domain may be in several files of descriptors
-	ratelimits []*envoyfile.File // that are right by themselves
+	ratelimits []*envoyfile.File // files without mistakes of their own
 }
 
 func check(c *command) subcommand {
@@ -118,7 +118,7 @@ func checkFile(file, kind string, o *checkOptions) checked {
 	return one
 }
 
-// checkTogether checks the files of descriptors as the one configuration that they are.
+// checkTogether checks all files of descriptors as one configuration.
 func checkTogether(all []checked, o *checkOptions) {
 	envoyfile.Sort(o.ratelimits)
 	err := envoyfile.Together(o.ratelimits, o.merge)
@@ -135,7 +135,7 @@ func checkTogether(all []checked, o *checkOptions) {
 	}
 }
 
-// ofDescriptors is what a file of descriptors has at its top, and a configuration does not.
+// ofDescriptors matches a key at the top of a file of descriptors, but of no configuration.
 var ofDescriptors = regexp.MustCompile(`(?m)^(\x{FEFF}?\s*\{\s*)?\x{FEFF}?["']?(domain|descriptors)["']?\s*:`)
 
 // kindOf returns the kind that a file looks like.
@@ -152,7 +152,7 @@ func kindOf(text []byte) string {
 func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
 	options := &config.Options{Program: anything(o.own)}
 	for _, name := range o.uses {
-		// The limits are for a policy that the file leaves out, which is right.
+		// The limits stand in for a policy that the file may leave out.
 		options.Policies = append(options.Policies, &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}})
 	}
 	c, err := config.Parse(file, text, options)
@@ -165,8 +165,8 @@ func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
 	return c.Warnings(), nil
 }
 
-// anything returns a struct for config.Options.Program that has the keys, and ignores their
-// values.
+// anything returns a struct for config.Options.Program that accepts the keys, and ignores
+// their values.
 func anything(keys []string) any {
 	var fields []reflect.StructField
 	for i, key := range keys {

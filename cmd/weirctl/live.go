@@ -22,10 +22,10 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// server is where policies and overrides are kept.
+// server is the Redis server of policies and overrides.
 type server struct{ at, prefix, ca string }
 
-// serverOf returns the server that flags of a command name.
+// serverOf defines the flags of a command that name a server.
 func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
 	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
@@ -38,7 +38,7 @@ const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such a
 
 // with calls do with the store.
 func (o *server) with(do func(s *redispolicies.Store) error) error {
-	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // no default of the flag, which -h would print with a password
+	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // not the flag's default: -h would print it, with a password
 	if o.at == "" {
 		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
 	}
@@ -80,7 +80,7 @@ func (o *server) client(at string) (redis.UniversalClient, error) {
 	return redisbackend.NewClient(options)
 }
 
-// write makes a change, and prints its version.
+// write makes a change, and prints the new version.
 func (o *server) write(ctx context.Context, c *command, change redispolicies.Change) error {
 	return o.with(func(s *redispolicies.Store) error {
 		version, err := s.Write(ctx, change)
@@ -149,7 +149,7 @@ func setPolicy(c *command) subcommand {
 	}}
 }
 
-// keep gives p the unit and the parent that it had, unless an option says otherwise.
+// keep copies the unit and the parent of was to p, unless options set them.
 func (c *command) keep(p, was *quota.Policy) {
 	if !c.isSet("unit") {
 		p.Unit = was.Unit
@@ -168,7 +168,7 @@ func (c *command) isSet(name string) (is bool) {
 	return is
 }
 
-// unlessInvalid returns err, or nil if it is about what is stored: the change may mend that.
+// unlessInvalid returns err, or nil if err is about a stored value: the change may repair it.
 func unlessInvalid(err error) error {
 	if errors.Is(err, quota.ErrInvalid) {
 		return nil
@@ -213,7 +213,7 @@ func listOverrides(c *command) subcommand {
 	key := c.flags.String("key", "", "the `key`; overrides of all if not set")
 	return subcommand{"overrides [-redis ADDR] [-policy NAME] [-key KEY]", 0, 0, "none; overrides set and overrides remove have some", func(ctx context.Context) error {
 		return o.with(func(s *redispolicies.Store) error {
-			found := make(map[[2]string]policies.Override) // one that changes meanwhile may come twice
+			found := make(map[[2]string]policies.Override) // an override that changes during the scan may come twice
 			err := s.Overrides(ctx, func(v policies.Override) bool {
 				if (*policy == "" || v.Policy == *policy) && (*key == "" || v.Key == *key) {
 					found[[2]string{v.Policy, v.Key}] = v
@@ -230,13 +230,13 @@ func listOverrides(c *command) subcommand {
 	}}
 }
 
-// end is when something ends, as two flags say.
+// end is the end of a policy or an override, as given by two flags.
 type end struct {
 	at    time.Time
 	after time.Duration
 }
 
-// endOf returns the end that flags of a command name.
+// endOf defines the flags of a command that name an end.
 func endOf(f *flag.FlagSet) *end {
 	e := new(end)
 	f.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
@@ -246,7 +246,7 @@ func endOf(f *flag.FlagSet) *end {
 	return e
 }
 
-// read returns the instant, which is zero if there is no end.
+// read returns the end, or the zero time if it is not set.
 func (e *end) read() (time.Time, error) {
 	switch {
 	case e.after < 0:
@@ -273,7 +273,7 @@ func printOverrides(c *command, all []policies.Override) error {
 	return t.flush()
 }
 
-// holds says what an override is.
+// holds returns the content of an override in words.
 func holds(v *policies.Override) string {
 	var all []string
 	switch {
@@ -325,8 +325,8 @@ func setOverride(c *command) subcommand {
 	}}
 }
 
-// keepOverride gives v the parent key that it had or, if -parent-key is all that is said, the
-// rest.
+// keepOverride copies the parent key of was to v or, if only -parent-key is set, the rest of
+// was.
 func (c *command) keepOverride(v, was *policies.Override) {
 	if !c.isSet("parent-key") {
 		v.ParentKey = was.ParentKey

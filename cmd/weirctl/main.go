@@ -1,6 +1,6 @@
-// Command weirctl is for the operators of programs that limit by weir. It checks files, shows
-// and resets the counts of a key, lists the keys that are refused most, and changes the
-// policies and overrides that are kept in Redis. docs/weirctl.md describes it.
+// Command weirctl is for the operators of programs that use weir. It checks files, shows and
+// resets the counts of a key, lists the keys that are refused most, and changes policies and
+// overrides in Redis: see docs/weirctl.md.
 package main
 
 import (
@@ -43,7 +43,7 @@ exit status:
 `
 
 func main() {
-	redis.SetLogger(noLog{}) // what fails is an error that main prints
+	redis.SetLogger(noLog{}) // main prints the errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -66,15 +66,15 @@ type errUsage struct{ error }
 
 func usage(format string, args ...any) error { return errUsage{fmt.Errorf(format, args...)} }
 
-// subcommand is a command as a line of usage, what arguments it needs, and what it does.
+// subcommand is a command: a line of usage, the number of its arguments, and its function.
 type subcommand struct {
 	usage       string
-	least, most int    // arguments; any number above least if most is negative
-	args        string // what they must be
+	least, most int    // number of arguments; no upper bound if most is negative
+	args        string // what the arguments must be
 	run         func(ctx context.Context) error
 }
 
-// commands define the flags of a command, which run reads before it runs what they return.
+// commands define the flags of a command. run parses them, then runs the returned subcommand.
 var commands = map[string]func(c *command) subcommand{
 	"check": check, "show": show, "reset": reset, "top": top,
 	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
@@ -84,7 +84,7 @@ var commands = map[string]func(c *command) subcommand{
 // timeout bounds a command that waits for servers.
 const timeout = 10 * time.Second
 
-// run is the program. It returns the exit status.
+// run runs the program. It returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		if len(args) == 0 {
@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	c := &command{flags: flag.NewFlagSet(name, flag.ContinueOnError), out: stdout}
-	c.flags.SetOutput(io.Discard) // errors are printed below, and once
+	c.flags.SetOutput(io.Discard) // errors are printed below, once
 	c.flags.BoolVar(&c.json, "json", false, "print JSON")
 	sub := define(c)
 	err := c.parse(args)
@@ -134,7 +134,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// parse reads flags before, between and behind the arguments; what is behind "--" are arguments.
+// parse parses flags before, between and after the arguments; after "--" come only arguments.
 func (c *command) parse(args []string) error {
 	for {
 		if err := c.flags.Parse(args); err != nil {
@@ -152,7 +152,7 @@ func (c *command) parse(args []string) error {
 	}
 }
 
-// need returns an error unless there are the arguments that a command needs.
+// need returns an error unless the number of arguments fits the command.
 func (c *command) need(s *subcommand) error {
 	switch {
 	case len(c.args) < s.least:
@@ -163,7 +163,7 @@ func (c *command) need(s *subcommand) error {
 	return nil
 }
 
-// words is a flag that may be given several times, or once with commas.
+// words is a flag that can be given several times, or once with commas.
 type words []string
 
 func (w *words) String() string { return strings.Join(*w, ",") }

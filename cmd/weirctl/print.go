@@ -22,7 +22,7 @@ func printJSON(out io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// table writes rows under a head, in columns.
+// table writes rows in columns, under a head.
 type table struct {
 	w   *tabwriter.Writer
 	err error
@@ -45,7 +45,7 @@ func (t *table) row(cells ...any) {
 
 func (t *table) flush() error { return cmp.Or(t.err, t.w.Flush()) }
 
-// printable returns a key as it is if a terminal can show it, and else quoted.
+// printable returns a key unchanged if a terminal can show it, and quoted otherwise.
 func printable(key string) string {
 	if key == "" || !utf8.ValidString(key) || strings.ContainsFunc(key, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(key)
@@ -53,7 +53,7 @@ func printable(key string) string {
 	return key
 }
 
-// when says an instant, and how far it is from now.
+// when returns an instant in words, with its distance from now.
 func when(at, now time.Time) string {
 	if at.IsZero() {
 		return "-"

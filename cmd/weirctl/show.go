@@ -22,15 +22,15 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// counts is where counts are, and which of them a command is about.
+// counts are the flags that say where the counts are, and which a command is about.
 type counts struct {
 	file, backend, within string
 	own, names            words
 	limits                []string
 }
 
-// ofKey returns the command of that name about the counts of a key. It calls do with the store,
-// and a charge of one unit for the key under each policy that is asked for.
+// ofKey returns the command of that name for the counts of a key. It calls do with the store,
+// and with a charge of one unit for the key under each requested policy.
 func ofKey(c *command, name string, do func(ctx context.Context, s *config.Stack, all []throttler.Charge) error) subcommand {
 	o := new(counts)
 	o.define(c.flags)
@@ -60,7 +60,7 @@ func (o *counts) define(f *flag.FlagSet) {
 	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
 }
 
-// open opens the store, and returns the policies that are asked for.
+// open opens the store, and returns the requested policies.
 func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	o.file = cmp.Or(o.file, os.Getenv("WEIR_CONFIG"))
 	if o.file == "" {
@@ -94,7 +94,7 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	var all []*quota.Policy
 	for _, name := range names {
 		if known[name] == nil {
-			right := "-limit must say its limits" // as of a descriptor's, in another file
+			right := "-limit must say its limits" // for example, limits of a descriptor in another file
 			if len(known) > 0 {
 				right = "it must be one of " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + ", or " + right
 			}
@@ -109,7 +109,7 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	return s, all, err
 }
 
-// shown is what one limit counts of a key.
+// shown is the count of a key under one limit.
 type shown struct {
 	Policy    string      `json:"policy"`
 	Limit     quota.Limit `json:"limit"`
@@ -117,8 +117,8 @@ type shown struct {
 	Used      int64       `json:"used"`
 	Remaining int64       `json:"remaining"`
 	ResetAt   *time.Time  `json:"reset_at,omitempty"` // nil if nothing is counted
-	Refused   bool        `json:"refused"`            // one unit more
-	RetryAt   *time.Time  `json:"retry_at,omitempty"` // of one unit, if refused
+	Refused   bool        `json:"refused"`            // whether one more unit would be refused
+	RetryAt   *time.Time  `json:"retry_at,omitempty"` // when one more unit fits, if refused
 	Mode      string      `json:"mode,omitempty"`
 	Error     string      `json:"error,omitempty"`
 }
@@ -185,7 +185,7 @@ func shownOf(c *config.Config, name string, s *decision.Status, now time.Time) s
 	return r
 }
 
-// noteOf says what the numbers alone do not.
+// noteOf explains the numbers.
 func noteOf(r *shown, now time.Time) string {
 	var all []string
 	switch {
@@ -206,7 +206,7 @@ func noteOf(r *shown, now time.Time) string {
 func reset(c *command) subcommand {
 	return ofKey(c, "reset", func(ctx context.Context, s *config.Stack, all []throttler.Charge) (err error) {
 		names, failed := []string{}, []error(nil)
-		for _, charge := range all { // one by one, so that one that cannot be reset keeps no other
+		for _, charge := range all { // one by one, so that a failure does not stop the rest
 			if err := s.Throttler.Reset(ctx, charge); err != nil {
 				failed = append(failed, fmt.Errorf("%s: %w", charge.Policy.Name, err))
 				continue

@@ -16,21 +16,21 @@ import (
 	weirdebug "github.com/weir-go/weir/debug"
 )
 
-// refusedKey is a key under a limit, in all processes together.
+// refusedKey is a key under a limit, summed over all processes.
 type refusedKey struct {
 	Policy    string    `json:"policy"`
 	Limit     int       `json:"limit"`
-	Label     string    `json:"key"` // as the processes show it: a label, or a hash
+	Label     string    `json:"key"` // a label, or a hash, as the processes show it
 	Refusals  int64     `json:"refusals"`
 	AtLeast   int64     `json:"at_least"`
 	AtMost    int64     `json:"at_most"`
-	Processes int       `json:"processes"` // that refused it
+	Processes int       `json:"processes"` // the number of processes that refused it
 	RetryAt   time.Time `json:"retry_at"`
 }
 
-// answer is what top prints.
+// answer is the output of top.
 type answer struct {
-	Since  time.Time         `json:"since"` // the earliest of the processes'
+	Since  time.Time         `json:"since"` // the earliest of all processes
 	Keys   []refusedKey      `json:"keys"`
 	Failed map[string]string `json:"failed,omitempty"` // why a process did not answer, by its URL
 }
@@ -62,7 +62,7 @@ func top(c *command) subcommand {
 	}}
 }
 
-// ask asks all processes at once, and adds their answers up.
+// ask asks all processes at once, and sums their answers.
 func ask(ctx context.Context, urls []*url.URL) answer {
 	answers, errs := make([]weirdebug.Refusals, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func ask(ctx context.Context, urls []*url.URL) answer {
 	return a
 }
 
-// maxAnswer is far above what a process answers: 128 keys.
+// maxAnswer is far more than an answer of 128 keys, which a process sends at most.
 const maxAnswer = 1 << 20
 
 func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error) {
@@ -97,7 +97,7 @@ func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error)
 	if err != nil {
 		var outer *url.Error
 		if errors.As(err, &outer) {
-			err = outer.Err // without the URL, which is printed in front
+			err = outer.Err // without the URL, which is printed before it
 		}
 		return all, err
 	}
@@ -111,8 +111,8 @@ func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error)
 	return all, nil
 }
 
-// merge adds up what processes refused. A process that does not have a key may have refused it
-// as often as it says that it missed.
+// merge sums the refusals of processes. A process without a key may have refused it as often
+// as its Missed.
 func merge(all []weirdebug.Refusals) (a answer) {
 	type name struct {
 		policy string
