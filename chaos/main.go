@@ -1,25 +1,24 @@
-// Command chaos runs processes that share limits over four shards of Redis, one of them
-// with Sentinels and one a Cluster, kills, stops,
-// separates and fails over what there is by a plan that a seed gives, and checks that the
-// limits held:
+// Command chaos runs processes that share limits over four shards of Redis, one of them with
+// Sentinels and one a Cluster. It kills, stops, separates and fails over processes and servers
+// by a plan that depends on a seed, and checks that the limits held:
 //
 //	make chaos                        # three minutes
 //	make chaos ARGS='-for 10m'
 //	make chaos ARGS='-seed 7 -for 15s'
 //
-// It prints a report and writes a figure. It ends with status 1 if an invariant is broken:
+// It prints a report and writes a figure. It exits with status 1 if an invariant is broken:
 //
-//   - A window admits no more than its quota. Where a shard lost counts in it, at most a
-//     quota more for each restart without them, and for each takeover by a replica what
-//     the old primary admitted in its last second.
-//   - What is counted at the end is what was answered since the last loss and, of what
-//     has an unknown outcome, any part.
+//   - A window admits no more than its quota, except after a shard lost counts in it: at most
+//     a quota more for each restart without counts, and for each takeover by a replica the
+//     units that the old primary admitted in its last second.
+//   - The final counts are the units answered since the last loss, and any part of the units
+//     with an unknown outcome.
 //   - No two takes of a window are answered with the same number, no answer contradicts
 //     itself, and every error says whether the decision may have been made.
-//   - A decision is answered 50 ms after its deadline of 50 ms, without what the machine
-//     stalled meanwhile.
-//   - After a fault, each process that was hit has a decision again within -recovery,
-//     without what the machine stalled.
+//   - A decision is answered at most 50 ms after its deadline of 50 ms, less the time that the
+//     machine stalled.
+//   - After a fault, each process that was hit has a decision again within -recovery, less the
+//     time that the machine stalled.
 package main
 
 import (
@@ -59,7 +58,7 @@ func main() {
 	}
 }
 
-// chaos does what args say, and reports whether an invariant is broken.
+// chaos runs the program with args, and reports whether an invariant is broken.
 func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken bool, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -77,7 +76,7 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	}
 	title := fmt.Sprintf("make chaos ARGS='-seed %d -for %v'", *seed, *lasts)
 	fmt.Fprintf(stdout, "%s: two shards with a replica each, one with Sentinels, a Cluster, %d processes of %d clients\n", title, *processes, *clients)
-	runtime.LockOSThread() // workers end with the thread that starts them
+	runtime.LockOSThread() // workers end with the thread that started them
 	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("", "weir-chaos-")
 	if err != nil {
@@ -130,7 +129,7 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	return len(v.broken) > 0, nil
 }
 
-// peek returns what a key has used.
+// peek returns the count of a key.
 func peek(b *redisbackend.Backend, key int) (throttler.Decision, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

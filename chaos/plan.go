@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/chaos/wire"
 )
 
-// kinds are the faults, by the name that the report has for them.
+// kinds are the faults, by their names in the report.
 var kinds = []struct {
 	name string
 	do   func(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error)
@@ -40,10 +40,10 @@ var kinds = []struct {
 type fault struct {
 	kind, text string
 	from, to   int64
-	processes  []int // that it hit
+	processes  []int // the processes that it hit
 	shards     []string
-	lost       string // the shard whose counts were lost: all, or those of the last moments
-	all        bool   // all were lost
+	lost       string // the shard that lost counts: all of them, or the last moments'
+	all        bool   // all counts were lost
 }
 
 // carryOut carries out faults in an order that random gives, until end or until ctx is
@@ -93,8 +93,8 @@ func (s *stack) allProcesses() []int {
 	return all
 }
 
-// allShards returns the names of the shards, and of the parts of the Cluster, that the
-// load has keys of.
+// allShards returns the names of the shards, and of the parts of the Cluster, that contain
+// keys of the load.
 func (s *stack) allShards() []string {
 	all := slices.Sorted(maps.Values(s.shardOf))
 	return slices.Compact(all)
@@ -154,11 +154,11 @@ func killPrimary(s *stack, random *rand.Rand, lasts time.Duration) (*fault, erro
 	if err != nil {
 		return f, err
 	}
-	return f, follow(sh.replica, sh.primary) // until then, it has what was lost
+	return f, follow(sh.replica, sh.primary) // until it follows, the replica still has the lost counts
 }
 
-// failover kills a primary and promotes its replica, to which the address of the primary
-// leads from then on, as with a managed Redis.
+// failover kills a primary and promotes its replica, and redirects the primary's address to
+// the replica, as in a managed Redis.
 func failover(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {
 	i := s.anyShard(random)
 	sh := s.shards[i]
@@ -201,7 +201,7 @@ func onLink(s *stack, random *rand.Rand, lasts time.Duration, text string, harm 
 	})
 }
 
-// poison returns a harm by toxics.
+// poison returns a harm that injects toxics.
 func poison(all ...wire.Toxic) func(*wire.Link) func() error {
 	return func(l *wire.Link) (undo func() error) {
 		l.Inject(all...)
@@ -232,8 +232,8 @@ func lossy(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {
 		wire.Toxic{Type: "limit_data", Attributes: wire.Attributes{"bytes": 1000 + random.IntN(4000)}}))
 }
 
-// maxSkew is how far a process' clock may be off, in ms: two of them less than the 5 s
-// for which a count outlives its window.
+// maxSkew is how far a process's clock may be off, in ms. Two clocks differ by less than the 5
+// s that a count outlives its window.
 const maxSkew = 2000
 
 func skew(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {

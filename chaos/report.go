@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
-// print writes what was found, for people.
+// print writes the verdict, for people.
 func (v *verdict) print(to io.Writer, r *run) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nat\tfault\tlasted\tfailed\tlongest\trecovered after")
@@ -70,7 +70,7 @@ func (v *verdict) printKind(to io.Writer, kind string) {
 	fmt.Fprintf(to, "%d\t%s\t%s\t%d\t%s\t%s\n", len(all), kind, short(lasted/time.Duration(len(all))), failed, short(longest), recovered)
 }
 
-// recovery returns how long it took until all was well after r.
+// recovery returns how long r's processes took to recover, in words.
 func (r row) recovery() string {
 	switch {
 	case r.none:
@@ -96,7 +96,7 @@ func (v *verdict) svg(r *run, title string) []byte {
 	seconds := r.at(r.ended)
 	rates := 250 * time.Millisecond // of a point
 	if seconds > 45 {
-		rates = window // or the figure shows the windows' ends, and nothing else
+		rates = window // shorter intervals would show only the ends of windows
 	}
 	each := func(width time.Duration, add func(sum float64, d *decision) float64) (x, y []float64) {
 		x, y = make([]float64, int(seconds/width.Seconds())), make([]float64, int(seconds/width.Seconds()))
@@ -126,7 +126,7 @@ func (v *verdict) svg(r *run, title string) []byte {
 	})
 	for i := range longest {
 		if longest[i] == 0 {
-			longest[i] = math.NaN() // there was none
+			longest[i] = math.NaN() // no decision
 		}
 	}
 	color := make(map[string]int)

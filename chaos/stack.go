@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// stack is the servers, the worker processes, and the links between them.
+// stack contains the servers, the worker processes, and the links between them.
 type stack struct {
 	shards    []*shard
 	watched   *watched
@@ -29,11 +29,11 @@ type stack struct {
 	shardOf map[int]string // by key of the load
 }
 
-// A replica keeps the file of its last synchronization. Had it taken over, a restart
-// would load that, and bring back the counts of long ago.
+// Without it, a replica keeps the file of its last synchronization. A restart after it has
+// taken over would load the file, with the counts of long ago.
 var noSyncFile = []string{"--rdb-del-sync-files", "yes"}
 
-// shard is two servers, one of which follows the other.
+// shard is two servers: a primary, and a replica that follows it.
 type shard struct {
 	name             string
 	primary, replica *testserver.RedisServer
@@ -51,8 +51,8 @@ type worker struct {
 	recordTo string // directory
 }
 
-// newStack starts shards and processes, which record what they do in dir. The caller must
-// call stop, even after an error.
+// newStack starts shards and processes, which write their records to dir. The caller must call
+// stop, even after an error.
 func newStack(shards, processes int, w work, dir string) (*stack, error) {
 	s := new(stack)
 	var err error
@@ -103,7 +103,7 @@ func newStack(shards, processes int, w work, dir string) (*stack, error) {
 	return s, nil
 }
 
-// discovered returns the shards whose clients find the primary by themselves.
+// discovered returns the shards with clients that find the primary themselves.
 func (s *stack) discovered() []workShard {
 	return []workShard{
 		{Name: sentinelName, Addrs: s.watched.sentinels.Addrs, Master: sentinelName},
@@ -120,7 +120,7 @@ func (s *stack) direct() []workShard {
 	return all
 }
 
-// findShards finds where the keys of the load are.
+// findShards finds the shards of the load's keys.
 func (s *stack) findShards() error {
 	b, done, err := open(s.direct())
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *stack) findShards() error {
 	return nil
 }
 
-// finish has the workers end by themselves, and returns what they complain of.
+// finish lets the workers end, and returns their errors.
 func (s *stack) finish() error {
 	var errs []error
 	for _, w := range s.workers {
@@ -154,7 +154,7 @@ func (s *stack) finish() error {
 	return errors.Join(errs...)
 }
 
-// stop ends all that runs.
+// stop stops all processes, links and servers.
 func (s *stack) stop() {
 	for _, w := range s.workers {
 		w.kill()
@@ -177,7 +177,7 @@ func (s *stack) stop() {
 	}
 }
 
-// start starts the process and returns when its clients run.
+// start starts the process, and returns when its clients run.
 func (w *worker) start() error {
 	w.work.Life = len(w.records)
 	w.work.Record = filepath.Join(w.recordTo, fmt.Sprintf("process-%d-%d", w.work.Process, w.work.Life))
@@ -218,14 +218,14 @@ func (w *worker) kill() {
 func (w *worker) pause()  { _ = w.cmd.Process.Signal(syscall.SIGSTOP) }
 func (w *worker) resume() { _ = w.cmd.Process.Signal(syscall.SIGCONT) }
 
-// skew sets the process' clock ms ahead.
+// skew sets the process's clock ms ahead.
 func (w *worker) skew(ms int64) error {
 	w.work.Skew = ms
 	_, err := fmt.Fprintln(w.orders, "skew", ms)
 	return err
 }
 
-// follow makes replica follow primary, and returns when it has its data.
+// follow makes replica follow primary, and returns when it has the primary's data.
 func follow(replica, primary *testserver.RedisServer) error {
 	host, port, _ := strings.Cut(primary.Addr, ":")
 	if err := ask(replica, "replicaof", host, port); err != nil {

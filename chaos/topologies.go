@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// Names of the shards whose clients find the primary by themselves. Decisions of a
-// Cluster are judged by the part of its slots that they are about: "c0" is the first.
+// Names of the shards with clients that find the primary themselves. Decisions of a Cluster
+// are judged by the part of the slots that has their keys: "c0" is the first.
 const (
 	sentinelName = "s"
 	clusterName  = "c"
@@ -25,11 +25,11 @@ const (
 	slots        = 16384
 )
 
-// missed is how long a primary has to be silent until it is given up: longer than a busy
+// missed is how long a primary must be silent before it is replaced: longer than a busy
 // machine stalls.
 const missed = 3 * time.Second
 
-// watched is a primary and a replica that Sentinels watch.
+// watched is a primary and a replica that are watched by Sentinels.
 type watched struct {
 	sentinels        *testserver.Sentinels
 	primary, replica *testserver.RedisServer
@@ -64,7 +64,7 @@ func (w *watched) stop() {
 	}
 }
 
-// unplanned reports whether Sentinels have promoted a replica that no plan had them promote.
+// unplanned reports whether the Sentinels have promoted a replica without a plan's order.
 func (w *watched) unplanned() bool {
 	return strings.Count(w.sentinels.Said(), "+switch-master") > w.planned*len(w.sentinels.Addrs)
 }
@@ -89,8 +89,8 @@ func (w *watched) awaitReplica() error {
 	return nil
 }
 
-// sentinelKill kills the primary; the Sentinels promote the replica. What that lacked is
-// lost.
+// sentinelKill kills the primary, and the Sentinels promote the replica. Charges that the
+// replica lacked are lost.
 func sentinelKill(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 	w := s.watched
 	if err := w.awaitReplica(); err != nil {
@@ -115,11 +115,11 @@ func sentinelKill(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 	return f, err
 }
 
-// heardOf is how long a process may charge the old primary after a planned failover.
+// heardOf is how long a process may still charge the old primary after a planned failover.
 const heardOf = 300 * time.Millisecond
 
-// sentinelFailover has the Sentinels promote the replica of a primary that is alive. The
-// old primary goes on taking charges, which are lost, as long as processes send them.
+// sentinelFailover has the Sentinels promote the replica of a live primary. The old primary
+// continues to accept charges, which are lost, until processes stop sending them.
 func sentinelFailover(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 	w := s.watched
 	if err := w.awaitReplica(); err != nil {
@@ -137,12 +137,12 @@ func sentinelFailover(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 	})
 	if err == nil {
 		w.primary, w.replica = w.replica, w.primary
-		err = follow(w.replica, w.primary) // before the Sentinels tell it, seconds later
+		err = follow(w.replica, w.primary) // before the Sentinels have it follow, seconds later
 	}
 	return f, err
 }
 
-// clustered is a Cluster, by the parts of its slots.
+// clustered is a Cluster, by parts of its slots.
 type clustered struct {
 	cluster *testserver.RedisCluster
 	parts   [clusterParts]part
@@ -151,10 +151,10 @@ type clustered struct {
 // part is a part of the slots.
 type part struct {
 	primary, replica *testserver.RedisServer
-	unplanned        bool // a failover was
+	unplanned        bool // an unplanned failover was seen
 }
 
-// find finds which of its servers is the primary.
+// find finds which of the two servers is the primary.
 func (p *part) find() {
 	if isPrimary(p.replica) && !isPrimary(p.primary) {
 		p.primary, p.replica, p.unplanned = p.replica, p.primary, true
@@ -180,7 +180,7 @@ func (c *clustered) stop() {
 	}
 }
 
-// partOf returns the name of the part that has a Redis key.
+// partOf returns the name of the part that contains a Redis key.
 func (c *clustered) partOf(key string) (string, error) {
 	admin := redis.NewClient(&redis.Options{Addr: c.cluster.Addrs[0]})
 	defer admin.Close()
@@ -195,7 +195,7 @@ func (c *clustered) partOf(key string) (string, error) {
 
 func partName(i int) string { return fmt.Sprint(clusterName, i) }
 
-// awaitReplica returns when the replica of part i is one, and has the primary's data.
+// awaitReplica returns when the replica of part i follows, and has the primary's data.
 func (c *clustered) awaitReplica(i int) error {
 	p := &c.parts[i]
 	p.find()
@@ -219,7 +219,7 @@ func (s *stack) clusterFault(random *rand.Rand, text string, harm func(i int) er
 	return f, err
 }
 
-// clusterKill kills a primary; the Cluster promotes its replica. What that lacked is lost.
+// clusterKill kills a primary, and its replica takes over. Charges that it lacked are lost.
 func clusterKill(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {
 	var killed *testserver.RedisServer
 	var part string
@@ -237,14 +237,14 @@ func clusterKill(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {
 	return f, killed.Restart() // it knows the Cluster, and becomes a replica
 }
 
-// clusterFailover is CLUSTER FAILOVER, which loses nothing.
+// clusterFailover runs CLUSTER FAILOVER, which loses nothing.
 func clusterFailover(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {
 	return s.clusterFault(random, "CLUSTER FAILOVER of ", func(i int) error {
 		return s.clustered.cluster.Failover(s.clustered.parts[i].replica)
 	})
 }
 
-// judged returns the shard, if the load has keys there: else no decision can show that it
+// judged returns the shard if the load has keys there. Otherwise, no decision can show that it
 // works again.
 func (s *stack) judged(name string) []string {
 	for _, n := range s.allShards() {
@@ -255,7 +255,7 @@ func (s *stack) judged(name string) []string {
 	return nil
 }
 
-// isPrimary reports whether a server says that it is one.
+// isPrimary reports whether a server says that it is a primary.
 func isPrimary(server *testserver.RedisServer) bool {
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	defer admin.Close()
@@ -263,8 +263,8 @@ func isPrimary(server *testserver.RedisServer) bool {
 	return err == nil && strings.Contains(info, "role:master")
 }
 
-// unplanned returns the failovers, at any time since began, that no plan asked for: the
-// machine stalled for longer than servers are missed. What was lost in them is not known.
+// unplanned returns the failovers since began that were not planned: the machine stalled for
+// longer than missed. Any charge since began may have been lost in them.
 func (s *stack) unplanned(began int64) (faults []*fault) {
 	add := func(name string) {
 		faults = append(faults, &fault{text: "the machine stalled, and a replica of " + name + " was promoted", from: began, to: history.Monotonic(), lost: name})

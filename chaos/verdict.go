@@ -20,11 +20,11 @@ type decision struct {
 	key      int
 	shard    string
 	call     int64
-	returned bool // else its process was killed
+	returned bool // otherwise its process was killed
 	answer
 }
 
-// mayHaveCharged reports whether it may have charged: it is not known that it did not.
+// mayHaveCharged reports whether d charged, or may have.
 func (d *decision) mayHaveCharged() bool {
 	return !d.peek && (!d.returned || d.Fate == history.Unknown || d.charged())
 }
@@ -35,7 +35,7 @@ func (d *decision) charged() bool {
 
 func (d *decision) failed() bool { return d.returned && d.Fate != history.Answered }
 
-// read returns the decisions that the files of w have.
+// read returns the decisions in the files of w.
 func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
 	var all []*decision
 	for _, name := range w.records {
@@ -89,7 +89,7 @@ func parseCall(line string) (d *decision, id int64, err error) {
 	return d, id, errors.Join(errs[:]...)
 }
 
-// run is all that happened.
+// run is the record of a run.
 type run struct {
 	began     int64 // by history.Monotonic
 	beganWall int64 // the same instant, Unix ms
@@ -99,34 +99,34 @@ type run struct {
 	used      map[int]int64 // of the exact keys, at the end
 }
 
-// What the invariants allow.
+// Tolerances of the invariants.
 const (
 	lateness = 50 * time.Millisecond // of an answer after its deadline
-	replLag  = time.Second           // of charges that a replica which takes over may lack
+	replLag  = time.Second           // charges of this age may be missing in a replica that takes over
 )
 
-// verdict is what was found.
+// verdict is the result of a run.
 type verdict struct {
 	allowed, refused, peeked int
 	unknown, unsent, killed  int
 	degraded                 int
 	longest                  time.Duration // decision
-	latest                   time.Duration // after its deadline, without what the machine stalled
+	latest                   time.Duration // after its deadline, less the time that the machine stalled
 
-	windows, overWindows int   // in which something was charged; in which more than the quota
-	over, beyond         int64 // units above quotas; above what lost counts explain
+	windows, overWindows int   // with charges; with more charges than the quota
+	over, beyond         int64 // units above quotas; units above those that lost counts explain
 
 	rows   []row // of the faults
 	broken []string
 }
 
-// row is what a fault did.
+// row is the effect of a fault.
 type row struct {
 	*fault
 	failed    int // decisions
 	longest   time.Duration
-	recovered time.Duration // until the first decision of each process that was hit; negative if there is none
-	none      bool          // it hit none
+	recovered time.Duration // until the first decision of each process that was hit; negative if one got no decision
+	none      bool          // no process was hit
 }
 
 func (v *verdict) breaks(format string, args ...any) {
@@ -160,7 +160,7 @@ func (r *run) judge(mayTake time.Duration) *verdict {
 // at returns how many seconds into the run an instant is.
 func (r *run) at(t int64) float64 { return time.Duration(t - r.began).Seconds() }
 
-// count counts d and checks what can be checked of it alone.
+// count counts d, and checks d by itself.
 func (r *run) count(v *verdict, d *decision) {
 	switch {
 	case !d.returned:
@@ -195,7 +195,7 @@ func (r *run) count(v *verdict, d *decision) {
 	}
 }
 
-// possible reports whether a limit can be answered so.
+// possible reports whether d is a possible answer under limit.
 func (d *decision) possible(limit throttler.Limit) bool {
 	switch {
 	case d.Reset <= d.Decided || limit.Aligned && d.Reset%window.Milliseconds() != 0:
@@ -207,7 +207,7 @@ func (d *decision) possible(limit throttler.Limit) bool {
 	}
 }
 
-// judgeWindows checks that no window lets more through than its quota, but for what its
+// judgeWindows checks that no window admits more than its quota, except for counts that its
 // shard lost in it.
 func (r *run) judgeWindows(v *verdict) {
 	type key struct {
@@ -243,8 +243,8 @@ func (r *run) judgeWindows(v *verdict) {
 	}
 }
 
-// bound returns how many of all, which were admitted until reset, counts that were lost can
-// explain, and whether any were lost.
+// bound returns how many decisions like all, admitted until reset, the quota and lost counts
+// can explain, and whether counts were lost.
 func (r *run) bound(all []*decision, reset int64) (bound int64, lost bool) {
 	bound = quota
 	for _, f := range r.faults {
@@ -265,15 +265,15 @@ func (r *run) bound(all []*decision, reset int64) (bound int64, lost bool) {
 	return bound, lost
 }
 
-// overlaps reports whether f was while some process may have charged the window that ends
+// overlaps reports whether f happened while some process may have charged the window that ends
 // at reset.
 func (r *run) overlaps(f *fault, reset int64) bool {
 	wall := func(t int64) int64 { return r.beganWall + (t-r.began)/int64(time.Millisecond) }
 	return wall(f.to) >= reset-window.Milliseconds()-maxSkew && wall(f.from) <= reset+maxSkew
 }
 
-// judgeCounts checks that what is counted is what was answered, and perhaps what is
-// unknown, since the shard last lost its counts.
+// judgeCounts checks that the counts are the answered units, and perhaps the unknown units,
+// since the shard last lost its counts.
 func (r *run) judgeCounts(v *verdict) {
 	for key, used := range r.used {
 		var lostAll, lostSome int64
@@ -305,7 +305,7 @@ func (r *run) judgeCounts(v *verdict) {
 	}
 }
 
-// judgeFault returns what f did.
+// judgeFault returns the effect of f.
 func (r *run) judgeFault(f *fault) row {
 	row := row{fault: f, none: len(f.processes) == 0}
 	type pair struct {
@@ -341,7 +341,7 @@ func (r *run) judgeFault(f *fault) row {
 	return row
 }
 
-// stalled returns the longest time that the machine stalled a decision between two instants.
+// stalled returns the longest stall of a decision between two instants.
 func (r *run) stalled(from, to int64) (longest time.Duration) {
 	for _, d := range r.decisions {
 		if d.returned && d.At >= from && d.call <= to {
@@ -351,7 +351,7 @@ func (r *run) stalled(from, to int64) (longest time.Duration) {
 	return longest
 }
 
-// finalCounts returns what the exact keys have used, by the servers themselves.
+// finalCounts returns the counts of the exact keys, from the servers directly.
 func (s *stack) finalCounts() (used map[int]int64, err error) {
 	b, done, err := open(s.direct())
 	if err != nil {

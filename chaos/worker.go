@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// What the workers ask.
+// The load of the workers.
 const (
 	quota    = 20 // of a key under policy window
 	window   = 2 * time.Second
@@ -40,7 +40,7 @@ var (
 	exactPolicy  = &throttler.Policy{Name: "exact", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 24 * time.Hour}}}
 )
 
-// chargeOf returns the charge that a key of the load means.
+// chargeOf returns the charge of a key of the load.
 func chargeOf(key int) throttler.Charge {
 	if key < windowKeys {
 		return windowPolicy.Charge(fmt.Sprint("client ", key))
@@ -48,11 +48,11 @@ func chargeOf(key int) throttler.Charge {
 	return exactPolicy.Charge(fmt.Sprint("account ", key))
 }
 
-// work is what a worker process does, until its standard input ends. A line "skew 1500"
-// on it sets its clock 1,500 ms ahead.
+// work describes the work of a worker process, which ends with its standard input. A line
+// "skew 1500" on it sets the clock 1,500 ms ahead.
 type work struct {
 	Process int
-	Life    int // how often the process was started before
+	Life    int // how many times the process was started before
 	Seed    uint64
 	Clients int // goroutines, each with one decision at a time
 	Every   time.Duration
@@ -61,8 +61,8 @@ type work struct {
 	Shards  []workShard
 }
 
-// workShard is a shard by the addresses of this process' links to it, to its Sentinels,
-// or to the nodes of its Cluster.
+// workShard is a shard, with the addresses of this process's links to it, of its Sentinels, or
+// of the nodes of its Cluster.
 type workShard struct {
 	Name    string
 	Addrs   []string
@@ -72,7 +72,7 @@ type workShard struct {
 
 const workVariable = "WEIR_CHAOS_WORK"
 
-// runAsWorker does the work in the environment and ends the program, if there is any.
+// runAsWorker does the work in the environment, if any, and exits.
 func runAsWorker() {
 	text, ok := os.LookupEnv(workVariable)
 	if !ok {
@@ -96,7 +96,7 @@ func runAsWorker() {
 func (w work) environ() string {
 	text, err := json.Marshal(w)
 	if err != nil {
-		panic(err) // it has numbers and strings
+		panic(err) // numbers and strings can't fail
 	}
 	return workVariable + "=" + string(text)
 }
@@ -107,7 +107,7 @@ func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) 
 	client := func(master string, addrs ...string) redis.UniversalClient {
 		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: addrs, MasterName: master})
 		if err != nil {
-			panic(err) // of no addresses
+			panic(err) // no addresses
 		}
 		clients = append(clients, c)
 		return c
@@ -131,7 +131,7 @@ func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) 
 	}, nil
 }
 
-// skewed is a clock that is off.
+// skewed is a clock that is wrong.
 type skewed struct{ by atomic.Int64 } // ms
 
 func (s *skewed) Now() time.Time {
@@ -173,7 +173,7 @@ func (w work) run(orders io.Reader, ready io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// crew is the clients of a worker.
+// crew is the clients of a worker process.
 type crew struct {
 	work
 	throttler *throttler.Throttler
@@ -197,8 +197,8 @@ func (c *crew) client(ctx context.Context, i int) error {
 	}
 }
 
-// decide makes one decision about a key, and records it: the call before it is made, so
-// that a process that is killed leaves a record of what it may have done.
+// decide makes one decision about a key, and records it. It records the call first, so that a
+// process that is killed leaves a record of its possible decision.
 func (c *crew) decide(key int, peek bool) error {
 	id := c.last.Add(1)
 	op := "take"
@@ -238,11 +238,11 @@ type answer struct {
 	Degraded      bool
 	Used          int64
 	Reset         int64 // ms
-	Decided       int64 // ms, by the process' clock
+	Decided       int64 // ms, by the process's clock
 	Error         string
 }
 
-// String returns a as a line of a record, which parseAnswer reads.
+// String returns a as a line of a record, as read by parseAnswer.
 func (a answer) String() string {
 	return fmt.Sprintf("return %d %d %d %d %s %t %t %d %d %d %s", a.ID, a.At, a.Took, a.Stalled, a.Fate, a.Allowed, a.Degraded, a.Used, a.Reset, a.Decided, a.Error)
 }

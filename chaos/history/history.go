@@ -1,6 +1,6 @@
-// Package history records what many processes ask of one backend and what they are
-// answered, and checks that the history is linearizable: that one Go model, asked in
-// some order that real time allows, would have given every answer to the last unit.
+// Package history records the requests of many processes to one backend, and the answers, and
+// checks that the history is linearizable: that one Go model, asked in some order that real
+// time allows, would have given every answer to the last unit.
 package history
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Op is what was asked.
+// Op is an operation.
 type Op string
 
 // Operations. A refund is a settlement at cost 0.
@@ -26,7 +26,7 @@ const (
 	Settle Op = "settle"
 )
 
-// Fate is what the caller knows of an operation that returned.
+// Fate is the outcome of an operation that returned, as its caller knows it.
 type Fate string
 
 const (
@@ -49,14 +49,14 @@ type Record struct {
 	Fate    Fate   `json:"fate,omitempty"` // of a return only
 	Error   string `json:"error,omitempty"`
 
-	// Of a call.
+	// Fields of a call.
 	Partition string   `json:"partition,omitempty"`
 	Charges   []Charge `json:"charges,omitempty"`
 	Now       int64    `json:"now,omitempty"`
 	Of        int      `json:"of,omitempty"`    // of a settlement: the ID of its take
 	Costs     []int64  `json:"costs,omitempty"` // of a settlement
 
-	// Of a return with a decision.
+	// Fields of a return with a decision.
 	Allowed bool            `json:"allowed,omitempty"`
 	Results []driver.Result `json:"results,omitempty"`
 }
@@ -76,7 +76,7 @@ type Operation struct {
 	Charged *Operation
 }
 
-// Monotonic returns the machine's monotonic clock in ns: one clock for all processes.
+// Monotonic returns the machine's monotonic clock in ns, which is the same for all processes.
 func Monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -85,8 +85,8 @@ func Monotonic() int64 {
 	return t.Nano()
 }
 
-// Recorder writes records to a file, each by one write, so that what a process did
-// before it was killed is there. It is safe for concurrent use.
+// Recorder writes records to a file, each with one write, so that the records of a process
+// that is killed are complete. It is safe for concurrent use.
 type Recorder struct {
 	process int
 	file    *os.File
@@ -95,7 +95,7 @@ type Recorder struct {
 	last int
 }
 
-// NewRecorder returns a Recorder of that process that appends to the file called name.
+// NewRecorder returns a Recorder of that process, which appends to the file called name.
 func NewRecorder(process int, name string) (*Recorder, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -104,7 +104,7 @@ func NewRecorder(process int, name string) (*Recorder, error) {
 	return &Recorder{process: process, file: file}, nil
 }
 
-// Call records r before it is asked, and returns its ID.
+// Call records c before the operation is sent, and returns its ID.
 func (r *Recorder) Call(c Record) (id int, err error) {
 	r.mu.Lock()
 	r.last++
@@ -133,8 +133,8 @@ func (r *Recorder) write(c Record) error {
 // Close closes the file.
 func (r *Recorder) Close() error { return r.file.Close() }
 
-// Read returns the operations that are recorded in the files, in no order, without those
-// that were never sent. An operation whose process died before it returned is Unknown.
+// Read returns the recorded operations of the files, in no order, without those that were
+// never sent. An operation of a process that died before the return is Unknown.
 func Read(names ...string) ([]*Operation, error) {
 	var all []*Operation
 	for _, name := range names {

@@ -17,10 +17,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Check reports what is wrong with the history of ops, or nil: an answer that no order
-// of the operations explains. An operation with an unknown outcome may have happened at
-// any instant after its call, or never. The error lists the operations of the partition
-// that is wrong, and names a page of HTML, in directory, that draws them.
+// Check returns an error if no order of ops explains all answers. An operation with an unknown
+// outcome may have happened at any instant after its call, or never. The error lists the
+// operations of the wrong partition, and names a page of HTML, in directory, that draws them.
 //
 // It gives up, with an error, after limit.
 func Check(ops []*Operation, directory string, limit time.Duration) error {
@@ -67,8 +66,8 @@ func list(part []porcupine.Operation) string {
 	return b.String()
 }
 
-// model answers as one Go process would that decides alone. Its state is the stored form
-// of the states of a partition's counts, by count; what was never charged is missing.
+// model answers like a single Go process. Its state contains the stored states of a
+// partition's counts, except the counts that were never charged.
 var model = porcupine.Model{
 	Init: func() any { return state("") },
 	Step: func(s, input, _ any) (bool, any) {
@@ -86,8 +85,8 @@ var model = porcupine.Model{
 	DescribeState:     func(s any) string { return fmt.Sprintf("%x", string(s.(state))) },
 }
 
-// state is a row of counts in the order of their names: 2 bytes of length and the name,
-// 2 bytes of length and the stored state.
+// state lists counts in the order of their names: 2 bytes of length and the name, 2 bytes of
+// length and the stored state.
 type state string
 
 func (s state) unpack() map[string]*algorithm.State {
@@ -125,7 +124,7 @@ func pack(counts map[string]*algorithm.State) state {
 	return state(b)
 }
 
-// step reports whether o could be answered as it was in state s, and the state after it.
+// step reports whether o's answer is possible in state s, and returns the state after it.
 func (o *Operation) step(s state) (bool, state) {
 	counts := s.unpack()
 	r := o.request()
@@ -144,7 +143,7 @@ func (o *Operation) step(s state) (bool, state) {
 	case Take:
 		d = algorithm.Take(r, states)
 		if !d.Allowed {
-			counts = nil // as they were
+			counts = nil // unchanged
 		}
 	case Peek:
 		d, counts = algorithm.Evaluate(r, states), nil
@@ -166,7 +165,7 @@ func (o *Operation) step(s state) (bool, state) {
 	return d.Allowed == o.Return.Allowed && slices.EqualFunc(d.Results(), o.Return.Results, same), s
 }
 
-// request returns what o asked for, or what the take asked for that o settles.
+// request returns the request of o or, for a settlement, of its take.
 func (o *Operation) request() driver.Request {
 	asked := o.Call
 	if o.Call.Op == Settle {
@@ -179,7 +178,7 @@ func (o *Operation) request() driver.Request {
 	return driver.NewRequest(asked.Now, charges...)
 }
 
-// decision returns what o, a take, was answered.
+// decision returns the answer to o, a take.
 func (o *Operation) decision() driver.Decision {
 	d := driver.NewDecision(o.request())
 	d.Allowed = o.Return.Allowed
@@ -187,7 +186,7 @@ func (o *Operation) decision() driver.Decision {
 	return d
 }
 
-// String returns o as it is written in a picture.
+// String returns o as pictures show it.
 func (o *Operation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s at %d of", o.Call.Op, o.Call.Now)

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// policies are small and short, so that histories have refusals and ends of windows.
+// policies have small quotas and short windows, so that histories contain refusals and resets.
 var policies = byName(
 	throttler.Policy{Name: "fixed", Limits: []throttler.Limit{{Quota: 12, Window: 300 * time.Millisecond}}},
 	throttler.Policy{Name: "sliding", Limits: []throttler.Limit{{Quota: 12, Window: 300 * time.Millisecond, Algorithm: throttler.SlidingWindow}}},
@@ -41,19 +41,19 @@ func byName(all ...throttler.Policy) map[string]*throttler.Policy {
 	return named
 }
 
-// users are the policies of a partition's second count; the first is under policy fixed.
+// users are the policies of a partition's second count. The first count is under policy fixed.
 var users = []string{"fixed", "sliding", "log", "bucket", "queue", "two"}
 
-// Work is what a worker process does.
+// Work describes the work of a worker process.
 type Work struct {
 	Process  int           // its number
 	Store    string        // "redis" or "memcached"
 	Addr     string        // of the server, or of a link to it
 	Record   string        // the file to write
-	Seed     uint64        // of what it asks
+	Seed     uint64        // of the choice of operations
 	Clients  int           // goroutines, each with one operation at a time
 	Cells    int           // partitions in use at a time
-	NewCells time.Duration // after which they are replaced by new ones
+	NewCells time.Duration // after which new ones replace them
 	Every    time.Duration // mean time between the operations of a client
 	Deadline time.Duration // of each operation
 	Lasts    time.Duration
@@ -61,8 +61,8 @@ type Work struct {
 
 const workVariable = "WEIR_HISTORY_WORK"
 
-// Main does the work that [Work.Environ] describes and exits, if it is in the
-// environment. A program that starts itself as a worker calls it first.
+// Main does the work that [Work.Environ] describes and exits, if the environment contains any.
+// A program that starts itself as a worker calls it first.
 func Main() {
 	text, ok := os.LookupEnv(workVariable)
 	if !ok {
@@ -83,11 +83,11 @@ func Main() {
 	os.Exit(0)
 }
 
-// Environ returns the variable that makes Main do w.
+// Environ returns the environment variable that makes Main do w.
 func (w Work) Environ() string {
 	text, err := json.Marshal(w)
 	if err != nil {
-		panic(err) // it has numbers and strings
+		panic(err) // numbers and strings can't fail
 	}
 	return workVariable + "=" + string(text)
 }
@@ -187,7 +187,7 @@ func (c *client) take() error {
 	return c.recorder.Return(returned(id, d, err))
 }
 
-// peek asks about one count: that two are read at one instant is not promised.
+// peek asks about one count, because reading two at one instant is not promised.
 func (c *client) peek() error {
 	call := Record{Op: Peek, Now: time.Now().UnixMilli()}
 	call.Partition, call.Charges = c.choose()
@@ -203,7 +203,7 @@ func (c *client) peek() error {
 	return c.recorder.Return(returned(id, d, err))
 }
 
-// settle settles one of the client's takes, up to two units above what it charged.
+// settle settles one of the client's takes, at up to two units more than it charged.
 func (c *client) settle() error {
 	i := c.random.IntN(len(c.taken))
 	t := c.taken[i]
@@ -222,8 +222,8 @@ func (c *client) settle() error {
 	return c.recorder.Return(returned(id, d, err))
 }
 
-// choose returns a partition that is in use now and one or both of its counts. Partitions
-// change with time, because each unknown outcome doubles what there is to check.
+// choose returns a partition that is in use now, with one or both of its counts. Partitions
+// change with time, because each unknown outcome doubles the work of the check.
 func (c *client) choose() (partition string, charges []Charge) {
 	epoch := Monotonic() / int64(c.NewCells)
 	cell := c.random.IntN(c.Cells)
@@ -256,7 +256,7 @@ func returned(id int, d driver.Decision, err error) Record {
 	return r
 }
 
-// FateOf returns what err says of an operation under its own context.
+// FateOf returns the fate of an operation under its own context that returned err.
 func FateOf(err error) Fate {
 	switch {
 	case err == nil:

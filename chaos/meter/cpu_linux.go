@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processors returns the numbers of those that the process may use.
+// processors returns the numbers of the processors that the process may use.
 func processors() []int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -21,14 +21,14 @@ func processors() []int {
 	return all
 }
 
-// pin keeps this thread on a processor, if it may.
+// pin binds this thread to a processor, if it may.
 func pin(number int) {
 	var set unix.CPUSet
 	set.Set(number)
 	_ = unix.SchedSetaffinity(0, &set)
 }
 
-// sleep sleeps by the timer of the processor that this thread is on.
+// sleep sleeps with the timer of the processor that this thread is on.
 func sleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

@@ -1,6 +1,6 @@
-// Package meter measures how long calls take, and how much of that the machine made the
-// process wait for a processor: because it is busy, because the process is stopped, or
-// because the machine is a virtual one whose processor was away.
+// Package meter measures how long calls take, and how much of that time the process had to
+// wait for a processor: because the machine is busy, the process is stopped, or the machine is
+// a virtual one and its processor was away.
 package meter
 
 import (
@@ -24,12 +24,12 @@ type Meter struct {
 	delayed time.Duration            // all of them
 }
 
-// cpu is a processor, on which a thread of the meter sleeps again and again. What it
-// oversleeps is what any thread there may have waited: Linux counts neither that a virtual
-// processor was away while it had nothing to do, nor that it is late to notice a timer.
+// cpu is a processor, on which a thread of the meter sleeps again and again. Any thread there
+// may have waited as long as it oversleeps. Linux counts neither the time that an idle virtual
+// processor was away, nor the time that a timer was late.
 type cpu struct {
 	awake time.Time     // when the thread last ran
-	slept time.Duration // all that it overslept
+	slept time.Duration // sum of all oversleeping
 }
 
 const (
@@ -64,7 +64,7 @@ func (m *Meter) watch(i, number int) {
 		sleep(nap)
 		m.mu.Lock()
 		c := &m.cpus[i]
-		now := time.Now() // one instant, or a stop in between would be lost
+		now := time.Now() // read once: a stop between two readings would be lost
 		c.slept += c.overslept(now)
 		c.awake = now
 		if i == 0 {
@@ -82,7 +82,7 @@ func (c *cpu) overslept(now time.Time) time.Duration {
 	return 0
 }
 
-// stalled returns all that the machine stalled until now.
+// stalled returns the time that the machine has stalled until now.
 func (m *Meter) stalled(now time.Time) time.Duration {
 	all := m.delayed
 	for i := range m.cpus {
@@ -91,8 +91,8 @@ func (m *Meter) stalled(now time.Time) time.Duration {
 	return all
 }
 
-// sample adds up how long the threads of the process have been ready to run and did not.
-// Where there is no /proc, nothing is known of them.
+// sample adds the time that the process's threads have been ready but not running. Without
+// /proc, nothing is known about them.
 func (m *Meter) sample() {
 	const tasks = "/proc/self/task"
 	threads, _ := os.ReadDir(tasks)
@@ -112,9 +112,9 @@ func (m *Meter) sample() {
 	}
 }
 
-// Call begins a call that may take as long as may. The function that it returns ends it.
-// It returns how long it took and, if that was longer, how much of it the machine stalled:
-// at most, because threads that wait at the same time count one by one.
+// Call begins a call that may take as long as may. The returned function ends the call, and
+// returns how long it took and, if that was longer, an upper bound of the time that the
+// machine stalled: threads that wait at the same time count separately.
 func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
@@ -132,7 +132,7 @@ func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration
 	}
 }
 
-// Stop ends the meter's goroutines.
+// Stop stops the meter's goroutines.
 func (m *Meter) Stop() {
 	close(m.end)
 	m.wg.Wait()

@@ -9,13 +9,13 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 )
 
-// connection is one connection of a client and the link's own to the server. Each way is
-// a reader, a row of toxics with channels between them, and a writer.
+// connection is a connection of a client and the link's connection to the server. Each
+// direction is a reader, a chain of toxics with channels between them, and a writer.
 type connection struct {
 	client, server *net.TCPConn
 	toxic          bool // guarded by the link's mutex
 
-	// What the two ways are to get; never full.
+	// Toxics for the two directions; never full.
 	up, down chan *toxics.ToxicWrapper
 }
 
@@ -51,7 +51,7 @@ func (c *connection) poison(all []Toxic) {
 	}
 }
 
-// pass returns when both ways have ended. The end of one ends the other.
+// pass returns when both directions have ended. The end of one ends the other.
 func (c *connection) pass() {
 	var all sync.WaitGroup
 	all.Go(func() { c.way(&all, c.server, c.client, c.up) })
@@ -59,7 +59,7 @@ func (c *connection) pass() {
 	all.Wait()
 }
 
-// way passes on from src to dst until one of them hangs up, or a toxic ends it.
+// way copies from src to dst until one of them hangs up, or a toxic ends it.
 func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *toxics.ToxicWrapper) {
 	defer c.close()
 	head := make(chunks)
@@ -74,7 +74,7 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 				return
 			}
 			select {
-			case t := <-more: // it was there before chunk: select chooses at random
+			case t := <-more: // t may be older than chunk: select chooses at random
 				tail = add(all, t, prepend(all, chunk, tail))
 				continue
 			default:
@@ -88,7 +88,7 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 	}
 }
 
-// add returns what comes out of t when it is fed from input.
+// add returns the output of t, fed from input.
 func add(all *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
 	next := make(chunks, t.BufferSize)
 	link := toxics.NewToxicStub(input, next)
@@ -97,12 +97,12 @@ func add(all *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
 	}
 	all.Go(func() {
 		link.Run(t)
-		drain(input) // what is before it must not block
+		drain(input) // the writer before it must not block
 	})
 	return next
 }
 
-// prepend returns first and then what comes from rest.
+// prepend returns a channel of first, followed by the chunks of rest.
 func prepend(all *sync.WaitGroup, first *stream.StreamChunk, rest chunks) chunks {
 	out := make(chunks)
 	all.Go(func() {

@@ -1,8 +1,8 @@
-// Package wire makes connections bad: a Link is a proxy in this process, between a
-// client and its server, that applies the toxics of toxiproxy.
+// Package wire makes connections bad: a Link is a proxy in this process, between a client and
+// its server, that applies the toxics of toxiproxy.
 //
-// Toxiproxy's own proxy hangs when a toxic is removed from a connection whose client
-// has left. A Link removes none: what is healed is closed, and new connections are good.
+// Toxiproxy's own proxy hangs when a toxic is removed from a connection after its client has
+// left. A Link removes no toxics: it closes healed connections, and new connections are good.
 package wire
 
 import (
@@ -18,20 +18,19 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 )
 
-// Toxic is what is wrong with connections, in toxiproxy's words.
+// Toxic is a fault of connections, in toxiproxy's words.
 type Toxic struct {
 	// Type is "latency", "bandwidth", "slow_close", "timeout", "reset_peer",
 	// "slicer" or "limit_data".
 	Type string
 
-	// Upstream says that it applies to what clients send, not to what the server
-	// replies.
+	// Upstream says that it applies to the data from clients, not to the server's replies.
 	Upstream bool
 
-	// Toxicity is the part of the connections that are bad. If zero, all are.
+	// Toxicity is the fraction of connections that it applies to. If zero, it applies to all.
 	Toxicity float32
 
-	// Attributes are the type's: times are ms, sizes bytes, rates KB/s.
+	// Attributes are the attributes of the type: times in ms, sizes in bytes, rates in KB/s.
 	Attributes Attributes
 }
 
@@ -48,7 +47,7 @@ func (t Toxic) String() string {
 	return s
 }
 
-// wrapper returns t as toxiproxy has it. It panics if toxiproxy has no such toxic.
+// wrapper returns t in toxiproxy's form. It panics if toxiproxy has no such toxic.
 func (t Toxic) wrapper() *toxics.ToxicWrapper {
 	w := &toxics.ToxicWrapper{Type: t.Type, Toxicity: t.Toxicity}
 	if w.Toxicity == 0 {
@@ -69,7 +68,7 @@ func (t Toxic) wrapper() *toxics.ToxicWrapper {
 
 // Link is a TCP proxy to one server. A new one passes on everything.
 type Link struct {
-	// Addr is where it listens, such as "127.0.0.1:41234". It outlives a Cut.
+	// Addr is the address that it listens on, such as "127.0.0.1:41234". It outlives a Cut.
 	Addr string
 
 	wg sync.WaitGroup // of all goroutines
@@ -91,8 +90,7 @@ func NewLink(upstream string) (*Link, error) {
 	return l, nil
 }
 
-// Inject makes the connections of l bad, those that are open and those to come. Toxics
-// add up.
+// Inject makes the connections of l bad, including those that are open. Toxics add up.
 func (l *Link) Inject(all ...Toxic) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +100,7 @@ func (l *Link) Inject(all ...Toxic) {
 	}
 }
 
-// Heal removes all toxics. It closes the connections that had them.
+// Heal removes all toxics, and closes the connections that had them.
 func (l *Link) Heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,8 +125,8 @@ func (l *Link) Cut() {
 	}
 }
 
-// Mend ends a Cut. It returns an error if another program keeps the port: one may hold
-// it for a moment, as the local end of a separate connection.
+// Mend ends a Cut. It returns an error if another program keeps the port: a program may hold
+// it for a moment, as the local end of another connection.
 func (l *Link) Mend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +146,7 @@ func (l *Link) Mend() error {
 	}
 }
 
-// Redirect closes all connections, and leads new ones to the server at upstream.
+// Redirect closes all connections, and connects new ones to the server at upstream.
 func (l *Link) Redirect(upstream string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +172,7 @@ func (l *Link) accept(listener net.Listener) {
 	}
 }
 
-// serve passes on what client and the server send, until one of them hangs up.
+// serve copies data between client and the server, until one of them hangs up.
 func (l *Link) serve(client net.Conn, listener net.Listener) {
 	l.mu.Lock()
 	upstream := l.upstream
@@ -187,7 +185,7 @@ func (l *Link) serve(client net.Conn, listener net.Listener) {
 	c := newConnection(client.(*net.TCPConn), server.(*net.TCPConn))
 	l.mu.Lock()
 	if l.listener != listener || l.upstream != upstream {
-		c.close() // it was cut meanwhile
+		c.close() // it was cut or redirected in the meantime
 	}
 	l.open[c] = struct{}{}
 	c.poison(l.toxics)
