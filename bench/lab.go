@@ -20,8 +20,8 @@ import (
 type settings struct {
 	passes      int
 	sample      time.Duration // length of a measurement
-	clients     int           // keys of the rows that have many
-	goroutines  []int         // for decisions that are allowed
+	clients     int           // keys of the rows with many keys
+	goroutines  []int         // for allowed decisions
 	contended   []int         // goroutines for one hot key, and for refusals
 	distant     []int         // goroutines behind the network of 1 ms
 	patience    time.Duration // with a hung Redis
@@ -29,11 +29,11 @@ type settings struct {
 	processes   []int         // of a fleet
 
 	// Growth rows.
-	maxKeys    int   // keys go to, from 10
+	maxKeys    int   // the largest number of keys; the smallest is 10
 	logs       []int // charges
 	crowds     []int // goroutines
 	shards     []int
-	shardsKeys int // keys that shards share
+	shardsKeys int // keys that the shards divide
 }
 
 var (
@@ -61,7 +61,7 @@ const (
 	roundTrip = time.Millisecond // of the simulated network
 )
 
-// A lab holds what measurements share: servers, started on first use, and keys.
+// A lab holds the shared resources of measurements: servers, started on first use, and keys.
 type lab struct {
 	settings
 	keys []string
@@ -71,11 +71,11 @@ type lab struct {
 	relay   *measure.Relay
 }
 
-// A server is a redis-server of our own.
+// A server is a redis-server started by a lab.
 type server struct {
 	*testserver.RedisServer
 	admin  *redis.Client
-	filled map[string]bool // peers and patterns whose keys are all there
+	filled map[string]bool // names of the peers and patterns that have seen all their keys
 }
 
 func newLab(s settings) *lab {
@@ -91,7 +91,7 @@ func clientKeys(n int) []string {
 	return keys
 }
 
-// close ends all servers.
+// close stops all servers.
 func (l *lab) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,8 +140,7 @@ func (l *lab) network(s *server) (string, error) {
 	return l.relay.Addr, nil
 }
 
-// fill lets peer see each key of p once, so that no measurement is of keys that
-// are new.
+// fill lets peer see each key of p once, so that measurements do not include new keys.
 func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config peers.Config) error {
 	what := peer.Name + ", " + p.name
 	if s.filled[what] {
@@ -183,8 +182,8 @@ func fill(ctx context.Context, l *peers.Limiter, keys []string) error {
 	return failed
 }
 
-// takeForSure tries a few times: a server that is to hold millions of keys stops
-// for longer than some timeouts when its hash table grows.
+// takeForSure tries a few times: when the hash table of a server with millions of keys grows,
+// the server stops for longer than some timeouts.
 func takeForSure(l *peers.Limiter, key string) error {
 	_, err := l.Take(context.Background(), key)
 	for tries := 1; err != nil && tries < 5; tries++ {
@@ -193,7 +192,7 @@ func takeForSure(l *peers.Limiter, key string) error {
 	return err
 }
 
-// cpu returns the CPU time that the server has used.
+// cpu returns the CPU time used by the server.
 func (s *server) cpu() (time.Duration, error) {
 	user, err := s.info("cpu", "used_cpu_user")
 	if err != nil {
@@ -203,10 +202,10 @@ func (s *server) cpu() (time.Duration, error) {
 	return time.Duration((user + system) * float64(time.Second)), err
 }
 
-// usedMemory returns the bytes that the server has allocated.
+// usedMemory returns the bytes allocated by the server.
 func (s *server) usedMemory() (float64, error) { return s.info("memory", "used_memory") }
 
-// info returns a number of INFO.
+// info returns a number from INFO.
 func (s *server) info(section, field string) (float64, error) {
 	text, err := s.infoText(section, field)
 	if err != nil {

@@ -46,7 +46,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// measured are the modules whose versions matter.
+// measured lists the modules with versions worth reporting.
 var measured = []string{
 	"github.com/didip/tollbooth/v8",
 	"github.com/go-chi/httprate",
@@ -64,7 +64,7 @@ var measured = []string{
 	"golang.org/x/time",
 }
 
-// versions returns the versions of measured that this program is built with.
+// versions returns the versions of the measured modules in this build.
 func versions() map[string]string {
 	all := make(map[string]string)
 	info, _ := debug.ReadBuildInfo()

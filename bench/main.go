@@ -1,6 +1,6 @@
-// Command bench measures weir next to other rate limiters: over one
-// redis-server that it starts, in memory, as middleware and under HTTP load; and
-// weir alone, as keys, limits, logs and shards get more.
+// Command bench measures weir next to other rate limiters: over a redis-server that it starts,
+// in memory, as middleware and under HTTP load. It also measures how weir's costs grow with
+// keys, limits, logs and shards.
 //
 //	make bench-peers                          # all of it, into docs/performance
 //	make bench-peers ARGS=-quick              # a look within two minutes, printed only
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// bench does what args say.
+// bench runs the program with args.
 func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -113,8 +113,8 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return failures(stderr, set.Results)
 }
 
-// matching returns the rows whose name one expression matches, with the peers whose name the
-// other does.
+// matching returns the rows with names that match rowsMatch, with the peers whose names match
+// peersMatch.
 func matching(rows []row, rowsMatch, peersMatch string) ([]row, error) {
 	rowName, err := regexp.Compile(rowsMatch)
 	if err != nil {
@@ -143,7 +143,7 @@ func override(s *settings, passes int, sample time.Duration, maxKeys int) {
 	}
 }
 
-// rows returns all that can be measured.
+// rows returns all rows.
 func (l *lab) rows() []row {
 	var all []row
 	for _, rows := range [][]row{
@@ -164,7 +164,7 @@ func printNames(w io.Writer, rows []row) {
 	}
 }
 
-// run measures rows and says under which circumstances.
+// run measures rows, and describes the machine and the settings.
 func (l *lab) run(ctx context.Context, rows []row, seed uint64, isQuick bool, progress io.Writer) (*result.Set, error) {
 	machine, err := l.machine()
 	if err != nil {

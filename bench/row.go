@@ -17,7 +17,7 @@ import (
 // A row is one measurement, made on several peers.
 type row struct {
 	name  string  // parts separated by slashes
-	x     float64 // its place on an axis, if it has one
+	x     float64 // place on the axis, if any
 	once  bool    // measured in the first pass only, because it does not vary
 	cells []cell
 }
@@ -28,15 +28,15 @@ type cell struct {
 	measure func(context.Context) (sample, error)
 }
 
-// A sample is what one measurement gave.
+// A sample is the result of one measurement.
 type sample struct {
 	values map[string]float64
 	text   string
 }
 
-// selected returns the rows whose names match name, with the cells whose peers
-// match peer. Nil matches everything. The bare handler is always kept, because
-// middlewares are compared with it.
+// selected returns the rows with names that match name, with the cells of peers that match
+// peer. Nil matches everything. The bare handler is always kept, because middleware is
+// compared with it.
 func selected(rows []row, name, peer *regexp.Regexp) []row {
 	var all []row
 	for _, r := range rows {
@@ -56,10 +56,9 @@ func selected(rows []row, name, peer *regexp.Regexp) []row {
 	return all
 }
 
-// run measures every cell of rows in each pass, and returns the results in the
-// order of rows. Each pass visits the rows, and the cells of a row, in a new
-// random order: the peers of a row are measured close together in time, and no
-// peer always follows the same other one.
+// run measures every cell of rows in each pass, and returns the results in the order of rows.
+// Each pass visits the rows, and the cells of a row, in a new random order: the peers of a row
+// are measured close together in time, and no peer always follows the same other one.
 func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progress io.Writer) ([]result.Result, error) {
 	var results []result.Result
 	first := make([]int, len(rows)) // index of a row's first result
@@ -92,8 +91,8 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 	return results, nil
 }
 
-// visit adds a sample to to. A peer that fails does not end the run, and is
-// measured again in the next pass.
+// visit adds a sample to to. A failed peer does not end the run; the next pass measures it
+// again.
 func visit(ctx context.Context, c cell, to *result.Result) error {
 	s, err := c.measure(ctx)
 	if ctx.Err() != nil {
@@ -122,8 +121,8 @@ func showProgress(w io.Writer, pass, passes int, name string, begin time.Time, d
 	_, _ = fmt.Fprintf(w, "pass %d/%d  %3d%%  %-28s %v%s\n", pass+1, passes, 100*done/cells, name, time.Since(begin).Round(time.Second), left)
 }
 
-// failures returns an error that names the peers that failed in every pass. It writes
-// the ones that failed in some passes to w.
+// failures returns an error that names the peers that failed in every pass. It writes those
+// that failed in some passes to w.
 func failures(w io.Writer, results []result.Result) error {
 	var all []error
 	for _, r := range results {

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// bytesRows are what a client of one limit, seen once, takes up, with all that
-// the store needs to find it. The limit is 60 per hour: several peers drop
-// clients early whose quota is as good as whole.
+// bytesRows measure the bytes of a client with one limit, seen once, including the store's
+// overhead for it. The limit is 60 per hour, because several peers drop clients early if their
+// quota is almost whole.
 func (l *lab) bytesRows() []row {
 	redis := row{name: "bytes/redis", once: true}
 	for _, peer := range withoutVariants(peers.Redis()) {
@@ -48,7 +48,7 @@ func (l *lab) bytesInRedis(ctx context.Context, peer peers.Peer) (sample, error)
 		return sample{}, err
 	}
 	err = fill(ctx, limiter, l.keys)
-	limiter.Close() // connections have buffers, which are no clients'
+	limiter.Close() // frees the connections' buffers, which belong to no client
 	if err != nil {
 		return sample{}, err
 	}
@@ -56,9 +56,8 @@ func (l *lab) bytesInRedis(ctx context.Context, peer peers.Peer) (sample, error)
 	return sample{values: map[string]float64{"bytes": (full - empty) / float64(len(l.keys))}}, err
 }
 
-// settledMemory returns the used memory when it no longer falls: connections
-// that were closed are freed a little later, and a hash table that has grown is
-// there twice until all its keys have moved.
+// settledMemory returns the used memory once it no longer falls: closed connections are freed
+// a little later, and a growing hash table exists twice until all its keys have moved.
 func (s *server) settledMemory() (float64, error) {
 	last, err := s.usedMemory()
 	for range 20 {
@@ -80,7 +79,7 @@ func (l *lab) bytesInMemory(peer peers.Peer) (sample, error) {
 			return nil
 		}
 		for i := range len(l.keys) {
-			// Each key is a separate string, which the limiter may keep or let go.
+			// Each key is a separate string, which the limiter may keep or release.
 			if _, err := limiter.Take(context.Background(), fmt.Sprintf("client-%014d", i)); err != nil {
 				failed = err
 			}

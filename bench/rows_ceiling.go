@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// ceilingRows are what redis-benchmark gets out of a server, one decision or
-// command at a time and in pipelines of 16 and 64.
+// ceilingRows measure a server with redis-benchmark, one decision or command at a time and in
+// pipelines of 16 and 64.
 func (l *lab) ceilingRows() []row {
 	if _, err := exec.LookPath("redis-benchmark"); err != nil {
 		return nil
@@ -80,16 +80,16 @@ end
 return all
 `
 
-// What a decision costs at least, if nothing were computed: about one window, which
-// weir keeps as a number, and about two policies of three mixed limits each, which it
-// keeps in 80 bytes each. Of several ways to write, these take the least.
+// The lowest costs of decisions without computation: about one window, which weir keeps as a
+// number, and about two policies of three mixed limits each, which weir keeps in 80 bytes
+// each. They use the cheapest of several ways to write.
 var (
 	countScript   = writingScript(`'INCRBY', key, '1'`)
 	replaceScript = writingScript(`'SETRANGE', key, '0', stored[i]`)
 )
 
-// writingScript reads all keys, runs a command on each that has a value as long as
-// ARGV[1], which the others get, and replies the values.
+// writingScript returns a script that reads all keys and returns their values. It runs command
+// on each key with a value as long as ARGV[1], and sets the others to ARGV[1].
 func writingScript(command string) string {
 	return `
 local stored = redis.call('MGET', unpack(KEYS))
@@ -107,7 +107,7 @@ return table.concat(stored)
 
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
-// redisBenchmark runs the command often enough to last about a sample.
+// redisBenchmark runs the command so often that it takes about a sample's time.
 func (l *lab) redisBenchmark(ctx context.Context, command func(*server) ([]string, error), decisions, depth int) (sample, error) {
 	server, err := l.redis("ceiling")
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// fleetCallers is how many goroutines ask for decisions, in all processes together.
+// fleetCallers is the number of goroutines that request decisions, in all processes together.
 const fleetCallers = 200
 
-// fleetRows are weir alone: what a decision costs a server whose callers are divided
+// fleetRows measure only weir: a decision's cost for a server when its callers are divided
 // among more and more processes, each with a limiter and connections.
 func (l *lab) fleetRows() []row {
 	var rows []row
@@ -85,11 +85,11 @@ func (l *lab) loadFleet(ctx context.Context, n int) (_ sample, err error) {
 	s := decisions(sum, false)
 	delete(s.values, "allocs")
 	s.values["per_call"] = float64(sum.Decisions) / float64(callsAfter-calls)
-	s.values["connections"] = connections - 1 // without the one that asks
+	s.values["connections"] = connections - 1 // without the admin connection
 	return s, nil
 }
 
-// ready returns when all workers are.
+// ready returns when all workers are ready.
 func ready(workers []*fleetWorker) error {
 	for _, w := range workers {
 		if !w.lines.Scan() || w.lines.Text() != workerReady {
@@ -99,7 +99,7 @@ func ready(workers []*fleetWorker) error {
 	return nil
 }
 
-// loadBy has workers begin, and returns the sum of their reports.
+// loadBy starts the load of all workers, and returns the sum of their reports.
 func loadBy(workers []*fleetWorker) (sum measure.Report, err error) {
 	for _, w := range workers {
 		_, _ = io.WriteString(w.stdin, "begin\n") // a worker that has ended prints no report
@@ -121,7 +121,7 @@ func loadBy(workers []*fleetWorker) (sum measure.Report, err error) {
 	return sum, nil
 }
 
-// scriptCalls returns how often the server has run a script by its hash.
+// scriptCalls returns how many times the server has run a script by its hash.
 func (s *server) scriptCalls() (n int64, err error) {
 	text, err := s.infoText("commandstats", "cmdstat_evalsha")
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *server) scriptCalls() (n int64, err error) {
 
 const workerReady = "ready"
 
-// fleetWorker is one process of a fleet.
+// fleetWorker is a process of a fleet.
 type fleetWorker struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -159,7 +159,7 @@ func startWorker(ctx context.Context, program string, flags []string) (*fleetWor
 	return w, w.cmd.Start()
 }
 
-// wait ends the process, and sets err if that is nil and the process failed.
+// wait ends the process, and sets err if it is nil and the process failed.
 func (w *fleetWorker) wait(err *error) {
 	_ = w.stdin.Close()
 	if failed := w.cmd.Wait(); *err == nil {
@@ -167,8 +167,8 @@ func (w *fleetWorker) wait(err *error) {
 	}
 }
 
-// work is a process of a fleet: it opens a limiter, waits for a line, and reports what
-// a load cost.
+// work is a process of a fleet: it opens a limiter, waits for a line, and reports the cost of
+// a load.
 func work(ctx context.Context, addr string, callers, keys int, sample time.Duration, stdin io.Reader, stdout io.Writer) error {
 	limiter, err := peers.Weir.Open(peers.Config{Quota: unlimited, Window: window, Redis: addr, Keys: keys})
 	if err != nil {
@@ -176,7 +176,7 @@ func work(ctx context.Context, addr string, callers, keys int, sample time.Durat
 	}
 	defer limiter.Close()
 	load := measure.Load{Goroutines: callers, Duration: sample, Keys: clientKeys(keys), Take: limiter.Take}
-	if _, err := load.Run(ctx); err != nil { // connects, and knows how far away the server is
+	if _, err := load.Run(ctx); err != nil { // connects, and learns the distance of the server
 		return err
 	}
 	if _, err := fmt.Fprintln(stdout, workerReady); err != nil {
@@ -189,6 +189,6 @@ func work(ctx context.Context, addr string, callers, keys int, sample time.Durat
 	if err != nil {
 		return err
 	}
-	report.Err = nil // an interface: not for JSON
+	report.Err = nil // JSON can't decode an interface
 	return json.NewEncoder(stdout).Encode(report)
 }

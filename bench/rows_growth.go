@@ -9,12 +9,11 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// growthGoroutines put enough load on a server that what it does for each
-// connection is shared among decisions.
+// growthGoroutines are enough for decisions to share a server's work for each connection.
 const growthGoroutines = 64
 
-// growthRows are weir alone: what a decision costs as keys, limits, logs,
-// goroutines and shards get more.
+// growthRows measure only weir: how the cost of a decision grows with keys, limits, logs,
+// goroutines and shards.
 func (l *lab) growthRows() []row {
 	var rows []row
 	add := func(name string, x int, measure func(ctx context.Context) (sample, error)) {
@@ -54,8 +53,8 @@ func (l *lab) config(redis string) peers.Config {
 	return peers.Config{Quota: unlimited, Window: window, Redis: redis, Keys: len(l.keys)}
 }
 
-// growKeysInRedis has a server for each number of keys: a hash table of another
-// size would be another measurement.
+// growKeysInRedis has a server for each number of keys: another size of the hash table would
+// be another measurement.
 func (l *lab) growKeysInRedis(ctx context.Context, n int) (sample, error) {
 	server, err := l.redis(fmt.Sprintf("%d keys", n))
 	if err != nil {
@@ -120,8 +119,8 @@ func (l *lab) growInMemory(ctx context.Context, open func(peers.Config) (*peers.
 	return costs(cost), nil
 }
 
-// growLogInRedis asks about one key, one decision at a time: the log is full,
-// and each take adds a charge and drops one.
+// growLogInRedis decides about one key, one decision at a time. The log is full, so each take
+// adds a charge and drops one.
 func (l *lab) growLogInRedis(ctx context.Context, config peers.Config) (sample, error) {
 	server, err := l.redis("growth")
 	if err != nil {
@@ -154,7 +153,7 @@ func (l *lab) growLogInMemory(ctx context.Context, config peers.Config) (sample,
 	return costs(cost), nil
 }
 
-// fillLog charges key as often as its log can hold.
+// fillLog charges key as many times as its log can hold.
 func fillLog(ctx context.Context, limiter *peers.Limiter, charges int64, key string) error {
 	same := make([]string, charges)
 	for i := range same {
@@ -163,8 +162,8 @@ func fillLog(ctx context.Context, limiter *peers.Limiter, charges int64, key str
 	return fill(ctx, limiter, same)
 }
 
-// balance counts how n shards share keys, and how many keys move when there is
-// one more. moved_share is these as a part of the 1/(n+1) that have to.
+// balance measures how n shards divide keys, and how many keys move when a shard is added.
+// moved_share is their number divided by the 1/(n+1) of all keys that must move.
 func (l *lab) balance(ctx context.Context, n int) (sample, error) {
 	before, closeBefore, err := peers.WeirShards(n)
 	if err != nil {

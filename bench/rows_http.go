@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/bench/report"
 )
 
-// bareHandler is what middlewares are compared with: the handler alone.
+// bareHandler is the handler without middleware, which middleware is compared with.
 const bareHandler = report.BareHandler
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -26,7 +26,7 @@ var (
 	helloBody = []byte("hello\n")
 )
 
-// middlewareRows are handlers called directly, by one goroutine: what each
+// middlewareRows measure handlers that one goroutine calls directly: the cost that each
 // middleware adds to the bare handler.
 func (l *lab) middlewareRows() []row {
 	allowed, _, refused := l.patterns()
@@ -37,7 +37,7 @@ func (l *lab) middlewareRows() []row {
 	}
 }
 
-// httpRows are servers under a load of HTTP requests over loopback.
+// httpRows measure servers under a load of HTTP requests over loopback.
 func (l *lab) httpRows() []row {
 	allowed, _, _ := l.patterns()
 	return []row{
@@ -46,7 +46,7 @@ func (l *lab) httpRows() []row {
 	}
 }
 
-// handlerRow is a row of limiters around the bare handler, and of that alone.
+// handlerRow returns a row of the bare handler, alone and behind each limiter.
 func (l *lab) handlerRow(name string, all []peers.Peer, p pattern, measure func(context.Context, http.Handler, pattern) (sample, error)) row {
 	free := p
 	free.quota = unlimited // the bare handler refuses nothing
@@ -77,8 +77,7 @@ func (l *lab) handlerRow(name string, all []peers.Peer, p pattern, measure func(
 	return r
 }
 
-// wrap returns the peer's own middleware, or the least that one could write
-// around it: without headers.
+// wrap returns the peer's own middleware, or a minimal one around it, without headers.
 func wrap(l *peers.Limiter) func(http.Handler) http.Handler {
 	if l.Wrap != nil {
 		return l.Wrap
@@ -101,19 +100,17 @@ func wrap(l *peers.Limiter) func(http.Handler) http.Handler {
 // addresses is how many clients send requests to a handler.
 const addresses = 4096
 
-// address returns the i-th client's key: an address, because that is what some
-// middlewares want a client to be.
+// address returns the i-th client's key: an address, because some middleware requires one.
 func address(i int) string { return fmt.Sprintf("10.0.%d.%d", i>>8, i&255) }
 
-// callHandler calls h with requests of many clients, or of as many as p has
-// keys if that is less.
+// callHandler calls h with requests of many clients, but of no more than p has keys.
 func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sample, error) {
 	n := min(addresses, len(p.keys))
 	requests, err := clientRequests(n)
 	if err != nil {
 		return sample{}, err
 	}
-	first, err := clientRequests(n) // with separate strings, which limiters may keep: see walk
+	first, err := clientRequests(n) // with separate strings, because limiters may keep them: see walk
 	if err != nil {
 		return sample{}, err
 	}
@@ -127,7 +124,7 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 	}
 	serve := func(requests []*http.Request) func(_, i int) {
 		return func(_, i int) {
-			// A new header for each request, as net/http has it.
+			// A new header for each request, as in net/http.
 			h.ServeHTTP(&response{header: make(http.Header)}, requests[i%n])
 		}
 	}
@@ -177,7 +174,7 @@ func (r *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// check returns an error if r is not what p gets.
+// check returns an error if r is not the response that p expects.
 func (r *response) check(p pattern) error {
 	want := http.StatusOK
 	if p.quota == 1 {

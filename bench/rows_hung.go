@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// hungRows are how long a decision takes, and the next one, when Redis takes
-// connections and does not answer: with the client's own settings, and with a
-// context that ends after hungDeadline. All peers wait at the same time.
+// hungRows measure how long a decision takes, and the next one, when Redis accepts connections
+// but does not answer: with the client's own settings, and with a context that ends after
+// hungDeadline. All peers wait at the same time.
 func (l *lab) hungRows() []row {
 	var all []peers.Peer
 	for _, p := range withoutVariants(peers.Redis()) {
@@ -70,14 +70,13 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 	server.Pause()
 	close(begin)
 	waiting.Wait()
-	server.Resume() // the calls that were given up now end
+	server.Resume() // now the abandoned calls end
 	calling.Wait()
 	return samples, errs
 }
 
-// decideHung returns how long two decisions took. One that takes longer than
-// the patience of the lab is given up, and is the last. calling waits for the
-// calls themselves.
+// decideHung returns how long two decisions took. It abandons a decision that takes longer
+// than the lab's patience, and makes no other. calling waits for the calls themselves.
 func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration, calling *sync.WaitGroup) []time.Duration {
 	ends := make(chan time.Duration, 2)
 	calling.Go(func() {
@@ -88,7 +87,7 @@ func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline t
 				ctx, cancel = context.WithTimeout(ctx, deadline)
 			}
 			begin := time.Now()
-			_, _ = limiter.Take(ctx, "a") // whether it is an error is the peer's affair
+			_, _ = limiter.Take(ctx, "a") // the peer decides whether that is an error
 			ends <- time.Since(begin)
 			cancel()
 		}

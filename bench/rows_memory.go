@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// memoryRows are decisions of limiters that count in this process, on as many
-// goroutines as there are cores.
+// memoryRows measure limiters that count in this process, with a goroutine for each core.
 func (l *lab) memoryRows() []row {
 	allowed, hot, refused := l.patterns()
 	zipf := allowed
@@ -33,7 +32,7 @@ func (l *lab) memoryRows() []row {
 	return rows
 }
 
-// walks returns a function that returns the keys that each goroutine asks for.
+// walks returns a function that returns the keys of each goroutine's requests.
 func walks(p pattern) func() [][]string {
 	var all [][]string
 	return func() [][]string {
@@ -46,11 +45,11 @@ func walks(p pattern) func() [][]string {
 	}
 }
 
-// walk returns the keys that a goroutine asks for before it begins again: a
-// power of two of them, and if possible twice as many as there are keys. They
-// are picked before the measurement, because to draw from Zipf's distribution
-// takes longer than to decide. Each is a separate string, as each request brings
-// one: a limiter that kept a key's string would compare it with itself, at no cost.
+// walk returns the keys of a goroutine's requests before it begins again: a power of two of
+// them, and if possible at least twice the number of p's keys. They are picked before the
+// measurement, because drawing from Zipf's distribution takes longer than a decision. Each is
+// a separate string, as in real requests: a limiter that kept a key's string would otherwise
+// compare it with itself, at no cost.
 func walk(p pattern, seed uint64) []string {
 	const most = 1 << 20
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -89,8 +88,8 @@ func costs(c measure.Cost) sample {
 	return sample{values: map[string]float64{"ns": c.Nanos, "cpu_ns": c.CPUNanos, "allocs": c.Allocs}}
 }
 
-// plausibleNext returns an error if the limiter, which has seen each key once,
-// does not decide as its quota says.
+// plausibleNext returns an error if the limiter, which has seen each key once, contradicts its
+// quota.
 func plausibleNext(limiter *peers.Limiter, p pattern) error {
 	allowed, err := limiter.Take(context.Background(), p.keys[0])
 	if err == nil && allowed != (p.quota > 1) {

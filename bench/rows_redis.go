@@ -26,7 +26,7 @@ func (l *lab) patterns() (allowed, hot, refused pattern) {
 	return allowed, hot, refused
 }
 
-// redisRows are decisions over one redis-server on loopback.
+// redisRows measure decisions over a redis-server on loopback.
 func (l *lab) redisRows() []row {
 	allowed, hot, refused := l.patterns()
 	var rows []row
@@ -41,7 +41,7 @@ func (l *lab) redisRows() []row {
 	return rows
 }
 
-// networkRows are the same behind a network of 1 ms.
+// networkRows measure the same behind a network of 1 ms.
 func (l *lab) networkRows() []row {
 	allowed, _, _ := l.patterns()
 	var rows []row
@@ -103,9 +103,8 @@ func (l *lab) decideInRedis(ctx context.Context, peer peers.Peer, p pattern, gor
 	return decisions(report, distant), nil
 }
 
-// plausible returns an error if a limiter did not do what was asked of it: then
-// its speed is of no interest. A window that ended meanwhile allows each key
-// once.
+// plausible returns an error if a limiter's decisions were wrong, which makes its speed
+// meaningless. A window that ended during the load allows each key once.
 func plausible(r measure.Report, p pattern) error {
 	wrong, fair := r.Decisions-r.Allowed, r.Decisions/100
 	if p.quota == 1 {
@@ -117,8 +116,8 @@ func plausible(r measure.Report, p pattern) error {
 	return nil
 }
 
-// decisions returns a load's report per decision. When a relay runs in this
-// process, its CPU time and allocations say nothing about a decision.
+// decisions returns a load's report per decision. A relay in this process uses CPU time and
+// allocates, so their values are left out if relayed.
 func decisions(r measure.Report, relayed bool) sample {
 	n := float64(r.Decisions)
 	values := map[string]float64{

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A histogram counts durations of up to an hour, each within 1 % of its value:
-// in steps of 1 ns at first, and of 1/128 of the next lower power of two from
-// 256 ns.
+// A histogram counts durations of up to an hour, each within 1 % of its value: in steps of 1
+// ns at first, and from 256 ns in steps of 1/128 of the next lower power of two.
 type histogram struct {
 	n      int64
 	counts [(maxShift + 2) << 7]uint32
@@ -36,7 +35,7 @@ func (h *histogram) merge(o *histogram) {
 	}
 }
 
-// quantile returns the duration that a share q of all is at most as long as.
+// quantile returns the duration that a fraction q of all durations do not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank, seen := int64(q*float64(h.n)), int64(0)
 	for i, c := range h.counts {

@@ -14,13 +14,12 @@ import (
 	"time"
 )
 
-// HTTPLoad sends requests to a server in this process over loopback, each
-// connection one at a time, as wrk does. It allocates nothing, so that what a
-// request costs is the server's.
+// HTTPLoad sends requests to a server in this process over loopback, one at a time on each
+// connection, like wrk. It allocates nothing, so that a request's costs are the server's.
 type HTTPLoad struct {
 	Connections      int
 	Warmup, Duration time.Duration
-	Requests         [][]byte // as written to the wire; each is sent in turn
+	Requests         [][]byte // as written to the wire; sent in turn
 }
 
 // Request returns a GET with one header field, for HTTPLoad.
@@ -28,10 +27,10 @@ func Request(name, value string) []byte {
 	return fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: bench\r\n%s: %s\r\n\r\n", name, value)
 }
 
-// HTTPReport is what HTTPLoad saw.
+// HTTPReport is the result of an HTTPLoad.
 type HTTPReport struct {
 	Responses int64
-	Refused   int64 // of these, with a status of 400 or more
+	Refused   int64 // those with a status of 400 or more
 	Elapsed   time.Duration
 	P50, P99  time.Duration
 }
@@ -46,7 +45,7 @@ func Serve(handler http.Handler) (addr string, stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(listener) // ends by Close
+		_ = server.Serve(listener) // until Close
 	}()
 	return listener.Addr().String(), func() { _ = server.Close(); <-done }, nil
 }
@@ -78,7 +77,7 @@ func (l HTTPLoad) run(ctx context.Context, addr string, d time.Duration) (HTTPRe
 	for i := range clients {
 		wg.Go(func() {
 			c := &clients[i]
-			// Each begins elsewhere, so that they do not ask for the same keys.
+			// Clients begin at different requests, so that they don't ask for the same keys.
 			for n := i * len(l.Requests) / len(clients); c.err == nil && time.Since(begin) < d && !stop.Load(); n++ {
 				c.err = c.roundTrip(l.Requests[n%len(l.Requests)])
 			}
@@ -124,7 +123,7 @@ func (c *httpClient) roundTrip(request []byte) error {
 	return nil
 }
 
-// readResponse reads a response whose length is in its header, and drops it.
+// readResponse reads a response with a Content-Length, and drops it.
 func (c *httpClient) readResponse() (status int, err error) {
 	line, err := c.reader.ReadSlice('\n')
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package measure puts load on a limiter, a handler or a server, and reads what
-// each decision cost.
+// Package measure puts load on a limiter, a handler or a server, and measures the cost of each
+// decision.
 package measure
 
 import (
@@ -13,25 +13,24 @@ import (
 	"time"
 )
 
-// A Load asks for decisions, each goroutine for one at a time.
+// A Load requests decisions, one at a time on each goroutine.
 type Load struct {
 	Goroutines int
 	Warmup     time.Duration // before the clock starts
 	Duration   time.Duration
-	Keys       []string // each request is for one of these, picked at random
+	Keys       []string // each request is for a random one of these
 	Take       func(ctx context.Context, key string) (allowed bool, err error)
 
-	// ServerCPU returns the CPU time that the server has used so far. Nil if
-	// there is no server.
+	// ServerCPU returns the CPU time used by the server so far. If nil, there is no server.
 	ServerCPU func() (time.Duration, error)
 }
 
-// A Report says what a Load cost.
+// A Report is the cost of a Load.
 type Report struct {
-	Decisions int64 // with an answer
+	Decisions int64 // decisions with an answer
 	Allowed   int64 // of these
 	Errors    int64
-	Err       error // the first of them
+	Err       error // the first error
 	Elapsed   time.Duration
 	P50, P99  time.Duration // of a decision
 
@@ -111,7 +110,7 @@ func (w *worker) run(l Load, end time.Time, stop *atomic.Bool) {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	ctx := context.Background()
 	now := time.Now()
-	for first := true; first || now.Before(end) && !stop.Load(); first = false { // once at least, on a busy machine too
+	for first := true; first || now.Before(end) && !stop.Load(); first = false { // at least once, even on a busy machine
 		allowed, err := l.Take(ctx, l.Keys[random.IntN(len(l.Keys))])
 		then := now
 		now = time.Now()
@@ -128,11 +127,11 @@ func (w *worker) run(l Load, end time.Time, stop *atomic.Bool) {
 	}
 }
 
-// processCPU returns the CPU time that this process has used.
+// processCPU returns the CPU time used by this process.
 func processCPU() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		panic(err) // of arguments that are constants
+		panic(err) // constant arguments can't be wrong
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

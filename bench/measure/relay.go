@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A Relay is a network that takes its time: it passes on what it receives, in
-// either direction, half a round trip later.
+// A Relay is a slow network: it forwards data, in either direction, half a round trip after it
+// was received.
 //
-// As the delay is the same for all, what came first leaves first: one queue and
+// Because the delay is constant, data leaves in the order of its arrival, and one queue and
 // one goroutine for each direction serve all connections.
 type Relay struct {
-	Addr string // where clients connect to
+	Addr string // the address for clients
 
 	listener net.Listener
 	delay    time.Duration
@@ -36,8 +36,8 @@ type buffer [16 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// queued bounds what is on its way in one direction: at 1 ms and 100,000
-// packets per second it is 100.
+// queued bounds the packets under way in one direction: at 1 ms and 100,000 packets per second
+// they are 100.
 const queued = 1 << 16
 
 // StartRelay starts a relay to upstream with the given round trip.
@@ -62,7 +62,7 @@ func StartRelay(upstream string, roundTrip time.Duration) (*Relay, error) {
 	return r, nil
 }
 
-// Close hangs up on everyone.
+// Close closes all connections.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -112,8 +112,8 @@ func (r *Relay) receive(from, to net.Conn, queue chan<- packet) {
 	}
 }
 
-// deliver passes on what is in queue when it is due. A write does not wait:
-// what is on its way to a connection fits its buffers.
+// deliver forwards the packets in queue when they are due. Writes do not block: the packets
+// under way fit a connection's buffers.
 func deliver(queue <-chan packet) {
 	timer := newSleeper()
 	defer timer.close()
@@ -125,7 +125,7 @@ func deliver(queue <-chan packet) {
 			_ = p.to.Close()
 			continue
 		}
-		_, _ = p.to.Write(p.data[:p.n]) // an error is for the connection's reader to notice
+		_, _ = p.to.Write(p.data[:p.n]) // the connection's reader will notice an error
 		buffers.Put(p.data)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sleeper sleeps to some 50 µs. time.Sleep in a process that is idle
-// otherwise wakes up to a millisecond late, because that is how exactly epoll
-// waits; the descriptor of a timer wakes it in time.
+// A sleeper sleeps with a precision of some 50 µs. In an otherwise idle process, time.Sleep
+// wakes up to a millisecond late, because epoll waits no more precisely. A timer's descriptor
+// wakes it in time.
 type sleeper struct {
 	fd   int
-	file *os.File // nil if there is no such timer
+	file *os.File // nil if the system has no such timer
 }
 
 func newSleeper() *sleeper {

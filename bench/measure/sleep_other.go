@@ -4,7 +4,7 @@ package measure
 
 import "time"
 
-// A sleeper sleeps as well as time.Sleep.
+// A sleeper sleeps with time.Sleep.
 type sleeper struct{}
 
 func newSleeper() *sleeper             { return &sleeper{} }

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// batch is how many operations go between two looks at the clock, which would
-// cost as much as the fastest of them.
+// batch is the number of operations between two readings of the clock, which cost as much as
+// the fastest operations.
 const batch = 256
 
-// A Cost is what one operation took.
+// A Cost is the cost of one operation.
 type Cost struct {
 	Nanos    float64 // of wall time, while all goroutines run
 	CPUNanos float64 // of this process's CPU time, garbage collection included
 	Allocs   float64
 }
 
-// Tight runs op on n goroutines for d, each with its own number and a count of
-// its operations.
+// Tight runs op on n goroutines for d. Each call gets its goroutine's number, and the number
+// of that goroutine's operations so far.
 func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int)) Cost {
 	runtime.GC()
 	var stop atomic.Bool
@@ -50,11 +50,11 @@ func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int
 	return Cost{float64(elapsed) / ops, float64(cpu) / ops, float64(after.Mallocs-before.Mallocs) / ops}
 }
 
-// HeapBytes returns the heap that build leaves behind in what it returns.
+// HeapBytes returns the heap that the result of build keeps in use.
 func HeapBytes[T any](build func() T) int64 {
 	var before, after runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what the first one's finalizers let go
+	runtime.GC() // frees the objects that finalizers kept in the first one
 	runtime.ReadMemStats(&before)
 	kept := build()
 	runtime.GC()

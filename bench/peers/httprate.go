@@ -27,8 +27,8 @@ var httprateRedis = Peer{Name: "httprate-redis", Open: func(c Config) (*Limiter,
 	return openHTTPRate(c, httprateredis.WithRedisLimitCounter(&httprateredis.Config{Host: host, Port: uint16(port)})), nil
 }}
 
-// openHTTPRate decides by OnLimit, which wants a response to write headers to:
-// there is no call that decides without one.
+// openHTTPRate decides with OnLimit, which needs a response to write headers to: httprate has
+// no call that decides without one.
 func openHTTPRate(c Config, options ...httprate.Option) *Limiter {
 	failed := func(w http.ResponseWriter, _ *http.Request, err error) {
 		if w, ok := w.(*headerOnly); ok {

@@ -21,8 +21,8 @@ var mennanovRedis = Peer{Name: "mennanov/limiters", Open: func(c Config) (*Limit
 	return openMennanov(c, store, func() { _ = client.Close() }), nil
 }}
 
-// openMennanov keeps a limiter for each key in a registry, as the package's
-// example for many clients does.
+// openMennanov keeps a limiter for each key in a registry, like the package's example for many
+// clients.
 func openMennanov(c Config, store func(key string) limiters.FixedWindowIncrementer, closeAll func()) *Limiter {
 	registry, clock := limiters.NewRegistry(), limiters.NewSystemClock()
 	return &Limiter{

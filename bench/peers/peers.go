@@ -1,6 +1,6 @@
-// Package peers adapts rate limiters to one shape, so that one load can be put
-// on each. Each adapter has a separate file, and the settings that the
-// limiter's documentation recommends.
+// Package peers adapts rate limiters to a common type, so that the same load can be put on
+// each. Each adapter has a separate file, and uses the settings that the limiter's
+// documentation recommends.
 package peers
 
 import (
@@ -16,26 +16,26 @@ type Peer struct {
 	Open func(Config) (*Limiter, error)
 }
 
-// Role is what a peer is compared as.
+// Role says how a peer is compared.
 type Role uint8
 
 const (
 	// Rival is another limiter. The zero value.
 	Rival Role = iota
-	// Ours is weir as the comparison has it.
+	// Ours is weir as it is compared with rivals.
 	Ours
-	// Variant is weir doing more than the rivals do.
+	// Variant is weir in a variant that is not compared with rivals.
 	Variant
-	// Ceiling limits nothing: it is the least that a decision can cost.
+	// Ceiling has no limiter: it shows the lowest possible cost of a decision.
 	Ceiling
 )
 
 // Config says what a Limiter allows, and where it counts.
 type Config struct {
-	Quota  int64         // decisions that are allowed per window and key
+	Quota  int64         // decisions allowed per window and key
 	Window time.Duration // of the limit
 	Redis  string        // address of the redis-server; unused in memory
-	Keys   int           // the most keys that will be asked about; a hint for stores that are bounded
+	Keys   int           // the most keys that Take is called with; a hint for bounded stores
 }
 
 // A Limiter is an open Peer.
@@ -43,15 +43,15 @@ type Limiter struct {
 	// Take decides about one request of key.
 	Take func(ctx context.Context, key string) (allowed bool, err error)
 
-	// Wrap is the peer's own middleware, keyed by KeyHeader. Nil if it has none.
+	// Wrap is the peer's own middleware, keyed by KeyHeader, or nil.
 	Wrap func(http.Handler) http.Handler
 
-	// Close ends what Open began.
+	// Close releases the resources of Open.
 	Close func()
 }
 
-// KeyHeader is the request header that identifies a client to the middlewares: the
-// one header that all of them can be set to read.
+// KeyHeader is the request header that identifies a client to the middleware: the one header
+// that all peers can be set to read.
 const KeyHeader = "X-Real-IP"
 
 // Redis returns the peers that count in Redis.

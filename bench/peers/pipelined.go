@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MinimalScript decides about one fixed window in a packed string: the
-// cheapest script for one decision that we know of.
+// MinimalScript decides about one fixed window in a packed string: the cheapest script for one
+// decision that we know.
 const MinimalScript = `
 local stored = redis.call('GET', KEYS[1])
 local now, quota, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -57,8 +57,8 @@ var pipelinedScript = Peer{Name: "one script per decision, hand-pipelined", Role
 	}}, nil
 }}
 
-// pipelinedNative needs no script, because the window's number is in the key:
-// all keys reset at once, and a refused request counts.
+// pipelinedNative needs no script, because the key contains the window's number: all keys
+// reset at once, and refused requests count.
 var pipelinedNative = Peer{Name: "INCR and PEXPIRE, hand-pipelined", Role: Ceiling, Open: func(c Config) (*Limiter, error) {
 	p, err := dialPipeline(c.Redis, 2)
 	if err != nil {
@@ -92,25 +92,25 @@ func appendBulk(b []byte, parts ...string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// pipeline writes the commands of many goroutines to one connection, as many
-// at once as have come while the last write went on.
+// pipeline writes the commands of many goroutines to one connection. Each write sends all
+// commands that arrived during the last one.
 type pipeline struct {
 	conn    net.Conn
-	replies int // to a decision
+	replies int // number of replies to a decision
 
 	mu      sync.Mutex
 	buf     []byte
 	waiting []*call
-	err     error // why no more can be done
+	err     error // why the connection was closed
 
 	wake chan struct{}  // holds one if buf is not empty
-	sent chan []*call   // in order of their replies
+	sent chan []*call   // in the order of their replies
 	done sync.WaitGroup // the two goroutines
 	pool sync.Pool
 }
 
 type call struct {
-	reply chan struct{} // of one
+	reply chan struct{} // receives one value
 	first int64         // integer of the first reply
 	err   error
 }
@@ -132,7 +132,7 @@ func (p *pipeline) close() {
 	p.done.Wait()
 }
 
-// do sends what put appends and returns the first integer of the reply.
+// do sends the commands appended by put, and returns the first integer of the reply.
 func (p *pipeline) do(put func([]byte) []byte) (int64, error) {
 	c := p.pool.Get().(*call)
 	p.mu.Lock()
@@ -196,7 +196,7 @@ func (p *pipeline) read() {
 	}
 }
 
-// fail closes the connection and lets write end, once.
+// fail closes the connection and ends write. Calls after the first do nothing.
 func (p *pipeline) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,8 +19,8 @@ var sethvargoMemory = Peer{Name: "sethvargo/go-limiter", Open: func(c Config) (*
 	return openSethvargo(store)
 }}
 
-// sethvargoRedis brings its own pool. The pool of redisstore.New keeps no idle
-// connections, so every decision would dial.
+// sethvargoRedis brings its own pool, because the pool of redisstore.New keeps no idle
+// connections, and every decision would dial.
 var sethvargoRedis = Peer{Name: "sethvargo/go-redisstore", Open: func(c Config) (*Limiter, error) {
 	pool := &redis.Pool{
 		MaxActive: 100,

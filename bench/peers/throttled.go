@@ -10,7 +10,7 @@ import (
 )
 
 var throttledMemory = Peer{Name: "throttled", Open: func(c Config) (*Limiter, error) {
-	store, err := memstore.NewCtx(0) // 0: no bound, and so no LRU list to keep
+	store, err := memstore.NewCtx(0) // 0: unbounded, and without an LRU list
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,7 @@ var ulule = Peer{Name: "ulule/limiter", Open: func(c Config) (*Limiter, error) {
 	return openUlule(store, c, func() { _ = client.Close() }), err
 }}
 
-// ululeAutoPipeline is the same on go-redis's automatic pipelining, which is
-// marked experimental.
+// ululeAutoPipeline is ulule on go-redis's automatic pipelining, which is marked experimental.
 var ululeAutoPipeline = Peer{Name: "ulule/limiter on AutoPipeline", Open: func(c Config) (*Limiter, error) {
 	client := redis.NewClient(&redis.Options{Addr: c.Redis})
 	pipeline, err := client.AutoPipeline()

@@ -58,7 +58,7 @@ func weirWithMiddleware(backend driver.Backend, c Config, closeAll func()) (*Lim
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	l := weirLimiter(t, closeAll, policy)
 	var err error
-	// The default deadline is short enough to serve without a limit on a busy machine.
+	// The default deadline is so short that a busy machine would serve without a limit.
 	o := &middleware.Options{Deadline: 5 * time.Second}
 	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), o); err != nil {
 		closeAll()
@@ -100,7 +100,7 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 // in memory.
 func weirBackend(c Config) (driver.Backend, func(), error) {
 	if c.Redis == "" {
-		// The bounds are divided among locks: twice the keys fit for sure.
+		// The bounds are divided among locks, so only twice the keys surely fit.
 		backend, err := memorybackend.New(&memorybackend.Options{
 			MaxKeys:  max(2*c.Keys, memorybackend.DefaultMaxKeys),
 			MaxBytes: max(2*int64(c.Keys)*1024, memorybackend.DefaultMaxBytes),
@@ -132,8 +132,8 @@ func weirLimiter(t *throttler.Throttler, closeAll func(), policies ...*throttler
 	return &Limiter{Take: w.takeTwo, Close: closeAll}
 }
 
-// weirTaker has methods, and no closures, because the compiler does not inline Take,
-// as it does for a user, into the closures of a function that is itself inlined.
+// weirTaker has methods instead of closures: the compiler does not inline Take into the
+// closures of a function that is itself inlined, although it does for users.
 type weirTaker struct {
 	throttler *throttler.Throttler
 	policies  []*throttler.Policy

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// WeirLimits opens weir with a policy of n fixed windows, in memory if c names
-// no server.
+// WeirLimits opens weir with a policy of n fixed windows, in memory if c names no server.
 func WeirLimits(c Config, n int) (*Limiter, error) {
 	policy := &throttler.Policy{Name: "limits" + strconv.Itoa(n)}
 	for i := range n {
@@ -26,9 +25,8 @@ func WeirLimits(c Config, n int) (*Limiter, error) {
 	return weirLimiter(throttler.New(backend, nil), closeAll, policy), nil
 }
 
-// WeirLog opens weir with a sliding log of c.Quota charges. Each take is 1 ms of
-// weir's time after the last: a log that is full drops one charge for each that
-// it adds.
+// WeirLog opens weir with a sliding log of c.Quota charges. Each take is 1 ms of weir's time
+// after the last, so a full log drops one charge for each that it adds.
 func WeirLog(c Config) (*Limiter, error) {
 	policy := &throttler.Policy{Name: "log" + strconv.FormatInt(c.Quota, 10), Limits: []throttler.Limit{
 		{Quota: c.Quota, Window: time.Duration(c.Quota) * time.Millisecond, Algorithm: throttler.SlidingLog},
@@ -47,8 +45,8 @@ func WeirLog(c Config) (*Limiter, error) {
 	return l, nil
 }
 
-// WeirShards returns the function that says which of n shards, named as an
-// operator would name them, has a key. No server is needed to ask.
+// WeirShards returns the function that assigns keys to n shards, with names like an
+// operator's. It needs no server.
 func WeirShards(n int) (shardOf func(key string) string, closeAll func(), err error) {
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:0"}})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// xtimeRate keeps a limiter for each key, and never forgets one.
+// xtimeRate keeps a limiter for each key, forever.
 var xtimeRate = Peer{Name: "x/time/rate in a sync.Map", Open: func(c Config) (*Limiter, error) {
 	var limiters sync.Map
 	perSecond := rate.Limit(float64(c.Quota) / c.Window.Seconds())

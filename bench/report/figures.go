@@ -61,13 +61,13 @@ func rateLines(s *result.Set, title, prefix string) plot.Lines {
 		}
 		lines.Series = append(lines.Series, one)
 	}
-	// Weir last, on top of the others.
+	// Weir is last, and drawn over the others.
 	slices.Reverse(lines.Series)
 	return lines
 }
 
-// rivalNumber returns the place of peer among the rivals of row: a color that
-// is the same in every panel.
+// rivalNumber returns the index of peer among the rivals of row: a color that is the same in
+// every panel.
 func rivalNumber(s *result.Set, row, peer string) int {
 	n := 0
 	for _, r := range s.Row(row) {
@@ -81,7 +81,7 @@ func rivalNumber(s *result.Set, row, peer string) int {
 	return 0
 }
 
-// bars returns a bar for each peer of row, the best on top.
+// bars returns a bar for each peer of row, best first.
 func bars(s *result.Set, c column, parts func(result.Result) []float64) []plot.Bar {
 	results := s.Row(c.row)
 	slices.SortStableFunc(results, func(a, b result.Result) int {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
-// growthRows are what grows, and in what it is measured.
+// growthRows are the growing quantities, and the metrics of their cost.
 var growthRows = []struct {
 	prefix, what, metric, unit string
 }{
@@ -35,7 +35,7 @@ func series(s *result.Set, prefix, metric string) (x, y []float64) {
 	return x, y
 }
 
-// growth states the law that each cost grows by.
+// growth returns a table of the laws of growth.
 func growth(s *result.Set) string {
 	var b strings.Builder
 	for _, g := range growthRows {
@@ -66,7 +66,7 @@ func balance(s *result.Set) string {
 	return "| shards | fullest ÷ mean | keys that move to one more | CPU ns to choose |\n|---:|---:|---:|---:|\n" + b.String()
 }
 
-// fleet shows what a decision costs a server when its callers are divided among
+// fleet returns a table of the cost of a decision when a server's callers are divided among
 // processes.
 func fleet(s *result.Set) string {
 	var b strings.Builder
@@ -84,8 +84,8 @@ func fleet(s *result.Set) string {
 	return "| processes | decisions per second | Redis CPU µs | client CPU µs | decisions in a call | connections |\n|---:|---:|---:|---:|---:|---:|\n" + b.String()
 }
 
-// busy is the part of a core that a redis-server should be busy: above it,
-// decisions queue.
+// busy is the highest part of a core that a redis-server should use: above it, decisions
+// queue.
 const busy = 0.6
 
 // shards derives how many shards a load needs from the Redis CPU time of a

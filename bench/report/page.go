@@ -10,10 +10,10 @@ import (
 	"github.com/weir-go/weir/bench/result"
 )
 
-// ResultsFile is where the repository keeps the run that its pages show.
+// ResultsFile contains the run that the repository's pages show.
 const ResultsFile = "docs/performance/results.json"
 
-// pages have places for blocks.
+// pages are the pages with places for blocks.
 var pages = []string{"README.md", "docs/performance.md", "docs/operations.md"}
 
 // Publish writes the results, the figures and the blocks of pages into the
@@ -34,8 +34,7 @@ func Publish(root string, s *result.Set) error {
 	return nil
 }
 
-// Render returns the files of the repository at root as s would have them, by
-// name.
+// Render returns the contents of the repository's files for s, by name.
 func Render(root string, s *result.Set) (map[string][]byte, error) {
 	files := make(map[string][]byte)
 	for name, svg := range Figures(s) {
@@ -59,9 +58,8 @@ const (
 	placeEnd   = "<!-- end bench -->"
 )
 
-// fill puts blocks in their places: between a line "<!-- begin bench NAME -->"
-// and the next "<!-- end bench -->". A place whose block is not among them is
-// emptied.
+// fill puts blocks in their places: between a line "<!-- begin bench NAME -->" and the next
+// "<!-- end bench -->". It empties a place without a block.
 func fill(page []byte, blocks []Block) ([]byte, error) {
 	texts := make(map[string]string)
 	for _, b := range blocks {

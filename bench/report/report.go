@@ -1,4 +1,4 @@
-// Package report says in tables and figures what a run has measured.
+// Package report presents the results of a run in tables and figures.
 package report
 
 import (
@@ -13,17 +13,16 @@ import (
 	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
-// BareHandler is the peer, in rows of middlewares, that has no middleware.
+// BareHandler is the peer without a middleware, in rows of middleware.
 const BareHandler = "bare handler"
 
-// A Block is a part of a page that a run writes. Pages have a place for each,
-// by name.
+// A Block is a generated part of a page. Pages have a place for each, by name.
 type Block struct {
 	Name, Title, Text string
 }
 
-// Blocks returns everything that a run has to say, in the order of the page.
-// Blocks of rows that were not measured are left out.
+// Blocks returns all blocks of a run, in the order of the page. Blocks of rows that were not
+// measured are left out.
 func Blocks(s *result.Set) []Block {
 	var all []Block
 	for _, b := range []Block{
@@ -162,7 +161,7 @@ func network(s *result.Set) string {
 	return peerTable(s, "round trip of 1 ms", columns...) + "\n" + spread(s, columns...)
 }
 
-// hung has no ratios: how long to wait is a matter of choice.
+// hung has no ratios, because how long to wait is a matter of choice.
 func hung(s *result.Set) string {
 	columns := []column{
 		col("first", "hung", "first_ms"), col("next", "hung", "next_ms"),

@@ -14,7 +14,7 @@ import (
 // A column of a table of peers is a metric in a row.
 type column struct {
 	head, row, metric string
-	highest           bool // is best; else the lowest
+	highest           bool // whether the highest value is best; otherwise the lowest
 	headers           bool // weir is compared only with rivals that write headers
 	value             func(result.Result) float64
 }
@@ -33,9 +33,9 @@ func (c column) over(baseline float64) column {
 	return c
 }
 
-// peerTable returns a table with a line for each peer: weir, its rivals, best
-// first by the last column, variants and ceilings in italics, and below them
-// weir's part of the best rival's value.
+// peerTable returns a table with a line for each peer: weir, its rivals, best first by the
+// last column, and variants and ceilings in italics. Its last line is weir's value divided by
+// the best rival's.
 func peerTable(s *result.Set, what string, columns ...column) string {
 	lines := peersOf(s, columns)
 	var b strings.Builder
@@ -129,8 +129,8 @@ func cell(r result.Result, c column) string {
 	return text
 }
 
-// ratio returns weir's value as a part of the best rival's, or NaN. Of nothing,
-// such as no allocations, nothing is a part.
+// ratio returns weir's value divided by the best rival's, or NaN if the latter is unknown or
+// about zero, such as no allocations.
 func ratio(s *result.Set, c column) float64 {
 	best := c.value(bestRival(s, c))
 	if best < 0.01 {
@@ -160,7 +160,7 @@ func times(r float64) string {
 	return fmt.Sprintf("**%.2f ×**", r)
 }
 
-// spread says how far the values of the passes lie apart.
+// spread returns a line about the differences between the passes.
 func spread(s *result.Set, columns ...column) string {
 	var all []float64
 	widest, where := 0.0, ""

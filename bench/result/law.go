@@ -7,14 +7,13 @@ import (
 
 // A Law says how y grows with x.
 type Law struct {
-	Linear bool    // y = A + B·x; else y = A·x^B
+	Linear bool    // y = A + B·x; otherwise y = A·x^B
 	A, B   float64 // of the formula
 	Error  float64 // root mean square of the relative errors
 }
 
-// FitLaw returns the power of x that is nearest to the points or, if that is
-// nearer by a quarter, the line. Distances are relative, so that small values
-// count as much as large ones.
+// FitLaw returns the power of x that fits the points best, or the best line if its error is
+// smaller by a quarter. Errors are relative, so that small values count as much as large ones.
 func FitLaw(x, y []float64) Law {
 	line, power := fitLine(x, y), fitPower(x, y)
 	if line.Error < power.Error*3/4 {
@@ -31,8 +30,8 @@ func (l Law) At(x float64) float64 {
 	return l.A * math.Pow(x, l.B)
 }
 
-// String returns the formula, such as "2.1 + 0.43·x". What changes by less
-// than a tenth over a factor of ten is flat.
+// String returns the formula, such as "2.1 + 0.43·x". A power that changes by less than a
+// tenth over a factor of ten is called flat.
 func (l Law) String() string {
 	switch {
 	case l.Linear && l.B < 0:
@@ -58,7 +57,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.2g", v)
 }
 
-// fitLine weighs each point by 1/y².
+// fitLine fits a line, and weights each point by 1/y².
 func fitLine(x, y []float64) Law {
 	var w, wx, wy, wxx, wxy float64
 	for i := range x {

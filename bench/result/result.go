@@ -1,4 +1,4 @@
-// Package result holds what a run has measured.
+// Package result holds the results of a run.
 package result
 
 import (
@@ -14,22 +14,22 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// A Set is all that one run has measured.
+// A Set is the results of one run.
 type Set struct {
 	Machine    Machine           `json:"machine"`
 	Commit     string            `json:"commit"` // of weir
 	Started    time.Time         `json:"started"`
-	Seed       uint64            `json:"seed"`        // of the order in which peers were measured
-	Passes     int               `json:"passes"`      // values of each metric
+	Seed       uint64            `json:"seed"`        // of the order of measurements
+	Passes     int               `json:"passes"`      // number of values of each metric
 	SampleMS   int64             `json:"sample_ms"`   // length of a measurement
-	PatienceMS int64             `json:"patience_ms"` // after which a hung decision was given up
-	Keys       int               `json:"keys"`        // that the rows with many keys have
+	PatienceMS int64             `json:"patience_ms"` // how long a decision on a hung Redis was waited for
+	Keys       int               `json:"keys"`        // number of keys in rows with many keys
 	Quick      bool              `json:"quick"`
 	Versions   map[string]string `json:"versions"` // of the modules that were measured
 	Results    []Result          `json:"results"`
 }
 
-// Machine says what the run had.
+// Machine describes the machine of a run.
 type Machine struct {
 	CPU   string `json:"cpu"`
 	Cores int    `json:"cores"`
@@ -39,18 +39,18 @@ type Machine struct {
 	Load  string `json:"load"`  // load average of the minute before the run; empty if unknown
 }
 
-// A Result is what one peer had in one row.
+// A Result is the result of one peer in one row.
 type Result struct {
 	Row    string               `json:"row"`
 	Peer   string               `json:"peer"`
 	Role   peers.Role           `json:"role,omitempty"`
 	X      float64              `json:"x,omitempty"`      // place of the row on its axis, such as a number of goroutines
 	Values map[string][]float64 `json:"values,omitempty"` // by metric; one for each pass
-	Text   string               `json:"text,omitempty"`   // what is no number
-	Err    string               `json:"err,omitempty"`    // of the last pass that failed
+	Text   string               `json:"text,omitempty"`   // a result that is not a number
+	Err    string               `json:"err,omitempty"`    // of the last failed pass
 }
 
-// Median returns the median of a metric, NaN if there is none.
+// Median returns the median of a metric, or NaN if it has no values.
 func (r *Result) Median(metric string) float64 {
 	values := slices.Sorted(slices.Values(r.Values[metric]))
 	n := len(values)
@@ -60,8 +60,8 @@ func (r *Result) Median(metric string) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
-// Spread returns how far the values of a metric lie apart, as a part of their
-// median.
+// Spread returns the difference between the highest and the lowest value of a metric, divided
+// by their median.
 func (r *Result) Spread(metric string) float64 {
 	values := r.Values[metric]
 	if len(values) == 0 {
@@ -92,8 +92,8 @@ func (s *Set) Rows(prefix string) []string {
 	return names
 }
 
-// Get returns what peer had in row. A zero Result, whose medians are NaN, if
-// nothing.
+// Get returns the result of peer in row, or a zero Result, with NaN as the median of every
+// metric.
 func (s *Set) Get(row, peer string) Result {
 	for _, r := range s.Results {
 		if r.Row == row && r.Peer == peer {
@@ -103,7 +103,7 @@ func (s *Set) Get(row, peer string) Result {
 	return Result{}
 }
 
-// Ours returns what weir had in row.
+// Ours returns weir's result in row.
 func (s *Set) Ours(row string) Result {
 	for _, r := range s.Results {
 		if r.Row == row && r.Role == peers.Ours {
@@ -113,7 +113,7 @@ func (s *Set) Ours(row string) Result {
 	return Result{}
 }
 
-// Read reads a file that Write wrote.
+// Read reads a file written by Write.
 func Read(name string) (*Set, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -156,8 +156,7 @@ func (s *Set) Write(name string) error {
 	return os.WriteFile(name, append(out, "\n]}\n"...), 0o644) //nolint:gosec // for everybody to read
 }
 
-// Round returns v with four significant digits, which is more than a
-// measurement has.
+// Round returns v with four significant digits, more than a measurement's precision.
 func Round(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return v

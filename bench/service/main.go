@@ -1,10 +1,10 @@
-// Command service measures throttlerd next to envoyproxy/ratelimit: the same descriptors,
-// asked over gRPC, on a separate redis-server.
+// Command service measures throttlerd next to envoyproxy/ratelimit, with the same descriptors,
+// over gRPC, on a separate redis-server.
 //
 //	make bench-service                             # all of it, into docs
 //	go -C bench/service run . -sample 200ms        # a look, printed only
 //
-// It builds both services. Each pass visits them in a new random order, and medians of the
+// It builds both services. Each pass visits them in a new random order. The medians of the
 // passes go to standard output.
 package main
 
@@ -34,14 +34,14 @@ func main() {
 	}
 }
 
-// settings say how much is measured.
+// settings say how much to measure.
 type settings struct {
 	passes      int
 	sample      time.Duration
 	connections int
 	clients     int
-	hungFor     time.Duration // how long an answer is waited for while Redis hangs
-	pins        bool          // service and Redis to one core, the load to the others
+	hungFor     time.Duration // how long to wait for an answer while Redis hangs
+	pins        bool          // pin service and Redis to one core, and the load to the others
 	progress    io.Writer
 }
 

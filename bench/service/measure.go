@@ -20,10 +20,10 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// counts are how many descriptors a request has.
+// counts are the numbers of descriptors in a request.
 var counts = []int{1, 2, 5}
 
-// sample is one measurement, or the median of several.
+// sample is a measurement, or the median of several.
 type sample struct {
 	PerSecond float64 `json:"per_s"`
 	CPU       float64 `json:"cpu_us"` // of the service and its Redis, for each decision
@@ -31,8 +31,8 @@ type sample struct {
 	P99       float64 `json:"p99_us"`
 }
 
-// request returns a request of client i with n descriptors. Requests of other numbers of
-// descriptors are of other clients.
+// request returns a request of client i with n descriptors. Requests with different numbers of
+// descriptors belong to different clients.
 func request(i, n int) *rls.RateLimitRequest {
 	r := &rls.RateLimitRequest{Domain: "bench"}
 	for _, key := range keys[:n] {
@@ -79,7 +79,7 @@ func (s *settings) visit(ctx context.Context, dir string, p *program, redis *tes
 		if p.name == floor && n > 1 {
 			continue
 		}
-		if _, err := s.load(ctx, service.addr, n, s.sample/4, nil); err != nil { // it has seen most keys then
+		if _, err := s.load(ctx, service.addr, n, s.sample/4, nil); err != nil { // lets it see most keys
 			return err
 		}
 		measured, err := s.load(ctx, service.addr, n, s.sample, []int{service.cmd.Process.Pid, redis.Pid()})
@@ -96,7 +96,7 @@ func (s *settings) visit(ctx context.Context, dir string, p *program, redis *tes
 	return err
 }
 
-// load asks on all connections, for so long.
+// load calls on all connections, for length.
 func (s *settings) load(ctx context.Context, addr string, descriptors int, length time.Duration, pids []int) (sample, error) {
 	connections := make([]*wire, s.connections)
 	for i := range connections {
@@ -139,7 +139,7 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 	}
 	sorted := slices.Concat(latencies...)
 	if len(sorted) == 0 {
-		return sample{}, nil // it is not to be measured
+		return sample{}, nil // no sample was requested
 	}
 	slices.Sort(sorted)
 	micro := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
@@ -147,8 +147,8 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 	return sample{float64(n) / elapsed.Seconds(), micro(after-cpu) / float64(n), micro(sorted[n/2]), micro(sorted[n*99/100])}, nil
 }
 
-// ask calls one after the other until the end, and returns how long each took that was
-// answered, and why the others were not.
+// ask makes one call after another until end. It returns the latencies of the successful calls
+// and the errors of the others.
 func ask(ctx context.Context, c *wire, requests [][]byte, end time.Time) (all []time.Duration, failed []error) {
 	var r rls.RateLimitResponse
 	for ctx.Err() == nil && time.Now().Before(end) {
@@ -156,7 +156,7 @@ func ask(ctx context.Context, c *wire, requests [][]byte, end time.Time) (all []
 		message, err := c.call(rls.RateLimitService_ShouldRateLimit_FullMethodName, requests[rand.IntN(len(requests))])
 		took := time.Since(start)
 		if err != nil {
-			return all, append(failed, err) // the connection is of no more use
+			return all, append(failed, err) // the connection is unusable
 		}
 		if err = proto.Unmarshal(message, &r); err == nil && r.OverallCode != rls.RateLimitResponse_OK {
 			err = fmt.Errorf("answered %v; want OK", r.OverallCode)
@@ -170,10 +170,10 @@ func ask(ctx context.Context, c *wire, requests [][]byte, end time.Time) (all []
 	return all, failed
 }
 
-// deadlines are the deadlines of calls while Redis hangs: Envoy's default, and none.
+// deadlines are the deadlines of calls while Redis hangs: Envoy's default, and no deadline.
 var deadlines = []time.Duration{20 * time.Millisecond, 0}
 
-// hung freezes the redis-server, and returns what calls get then.
+// hung stops the redis-server, and returns the answers to calls in that time.
 func (s *settings) hung(ctx context.Context, addr string, redis int) ([]hungSample, error) {
 	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *settings) hung(ctx context.Context, addr string, redis int) ([]hungSamp
 		switch {
 		case err == nil:
 			one.Answer = r.OverallCode.String()
-		case !ended: // its own, and not that the caller has stopped to wait
+		case !ended: // an error of the service, not the caller's deadline
 			one.Answer = "error " + status.Code(err).String()
 		}
 		all = append(all, one)

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// peerVersion is what is measured of envoyproxy/ratelimit, which tags no versions.
+// peerVersion is the measured version of envoyproxy/ratelimit, which tags no versions.
 const peerVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
-// Names of what is measured.
+// Names of the measured programs.
 const (
 	ours      = "throttlerd"
 	theirs    = "envoyproxy/ratelimit"
@@ -32,7 +32,7 @@ const (
 	floor     = "a handler that decides nothing"
 )
 
-// program is a service as it is started.
+// program is a service, and how to start it.
 type program struct {
 	name string
 	path string
@@ -75,7 +75,8 @@ func goTool(ctx context.Context, dir string, env []string, args ...string) error
 	return nil
 }
 
-// descriptors is the configuration of both: keys a to e, each client with its own count.
+// descriptors returns the configuration of both services: keys a to e, with a count for each
+// client.
 func descriptors() string {
 	var b strings.Builder
 	b.WriteString("domain: bench\ndescriptors:\n")
@@ -87,7 +88,7 @@ func descriptors() string {
 
 var keys = []string{"a", "b", "c", "d", "e"}
 
-// process is a program that runs.
+// process is a running program.
 type process struct {
 	cmd  *exec.Cmd
 	addr string
@@ -97,7 +98,7 @@ type process struct {
 // serviceCore is the core of a service and its Redis.
 const serviceCore = "0"
 
-// pin lets a process and all its threads run on these cores alone.
+// pin restricts a process and all its threads to these cores.
 func pin(ctx context.Context, pid int, cores string) error {
 	if out, err := exec.CommandContext(ctx, "taskset", "-a", "-p", "-c", cores, strconv.Itoa(pid)).CombinedOutput(); err != nil {
 		return fmt.Errorf("taskset: %w\n%s", err, out)
@@ -105,7 +106,7 @@ func pin(ctx context.Context, pid int, cores string) error {
 	return nil
 }
 
-// start starts p with the counts at redis, and returns when it answers.
+// start starts p, with its counts in redis, and returns when it answers.
 func (p *program) start(ctx context.Context, dir, redis string, pins bool) (_ *process, err error) {
 	runtime, err := os.MkdirTemp(dir, "runtime-")
 	if err != nil {
@@ -130,7 +131,7 @@ func (p *program) start(ctx context.Context, dir, redis string, pins bool) (_ *p
 	if len(p.args) > 0 {
 		args = append(args, s.addr)
 	}
-	if pins { // from its first thread on
+	if pins { // before its first thread starts
 		args = append([]string{"taskset", "-c", serviceCore}, args...)
 	}
 	s.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
@@ -188,7 +189,7 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// cpuOf returns the CPU time that processes have used.
+// cpuOf returns the CPU time used by processes.
 func cpuOf(pids ...int) (time.Duration, error) {
 	const tick = 10 * time.Millisecond // USER_HZ is 100 on every Linux
 	var sum time.Duration
@@ -221,7 +222,7 @@ func (emptyService) ShouldRateLimit(context.Context, *rls.RateLimitRequest) (*rl
 	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}, nil
 }
 
-// serveEmpty is the service that decides nothing.
+// serveEmpty serves a service that decides nothing.
 func serveEmpty(ctx context.Context, addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -22,11 +22,11 @@ type results struct {
 	Hung    map[string][]hungSample     `json:"hung"`
 }
 
-// hungSample is a call while Redis hangs.
+// hungSample is the result of a call while Redis hangs.
 type hungSample struct {
-	Deadline time.Duration `json:"deadline_ns"` // 0 if the call has none
+	Deadline time.Duration `json:"deadline_ns"` // 0 if the call has no deadline
 	Took     time.Duration `json:"took_ns"`
-	Answer   string        `json:"answer"` // empty if there was none
+	Answer   string        `json:"answer"` // empty if the call got no answer
 }
 
 func newResults(s *settings) *results {
@@ -49,7 +49,7 @@ func (r *results) add(name string, descriptors int, s sample) {
 	r.Samples[name][descriptors] = append(r.Samples[name][descriptors], s)
 }
 
-// median returns the medians of what was measured.
+// median returns the medians of a program's samples.
 func (r *results) median(name string, descriptors int) sample {
 	of := func(value func(sample) float64) float64 {
 		var all []float64

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// wire is a gRPC connection that has one call at a time. It is what a call of a load
-// generator needs and no more: a generator as dear as grpc-go's client would take a core
-// from what is measured on the other.
+// wire is a gRPC connection with one call at a time. It does only what the load generator
+// needs: a client as expensive as grpc-go's would take a core from the measured service.
 type wire struct {
 	conn   net.Conn
 	out    *bufio.Writer
@@ -23,7 +22,7 @@ type wire struct {
 	encode *hpack.Encoder
 	decode *hpack.Decoder
 	status string // grpc-status of the call's trailers
-	answer []byte // to the call
+	answer []byte // the message of the call's answer
 	addr   string
 	stream uint32
 	unread uint32 // bytes received since the last WINDOW_UPDATE
@@ -111,7 +110,7 @@ func (w *wire) read() error {
 				err = w.framer.WritePing(true, f.Data)
 			}
 		case *http2.RSTStreamFrame:
-			if f.StreamID == w.stream { // and not a call that was answered before all of it was read
+			if f.StreamID == w.stream { // not of an earlier call, answered before all of it was read
 				return fmt.Errorf("the server reset the stream: %v", f.ErrCode)
 			}
 		case *http2.GoAwayFrame:
@@ -126,7 +125,7 @@ func (w *wire) read() error {
 	}
 }
 
-// acknowledge lets the server send on, with the next call.
+// acknowledge lets the server send more, with the next call.
 func (w *wire) acknowledge() error {
 	const window = 65535
 	if w.unread < window/2 {
@@ -139,15 +138,15 @@ func (w *wire) acknowledge() error {
 
 func (w *wire) close() { _ = w.conn.Close() }
 
-// prefix is the length of what precedes a message: whether it is compressed, and how long it is.
+// prefix is the length of the header of a message: a flag for compression, and the length.
 const prefix = 5
 
-// frame precedes a message by its length.
+// frame returns a message behind its header.
 func frame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...) //nolint:gosec // a request is short
 }
 
-// unframe returns the one message of an answer.
+// unframe returns the single message of an answer.
 func unframe(answer []byte) ([]byte, error) {
 	if len(answer) < prefix || answer[0] != 0 || int(binary.BigEndian.Uint32(answer[1:])) != len(answer)-prefix {
 		return nil, fmt.Errorf("the answer is no message: %d bytes", len(answer))
