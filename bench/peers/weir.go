@@ -96,8 +96,7 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 	return weirLimiter(throttler.New(backend, nil), closeAll, policy("one"), policy("other")), nil
 }
 
-// weirBackend returns weir's backend over one redis-server or, if c names none,
-// in memory.
+// weirBackend returns weir's backend over a redis-server or, if c names no server, in memory.
 func weirBackend(c Config) (driver.Backend, func(), error) {
 	if c.Redis == "" {
 		// The bounds are divided among locks, so only twice the keys surely fit.

@@ -75,8 +75,7 @@ func goTool(ctx context.Context, dir string, env []string, args ...string) error
 	return nil
 }
 
-// descriptors returns the configuration of both services: keys a to e, with a count for each
-// client.
+// descriptors returns the configuration of both services: keys a to e, with counts by client.
 func descriptors() string {
 	var b strings.Builder
 	b.WriteString("domain: bench\ndescriptors:\n")
