@@ -1,4 +1,4 @@
-// Package chromium starts a headless Chromium that talks to nothing but what it is sent to.
+// Package chromium starts a headless Chromium that visits only the given pages.
 package chromium
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // Start starts Chromium with an empty profile in dir, and a window of that size. Tabs are
-// contexts that [chromedp.NewContext] makes of the returned one. It ends when end is called.
+// contexts that [chromedp.NewContext] makes from ctx. Chromium ends when end is called.
 func Start(dir string, width, height int) (ctx context.Context, end func(), err error) {
 	path, err := find()
 	if err != nil {
@@ -20,7 +20,7 @@ func Start(dir string, width, height int) (ctx context.Context, end func(), err 
 		chromedp.ExecPath(path),
 		chromedp.UserDataDir(dir),
 		chromedp.WindowSize(width, height),
-		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, // it sees our pages alone
+		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, // it only visits our pages
 		chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true),

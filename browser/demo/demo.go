@@ -24,17 +24,17 @@ func Build(dir, repository string) error {
 	return nil
 }
 
-// Demo is a demo that runs.
+// Demo is a running demo.
 type Demo struct {
 	URL   string // of its page
-	Debug string // of what it serves to operators
+	Debug string // of its pages for operators
 
 	cmd *exec.Cmd
 	out *output
-	end os.Signal // that ends it
+	end os.Signal // the signal that ends it
 }
 
-// Start starts the demo that Build has built, with arguments.
+// Start starts the demo that Build built, with arguments.
 func Start(dir string, args ...string) (*Demo, error) {
 	// A demo that counts in memory has nothing to finish, and would wait 5 s for the
 	// connections that a browser opens ahead.
@@ -71,13 +71,13 @@ func start(end os.Signal, program string, args []string) (*Demo, error) {
 	}
 }
 
-// Stop ends the demo, and the servers that were started for it.
+// Stop stops the demo, and its servers.
 func (d *Demo) Stop() {
-	_ = d.cmd.Process.Signal(d.end) // fails only if it is gone
+	_ = d.cmd.Process.Signal(d.end) // fails only if the process has ended
 	_ = d.cmd.Wait()
 }
 
-// output is what a program says, as it says it.
+// output is the output of a program so far.
 type output struct {
 	mu      sync.Mutex
 	text    bytes.Buffer

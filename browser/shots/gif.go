@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// colors is how many a palette has, besides the transparent one.
+// colors is the number of colors in a palette, not counting the transparent one.
 const colors = 255
 
-// paletted returns images in one palette: their most frequent colors. A page has few, and
-// the edges of its letters, which look right in the nearest one.
+// paletted returns images in one palette of their most frequent colors. A page has few colors;
+// the edges of its letters have more, but look right in the nearest one.
 func paletted(images []image.Image) []*image.Paletted {
 	counts := make(map[color.RGBA]int)
 	for _, img := range images {
@@ -59,7 +59,7 @@ func each(img image.Image, do func(x, y int, c color.RGBA)) {
 	}
 }
 
-// animation returns a GIF that repeats. A frame has what differs from the one before.
+// animation returns a GIF that repeats. Each frame contains only the changes to the last one.
 func animation(images []image.Image, each time.Duration) ([]byte, error) {
 	frames := paletted(images)
 	var g gif.GIF
@@ -67,7 +67,7 @@ func animation(images []image.Image, each time.Duration) ([]byte, error) {
 	for _, frame := range frames {
 		changed := changes(last, frame)
 		last = frame
-		if changed.Rect.Empty() { // nothing: the one before lasts longer
+		if changed.Rect.Empty() { // no change: the last frame lasts longer
 			g.Delay[len(g.Delay)-1] += delay(each)
 			continue
 		}
@@ -83,8 +83,8 @@ func animation(images []image.Image, each time.Duration) ([]byte, error) {
 // delay returns d in a GIF's unit, 10 ms.
 func delay(d time.Duration) int { return int(d / (10 * time.Millisecond)) }
 
-// changes returns the smallest part of next that has all pixels that differ from last, with
-// the others transparent. It is next if there is no last.
+// changes returns the smallest part of next that contains all pixels that differ from last,
+// with the other pixels transparent. If last is nil, it returns next.
 func changes(last, next *image.Paletted) *image.Paletted {
 	if last == nil {
 		return next

@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// What is shot: the page as a desktop shows it, and its upper part while things happen.
+// Sizes: the page on a desktop, and its upper part in the film.
 const (
 	pictureWidth, pictureHeight = 1120, 1310
 	filmWidth, filmHeight       = 960, 840
@@ -72,7 +72,7 @@ func picture(ctx context.Context, d *demo.Demo, dir string) error {
 	actions := []action{
 		chromedp.EmulateViewport(pictureWidth, pictureHeight), chromedp.Navigate(d.URL), ready,
 		press("five-play"), press("send-ten"), press("send-conditional"), press("send-costly"), press("send-search"), press("send-feed"),
-		chromedp.Sleep(16 * time.Second), // the minute of docs/algorithms.md goes on
+		chromedp.Sleep(16 * time.Second), // the minute of docs/algorithms.md continues
 	}
 	for range 6 {
 		actions = append(actions, press("send-login"))
@@ -90,7 +90,7 @@ func picture(ctx context.Context, d *demo.Demo, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "page.png"), file.Bytes(), 0o644) //nolint:gosec // a picture for everybody
 }
 
-// film shoots what a newcomer does first: a frame after each press, and some in between.
+// film shoots a newcomer's first steps: a frame after each press, and some in between.
 func film(ctx context.Context, d *demo.Demo, dir string) error {
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(filmWidth, filmHeight), chromedp.Navigate(d.URL), ready); err != nil {
 		return err
@@ -118,7 +118,7 @@ func film(ctx context.Context, d *demo.Demo, dir string) error {
 
 type action = chromedp.Action[chromedp.Void]
 
-// shoot returns what the page looks like after some actions.
+// shoot returns a screenshot of the page after some actions.
 func shoot(ctx context.Context, actions ...action) (image.Image, error) {
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		return nil, err
