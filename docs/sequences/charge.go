@@ -22,8 +22,8 @@ const (
 	store
 )
 
-// charge shows what is charged for a request, for a 304, for a costly one, and for one that
-// finds no room: the middleware's decisions in memory, as they were.
+// charge shows the charges of a request, of a 304, of a costly request, and of one that is
+// refused, as the middleware made them in memory.
 func charge() *sequence {
 	s := &sequence{title: "How requests are charged, 60 an hour", parties: []string{"client", "middleware", "handler", "store"}}
 	t := throttler.New(&recorded{memorybackend.NewDefault(), s}, &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_800_000))})
@@ -60,7 +60,7 @@ func charge() *sequence {
 	return s
 }
 
-// recorded is a backend that tells a sequence what it is asked, and answers.
+// recorded is a backend that adds its requests and answers to a sequence.
 type recorded struct {
 	driver.Backend
 	s *sequence

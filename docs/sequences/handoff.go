@@ -24,8 +24,8 @@ const (
 	atB
 )
 
-// move shows how a count moves, and how another process finds it: what processes of package
-// rollout and two backends in memory said to each other, and what the backends then had.
+// move shows how a count moves, and how another process finds it. It records the messages
+// between processes with package rollout and two backends in memory, and the backends' counts.
 func move() *sequence {
 	s := &sequence{title: "One count moves from backend A to backend B", parties: []string{"A, where it was", "a process", "B, where it goes"}}
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
@@ -40,7 +40,7 @@ func move() *sequence {
 			}
 		}
 	}
-	// There is no flag, so the default is what each process reads. The later one moves the count.
+	// There is no flag, so each process reads its default, and aware moves the count.
 	stores := map[string]handoff.Store{"A": a, "B": b}
 	unaware, aware := open(stores, "A"), open(stores, "B")
 	defer unaware.Close()
@@ -68,8 +68,8 @@ func open(stores map[string]handoff.Store, flag string) *rollout.Backend {
 	return b
 }
 
-// watched is a backend that adds to a sequence what it is asked, what it answers, and what it
-// then has, if a claim has come.
+// watched is a backend that adds its requests and answers to a sequence, and its new count if
+// a claim has changed.
 type watched struct {
 	handoff.Store
 	s     *sequence
@@ -110,7 +110,7 @@ func (w *watched) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	return all, nil
 }
 
-// show adds what the backend has of a count, unless its claim is the one that was shown.
+// show adds the backend's count, unless the last one shown has the same claim.
 func (w *watched) show(c quota.Charge) {
 	ask := func(version int64) handoff.Released {
 		all, err := w.Store.Release(context.Background(), handoff.ReleaseRequest{Now: pictured, Charges: []quota.Charge{c}, Version: version, ReadOnly: true})
@@ -119,7 +119,7 @@ func (w *watched) show(c quota.Charge) {
 		}
 		return all[0]
 	}
-	const oldest, newest = 1, 1<<48 - 1 // any claim supersedes the oldest, none the newest
+	const oldest, newest = 1, 1<<48 - 1 // any claim supersedes the oldest, but not the newest
 	claim, state := "", ask(newest).State
 	if of := ask(oldest); of.Superseded && of.Owner == 0 {
 		claim = "here, v: "
@@ -133,7 +133,7 @@ func (w *watched) show(c quota.Charge) {
 	w.s.show(w.party, claim+used(state, c))
 }
 
-// used returns what a stored state has used of c's quota.
+// used returns the units of c's quota that are used in a stored state.
 func used(state []byte, c quota.Charge) string {
 	s, err := algorithm.Parse(state)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command sequences draws what parts of the library say to each other, from runs of it:
+// Command sequences draws the messages between parts of the library, from runs of it:
 //
 //	go run ./docs/sequences
 //
-// writes docs/sequences/charge.svg, of requests, and docs/sequences/handoff.svg, of a count that
-// moves.
+// It writes docs/sequences/charge.svg, about requests, and docs/sequences/handoff.svg, about a
+// count that moves.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// pictures are what the command draws, by file name.
+// pictures are the pictures that the command draws, by file name.
 var pictures = map[string]func() *sequence{"charge.svg": charge, "handoff.svg": move}
 
 func main() {

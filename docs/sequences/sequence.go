@@ -6,20 +6,20 @@ import (
 	"html"
 )
 
-// sequence is what parties say to each other, in order.
+// sequence is the messages between parties, in order.
 type sequence struct {
 	title   string
 	parties []string
 	steps   []step
 }
 
-// step is a message from one party to another, unless it says otherwise. Parties are named by
-// their place.
+// step is a message from one party to another, unless part or has is set. Parties are
+// identified by their index.
 type step struct {
 	from, to int
 	text     string
 	part     bool // it begins a part of the sequence
-	has      bool // it is what a party has: from and to are the same
+	has      bool // it shows a party's state: from and to are equal
 	bad      bool // it is a refusal
 }
 
@@ -33,7 +33,7 @@ func (s *sequence) begin(text string) {
 	s.steps = append(s.steps, step{text: text, part: true})
 }
 
-// show adds what a party has.
+// show adds a party's state.
 func (s *sequence) show(party int, text string) {
 	s.steps = append(s.steps, step{from: party, to: party, text: text, has: true})
 }
@@ -88,7 +88,7 @@ func (s *sequence) svg() []byte {
 	return b.Bytes()
 }
 
-// x returns where the party at a place has its line.
+// x returns the position of a party's line.
 func (s *sequence) x(party int) int { return margin + party*(width-2*margin)/(len(s.parties)-1) }
 
 func (s *sequence) draw(b *bytes.Buffer, m step, y int) {

@@ -24,7 +24,7 @@ const (
 	area, line       = "#cfe3f5", "#3b7db5"
 )
 
-// Of what is drawn.
+// For the algorithms that are drawn.
 //
 //exhaustive:ignore
 var captions = map[quota.Algorithm]string{
@@ -83,7 +83,7 @@ func panel(b *bytes.Buffer, a quota.Algorithm, y int) {
 	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s"/>`+"\n", left, base, right, grid)
 	refusals := base + 16
 	if a.Queues() {
-		refusals += 12 // below those that wait
+		refusals += 12 // below the requests that wait
 	}
 	for _, o := range outcomes {
 		switch {
@@ -98,7 +98,7 @@ func panel(b *bytes.Buffer, a quota.Algorithm, y int) {
 	}
 }
 
-// drawCurve draws what is used as a stepped area.
+// drawCurve draws the used units as a stepped area.
 func drawCurve(b *bytes.Buffer, curve []sample, base int) {
 	var path bytes.Buffer
 	last := int64(-1)

@@ -1,5 +1,5 @@
-// Command traces draws the same traffic through the algorithms,
-// and measures how far two of them are off.
+// Command traces draws the same traffic through the algorithms, and measures the error of two
+// of them.
 //
 //	go run ./docs/traces            writes docs/traces/*.svg
 //	go run ./docs/traces -measure   prints the figures of docs/algorithms.md
@@ -29,4 +29,4 @@ func main() {
 	}
 }
 
-var algorithms = slices.DeleteFunc(quota.Algorithms(), quota.Algorithm.Holds) // of these no instant is known
+var algorithms = slices.DeleteFunc(quota.Algorithms(), quota.Algorithm.Holds) // a request in flight has no known end

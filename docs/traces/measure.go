@@ -53,9 +53,9 @@ var traffics = []traffic{
 	}},
 }
 
-// printFigures runs each traffic through the sliding window and, at the same
-// time, through a log of what the sliding window admitted: what was really used in
-// the last window when it estimated.
+// printFigures runs each traffic through the sliding window and, at the same time, through a
+// log of the requests that the sliding window admitted: the true use of the last window at
+// each estimate.
 func printFigures(w io.Writer) {
 	fmt.Fprintf(w, "%d per %d s, %d requests of %d clients each, seed 1\n\n", measuredQuota, measuredWindow/1000, clients*perClient, clients)
 	fmt.Fprintln(w, "| traffic | wrongly allowed | wrongly refused | mean error of used | most in any window |")
@@ -124,8 +124,8 @@ func measureEstimate(t traffic) figures {
 	return f
 }
 
-// worstWindow sends a full quota late in a window, and all that is allowed for
-// a window's length after it.
+// worstWindow sends a full quota late in a window, and then as many requests as are allowed
+// within a window's length.
 func worstWindow(a quota.Algorithm) (most int) {
 	limits := []throttler.Limit{{Quota: measuredQuota, Window: measuredWindow * time.Millisecond, Algorithm: a}}
 	var s algorithm.State

@@ -34,21 +34,21 @@ func arrivals() []time.Duration {
 	return all
 }
 
-// outcome is what became of one arrival.
+// outcome is the outcome of one arrival.
 type outcome struct {
 	at      time.Duration
-	start   time.Duration // when it may start; at, but for the leaky bucket
+	start   time.Duration // when it may start; differs from at only in the leaky bucket
 	allowed bool
 }
 
-// sample is what counted at an instant.
+// sample is the number of units used at an instant.
 type sample struct {
 	at   time.Duration
 	used int64
 }
 
-// play runs the arrivals through one algorithm. It also returns what counted
-// at each step of the way, and the ends of the windows that were reported.
+// play runs the arrivals through one algorithm. It also returns the used units at each step,
+// and the ends of the windows that were reported.
 func play(a quota.Algorithm) (outcomes []outcome, curve []sample, resets []time.Duration) {
 	const step = 50 * time.Millisecond
 	began := time.UnixMilli(1_900_000_800_000) // a multiple of the window
