@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// Config describes a load run. All fields but Prefix and Seed are required.
+// Config describes a load run. All fields except Prefix and Seed are required.
 type Config struct {
-	URLs    []string      // of the processes; each request goes to any of them
+	URLs    []string      // of the processes; each request goes to a random one
 	Path    string        // of the resource, limited by one fixed window for each token
 	Clients int           // each sends one request at a time, with its own token
 	Every   time.Duration // mean time between two requests of a client
@@ -60,17 +60,17 @@ func Run(ctx context.Context, c Config, each func(Report)) Report {
 	}
 }
 
-// Report is what the clients met.
+// Report is the clients' result.
 type Report struct {
 	Served, Refused int
-	Undecided       int      // served without rate headers: there was no decision
-	Wrong           []string // what broke a promise, at most some of it
+	Undecided       int      // served without rate headers: no decision was made
+	Wrong           []string // broken promises, the first few of them
 	WrongCount      int
 
 	Latencies []time.Duration
 }
 
-// Quantile returns the latency that so many percent of the requests kept below.
+// Quantile returns the latency that so many percent of the requests stayed below.
 func (r *Report) Quantile(percent int) time.Duration {
 	if len(r.Latencies) == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (r *Report) Quantile(percent int) time.Duration {
 	return r.Latencies[min(len(r.Latencies)*percent/100, len(r.Latencies)-1)]
 }
 
-// mostWrong is how many wrongs a report spells out.
+// mostWrong bounds the length of Wrong.
 const mostWrong = 20
 
 func (r *Report) add(o Report) {
@@ -107,7 +107,7 @@ func (l *load) take() Report {
 	return r
 }
 
-// runClient is one client, until ctx is done.
+// runClient runs one client until ctx is done.
 func (l *load) runClient(ctx context.Context, random *rand.Rand, token string) {
 	var w window
 	for {
@@ -153,7 +153,7 @@ func (l *load) get(random *rand.Rand, token string) (int, http.Header, error) {
 	first := random.IntN(len(l.URLs))
 	var response *http.Response
 	for i := range l.URLs {
-		// Not the run's context: a request in flight at the end is finished.
+		// Without the run's context, so that a request in flight at the end is finished.
 		request, err := http.NewRequest(http.MethodGet, l.URLs[(first+i)%len(l.URLs)]+l.Path, nil)
 		if err != nil {
 			return 0, nil, err
@@ -175,14 +175,14 @@ func (l *load) get(random *rand.Rand, token string) (int, http.Header, error) {
 	return response.StatusCode, response.Header, nil
 }
 
-// window is what one client knows of its present window.
+// window is a client's knowledge of its current window.
 type window struct {
 	reset     int64 // Unix s, rounded up
 	served    int
 	undecided int // served without a decision in time; it may have been charged
 }
 
-// note checks an answer against earlier ones, and returns what is wrong with it.
+// note checks an answer against earlier ones. It returns the mistake, or "".
 func (w *window) note(header http.Header, served bool) string {
 	var numbers [4]int64
 	for i, name := range []string{"Limit", "Used", "Remaining", "Reset"} {
@@ -200,7 +200,7 @@ func (w *window) note(header http.Header, served bool) string {
 	case time.Now().UnixMilli() < (w.reset-1)*1000: // rounded up, it is at most a second late
 		return fmt.Sprintf("reset moved from %d to %d inside the window", w.reset, reset)
 	default:
-		*w = window{reset: reset, undecided: w.undecided} // some may have opened this one
+		*w = window{reset: reset, undecided: w.undecided} // some undecided may count in the new window
 	}
 	if served {
 		w.served++

@@ -1,5 +1,5 @@
-// Package observertest tests observers that count, such as prom's and otel's: what any
-// of them makes of events, by one suite, and the events that each compares with its metrics.
+// Package observertest tests observers that count, such as prom's and otel's. It has a suite
+// for all of them, and the events that each compares with its metrics.
 package observertest
 
 import (
@@ -26,7 +26,7 @@ type Observer struct {
 	Read func(t testing.TB) []Series
 
 	Decisions string   // the name of the metric that counts decisions
-	PerPolicy int      // its series of a policy that is used for takes
+	PerPolicy int      // number of its series for a policy used in takes
 	Moves     string   // the name of the metric that counts moves
 	Degraded  string   // the name of the metric that counts degraded decisions
 	Counts    []string // the names of metrics that count each Decided, if it is a refusal, or each Sent
@@ -35,8 +35,8 @@ type Observer struct {
 // Series is one series of a metric.
 type Series struct {
 	Name  string
-	Text  string  // all of it
-	Value float64 // of a histogram, how many values it has
+	Text  string  // the complete text
+	Value float64 // of a histogram, its number of values
 }
 
 // Core is a policy whose second limit binds.
@@ -44,8 +44,8 @@ var Core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 	{Quota: 9, Window: time.Hour}, {Quota: 2, Window: time.Minute},
 }}
 
-// Decide makes decisions about Core: two takes are allowed, three are refused, a refund is
-// made, and a take is invalid.
+// Decide makes decisions about Core: it allows two takes, refuses three, makes a refund, and
+// an invalid take.
 func Decide(t *testing.T, o observe.Observer) {
 	t.Helper()
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
@@ -60,9 +60,9 @@ func Decide(t *testing.T, o observe.Observer) {
 	_, _ = th.Take(t.Context(), throttler.Charge{Policy: Core, Key: "alice", Cost: -1})
 }
 
-// Serve has three round trips, of which the second fails and the third, to a replica, times
-// out; two openings of a primary's breaker, and one of a replica that is cut; three moves;
-// and two failures.
+// Serve reports three round trips, the second with an error and the third, to a replica, with
+// a timeout; two openings of a primary's breaker, and one of a replica that is cut; three
+// moves; and two failures.
 func Serve(o observe.Observer) {
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3, Duration: time.Millisecond})
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Duration: time.Second, Err: errors.New("refused")})
@@ -88,7 +88,7 @@ func Serve(o observe.Observer) {
 	o.Failed(observe.Failed{Result: observe.Result(observe.Results)}) // of a newer middleware
 }
 
-// Run runs the suite. open returns an observer of at most maxNames names, 0 for the default.
+// Run runs the suite. open returns an observer of at most maxNames names, or the default if 0.
 func Run(t *testing.T, open func(t testing.TB, maxNames int) Observer) {
 	t.Run("BeginAtZero", func(t *testing.T) { beginAtZero(t, open(t, 0)) })
 	t.Run("SeriesAreBounded", func(t *testing.T) { seriesAreBounded(t, open) })
@@ -97,8 +97,8 @@ func Run(t *testing.T, open func(t testing.TB, maxNames int) Observer) {
 	t.Run("NoAllocations", func(t *testing.T) { noAllocations(t, open(t, 0)) })
 }
 
-// What has not happened yet is zero, so that the first time that it does is a rise: an alert
-// on losses has no second one to wait for.
+// Counts of events start at zero, so that the first event is a rise: an alert on losses can't
+// wait for a second one.
 func beginAtZero(t *testing.T, o Observer) {
 	o.Decided(t.Context(), observe.Decided{Policy: "core"})
 	o.Moved(observe.Moved{From: "a", To: "b"})
@@ -114,8 +114,8 @@ func beginAtZero(t *testing.T, o Observer) {
 	}
 }
 
-// Names that do not end, such as the names of policies made out of requests, must not make
-// series without end; and no part of a key is in any.
+// Unbounded names, such as names of policies made from requests, must not make unbounded
+// series. No series may contain a part of a key.
 func seriesAreBounded(t *testing.T, open func(t testing.TB, maxNames int) Observer) {
 	const names = 20
 	o := open(t, names)
@@ -158,7 +158,7 @@ func seriesAreBounded(t *testing.T, open func(t testing.TB, maxNames int) Observ
 	}
 }
 
-// What an array or a client library would panic at is no reason to fail a request.
+// Events that would make an array or a client library panic must not fail a request.
 func strangeEvents(t *testing.T, o Observer) {
 	ctx := t.Context()
 	strange := "\xff\x00" + strings.Repeat("é", 500)
@@ -179,7 +179,7 @@ func strangeEvents(t *testing.T, o Observer) {
 	o.Read(t)
 }
 
-// Every event of several goroutines is counted, while others read.
+// Every event of several goroutines is counted, even while others read.
 func manyGoroutines(t *testing.T, o Observer) {
 	const goroutines, each = 8, 500
 	var wg sync.WaitGroup

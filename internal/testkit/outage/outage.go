@@ -1,5 +1,5 @@
-// Package outage has the tests of outages that stores share, and measures what callers pay
-// while a server does not answer.
+// Package outage has tests of outages for all stores, and measures the callers' costs while a
+// server does not answer.
 package outage
 
 import (
@@ -30,13 +30,13 @@ var (
 // Deadline is the deadline of each decision.
 const Deadline = 50 * time.Millisecond
 
-// Store is a store that can be tested.
+// Store is a store to test.
 type Store struct {
 	// Start starts a server, which ends with the test, and returns its address.
 	Start func(t *testing.T) (s Server, addr string)
 
-	// Open returns a backend, which ends with the test, on the server at addr. Its client
-	// dials with that dialer.
+	// Open returns a backend on the server at addr, which ends with the test. Its client dials
+	// with dial.
 	Open func(t *testing.T, addr string, dial Dialer, o observe.Observer) driver.Backend
 }
 
@@ -51,21 +51,21 @@ type Server interface {
 // Dialer dials a server.
 type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// outage is one to be measured.
+// outage is an outage to measure.
 type outage struct {
 	take  func(ctx context.Context, caller int) error
 	open  func() bool // reports on the breaker
 	dials *atomic.Int64
 
-	// begin begins the outage and end ends it. Nil of a server that never answers.
+	// begin begins the outage and end ends it. Both are nil if the server never answers.
 	begin func()
 	end   func() error
 }
 
-// Measure measures an outage of each kind, for each number of callers that -outage-callers
-// has. As a control, it measures first what the same callers pay for deadlines alone,
-// which is what the machine and Go's scheduler take. It fails the test if the server is not
-// used again.
+// Measure measures an outage of each kind, with each number of callers in -outage-callers. As
+// a control, it first measures how long the same callers wait for deadlines alone, which is
+// the cost of the machine and Go's scheduler. It fails the test if the server is not used
+// again.
 func (s Store) Measure(t *testing.T) {
 	for _, kind := range []string{"deadlines alone", "silent", "hung", "killed"} {
 		for _, text := range strings.Split(*callers, ",") {
@@ -132,8 +132,8 @@ func silent(t *testing.T) (addr string) {
 	return listener.Addr().String()
 }
 
-// measureDeadlines has goroutines wait for their deadlines, for as long as a breaker needs
-// to open.
+// measureDeadlines has goroutines wait for their deadlines, for about as long as a breaker
+// takes to open.
 func measureDeadlines(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for range callers {
@@ -148,8 +148,8 @@ func measureDeadlines(t *testing.T, callers int) {
 	t.Logf("%v", m.of[up])
 }
 
-// measure has goroutines decide before, in and after the outage, each a pause after
-// its last decision. It fails the test if the server is not used again.
+// measure has goroutines decide before, during and after the outage, with a pause after each
+// decision. It fails the test if the server is not used again.
 func (o *outage) measure(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for i := range callers {
@@ -206,10 +206,10 @@ type measurement struct {
 	of [phases]figures
 }
 
-// figures are of the decisions that failed, by the phase in which they began.
+// figures describe failed decisions, by the phase that they began in.
 type figures struct {
 	took []time.Duration
-	late time.Duration // the most that a timer was late meanwhile: what the machine adds
+	late time.Duration // the largest delay of a timer in the phase: the machine's part
 }
 
 // decide makes decisions until the end.
@@ -241,7 +241,7 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 	}
 }
 
-// wait does nothing but wait for deadlines, until the end.
+// wait only waits for deadlines, until the end.
 func (m *measurement) wait() {
 	for !m.ended() {
 		phase, began := m.phase.Load(), time.Now()

@@ -10,18 +10,18 @@ type Bars struct {
 	Title string
 	Bars  []Bar
 
-	// Format returns the text at a bar's end. If nil, its total by Number.
+	// Format returns the text at a bar's end. If nil, the text is its total, by Number.
 	Format func(Bar) string
 }
 
-// A Bar is one thing: its parts follow each other.
+// A Bar is one thing. Its parts follow each other.
 type Bar struct {
 	Name  string
 	Class Class
 	Parts []float64
 }
 
-// style returns how the text is set, and the colors of the parts.
+// style returns the weight of the text and the colors of the parts.
 func (b Bar) style() (weight string, colors []string) {
 	switch b.Class {
 	case Ours:

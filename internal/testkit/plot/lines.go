@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Lines shows how values grow along an axis, which is logarithmic.
+// Lines shows how values grow along a logarithmic axis.
 type Lines struct {
 	Title, Note string // Note is a second line, smaller
 	XLabel      string
@@ -15,11 +15,11 @@ type Lines struct {
 	Series      []Series
 }
 
-// A Series is one line. Its name is written where it ends.
+// A Series is one line. Its name is at its end.
 type Series struct {
 	Name  string
 	Class Class
-	Color int       // of a Plain one: a number in the palette
+	Color int       // of a Plain one: an index of the palette
 	X, Y  []float64 // a NaN of Y leaves a gap
 }
 
@@ -93,15 +93,15 @@ func lastValue(s Series) int {
 	return -1
 }
 
-// An end is where a line ends and its name begins.
+// An end is the end of a line, next to its name.
 type end struct {
 	series Series
 	color  string
 	y      float64
 }
 
-// drawNames writes the lines' names next to their ends, in the same order, far
-// enough apart to be read.
+// drawNames writes the lines' names next to their ends, in the same order, far enough apart to
+// be read.
 func drawNames(b *bytes.Buffer, frame box, ends []end) {
 	slices.SortStableFunc(ends, func(a, o end) int {
 		if a.y < o.y {
@@ -128,9 +128,9 @@ func drawNames(b *bytes.Buffer, frame box, ends []end) {
 	}
 }
 
-// A scale maps values to places.
+// A scale maps values to positions.
 type scale struct {
-	low, high float64 // values
+	low, high float64 // positions
 	from, to  float64 // places
 	log       bool
 }
@@ -146,7 +146,7 @@ func (s scale) at(v float64) float64 {
 	return s.from + (s.to-s.from)*(v-low)/(high-low)
 }
 
-// scales returns scales on which every point has a place.
+// scales returns scales that contain every point.
 func (p Lines) scales(frame box) (xs, ys scale) {
 	xs = scale{low: math.Inf(1), high: math.Inf(-1), from: frame.x, to: frame.x + frame.width, log: true}
 	ys = scale{low: math.Inf(1), high: math.Inf(-1), from: frame.y + frame.height, to: frame.y, log: p.LogY}
@@ -164,7 +164,7 @@ func (p Lines) scales(frame box) (xs, ys scale) {
 	}
 	if p.LogY {
 		ys.low, ys.high = round125(ys.low*1.001, -1), round125(ys.high*0.999, 1)
-		if ys.high < 4*ys.low { // or noise looks like growth
+		if ys.high < 4*ys.low { // otherwise noise looks like growth
 			ys.low, ys.high = round125(ys.low/2, -1), round125(ys.high*2, 1)
 		}
 	} else {
@@ -192,7 +192,7 @@ func (p Lines) drawAxes(b *bytes.Buffer, frame box, xs, ys scale) {
 	text(b, frame.x+frame.width/2, bottom+30, 11, faint, "middle", "400", p.XLabel)
 }
 
-// xTicks returns the values that were measured.
+// xTicks returns the measured values.
 func (p Lines) xTicks() []float64 {
 	var all []float64
 	for _, s := range p.Series {
@@ -204,8 +204,8 @@ func (p Lines) xTicks() []float64 {
 	return slices.Compact(all)
 }
 
-// round125 returns the next number below v, or above it if direction is 1, that
-// is 1, 2 or 5 times a power of ten.
+// round125 returns the next number below v, or above it if direction is 1, of the form 1, 2 or
+// 5 times a power of ten.
 func round125(v float64, direction int) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(v)))
 	steps := []float64{1, 2, 5, 10}
@@ -223,7 +223,7 @@ func round125(v float64, direction int) float64 {
 func yTicks(s scale) []float64 {
 	var ticks []float64
 	if s.log {
-		// Every decade or, of fewer than two, what round125 returns.
+		// Every decade or, if there are fewer than two, the results of round125.
 		fine := s.high/s.low < 100
 		for v := s.low; v <= s.high*1.001; v = round125(v*1.001, 1) {
 			if isPower := math.Abs(math.Log10(v)-math.Round(math.Log10(v))) < 0.01; fine || isPower {

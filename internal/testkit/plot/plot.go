@@ -24,13 +24,13 @@ type Panel interface {
 
 type box struct{ x, y, width, height float64 }
 
-// Class says how something is drawn.
+// Class is the style of a series or a bar.
 type Class uint8
 
 // Classes.
 const (
 	Plain   Class = iota // one of many
-	Ours                 // what the figure is about
+	Ours                 // the figure's subject
 	Ceiling              // a bound, not a contender
 	Fit                  // a law, dashed
 )
@@ -45,7 +45,7 @@ const (
 	ours, second, dim = "#1d7a46", "#8cc3a3", "#9aa5b1"
 )
 
-// palette is for contenders: distinguishable, and not the green of ours.
+// palette contains colors for contenders: distinguishable, and different from ours.
 var palette = []string{"#3b7db5", "#c62f2f", "#b8860b", "#7b4fa3", "#008b8b", "#d2691e", "#c71585", "#556b2f"}
 
 // SVG returns the figure.

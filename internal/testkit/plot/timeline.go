@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Timeline shows values over time, and when something happened.
+// Timeline shows values over time, and the times of events.
 type Timeline struct {
 	Title, Note string
 	Seconds     float64 // its length
@@ -17,11 +17,11 @@ type Timeline struct {
 	Named       bool // the spans' names are written above them
 }
 
-// A Span is a time in which something happened.
+// A Span is the time of an event.
 type Span struct {
 	Name     string
 	From, To float64 // seconds
-	Color    int     // a number in the palette
+	Color    int     // an index of the palette
 }
 
 const namesHeight = 62 // of spans

@@ -1,4 +1,4 @@
-// Package pressure says how much of a test's time the machine was short of processors.
+// Package pressure measures how long the machine was short of processors.
 package pressure
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Waited returns for how long, since the machine started, anything on it that was ready to
-// run waited for a processor. The difference of two calls is what the machine may have added
-// to all that a test waited for in between: its own work, and the servers'. It is 0 where
-// the kernel does not count: only Linux does.
+// Waited returns how long, since the machine started, any ready thread has waited for a
+// processor. The difference of two calls is the time that the machine may have added to a
+// test's waits between them, for its own work or its servers'. It is 0 on systems other than
+// Linux, which do not count it.
 func Waited() time.Duration {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {
@@ -24,7 +24,7 @@ func Waited() time.Duration {
 //
 //	some avg10=34.57 avg60=31.20 avg300=30.88 total=303890225
 //
-// whose last number is in microseconds.
+// The last number is in microseconds.
 func parse(text string) time.Duration {
 	line, _, _ := strings.Cut(text, "\n")
 	_, total, _ := strings.Cut(line, " total=")

@@ -1,4 +1,4 @@
-// Package skewed makes counts as processes write them whose clocks are years off, for
+// Package skewed makes counts like those of processes with clocks that are years off, for
 // tests of how long stores keep them.
 package skewed
 
@@ -11,25 +11,25 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Count is one that another store releases.
+// Count is a count that another store releases.
 type Count struct {
 	Name   string
 	Charge quota.Charge // of 1 under its policy
 	State  []byte
 
-	// Most is how long it counts at most, whatever the clocks.
+	// Most is the longest time that it counts, whatever the clocks.
 	Most time.Duration
 }
 
 const (
 	window = time.Hour
 	units  = 10
-	debt   = 31 // units that a charge of one has cost in the end
+	debt   = 31 // final cost of a charge of one
 )
 
-// Counts returns counts of all algorithms, and of policies that mix them, which
-// processes wrote whose clocks are ten years ahead of now, behind it, or right. One of
-// them has made a charge, and another has settled it.
+// Counts returns counts of all algorithms, and of policies that mix them. In each, a process
+// with a clock that is ten years ahead of now, behind it, or right has made a charge, and
+// another process has settled it.
 func Counts(now time.Time) []Count {
 	policies := []*quota.Policy{}
 	for _, a := range quota.Algorithms() {

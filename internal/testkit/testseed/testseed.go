@@ -1,7 +1,7 @@
-// Package testseed seeds the random tests. Their seed is Default, so that two runs of one
-// tree ask the same. The environment variable WEIR_SEED sets another one, for all modules
-// and for the processes that tests start; a failure prints it, and make soak draws one for
-// each round.
+// Package testseed seeds the random tests. The seed is Default, so that two runs of the same
+// tree make the same choices. The environment variable WEIR_SEED sets another seed, for all
+// modules and for the processes that tests start. A failure prints the seed, and make soak
+// draws one for each round.
 package testseed
 
 import (
@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// Default is the seed where WEIR_SEED is not set. It is the first number, not one of many
-// that was searched for: a fault that another seed shows is mended, and Default stays.
+// Default is the seed if WEIR_SEED is not set. It is the first number, not the result of a
+// search: a fault that another seed finds is fixed, and Default stays.
 const Default = 1
 
 // Value returns the seed. It panics if WEIR_SEED is not a seed.
@@ -38,14 +38,14 @@ func Of(t testing.TB) uint64 {
 	return seed
 }
 
-// Rand returns a source of t. A test that has several gives each a stream; the first is 0.
+// Rand returns a random source for t. A test with several gives each a stream; the first is 0.
 func Rand(t testing.TB, stream uint64) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Of(t), stream))
 }
 
-// Locked returns a source that several goroutines may use. Which of them draws what
-// depends on their order.
+// Locked returns a source that several goroutines may use. Their order decides which of them
+// draws which number.
 func Locked(t testing.TB, stream uint64) *rand.Rand {
 	t.Helper()
 	return rand.New(&locked{source: rand.NewPCG(Of(t), stream)})

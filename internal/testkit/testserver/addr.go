@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-// Ports that FreeAddr gives: below those that systems use for port 0 and for the
-// local ends of connections, so that nothing takes one while its server is down.
+// Ports that FreeAddr returns: below the ports that systems use for port 0 and for the local
+// ends of connections, so that no program takes one while its server is down.
 const (
 	firstPort = 18000
 	lastPort  = 31999
 )
 
-// FreeAddr returns an address of loopback that nothing listens on, for a server that
-// the test starts. No other test on this machine gets it in the next 14,000 calls.
+// FreeAddr returns a free loopback address, for a server that the test starts. No other test
+// on this machine gets it in the next 14,000 calls.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	addr, err := FindAddr()
@@ -33,13 +33,13 @@ func FreeAddr(t testing.TB) string {
 
 // FindAddr is like FreeAddr, for use outside tests.
 func FindAddr() (addr string, err error) {
-	// A name per user: another user's file could not be opened.
+	// A name for each user, because another user's file can't be opened.
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("weir-port-%d", os.Getuid()))
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", err
 	}
-	defer file.Close() // which unlocks it
+	defer file.Close() // and unlock it
 	if err := lock(file); err != nil {
 		return "", fmt.Errorf("lock of %s: %w", name, err)
 	}
@@ -47,7 +47,7 @@ func FindAddr() (addr string, err error) {
 	if err != nil {
 		return "", err
 	}
-	port, _ := strconv.Atoi(strings.TrimSpace(string(text))) // of the last call; none in a new file
+	port, _ := strconv.Atoi(strings.TrimSpace(string(text))) // of the last call; 0 in a new file
 	for range lastPort - firstPort + 1 {
 		if port++; port < firstPort || port > lastPort {
 			port = firstPort
@@ -64,7 +64,7 @@ func FindAddr() (addr string, err error) {
 	return "", fmt.Errorf("no port from %d to %d is free", firstPort, lastPort)
 }
 
-// lock waits until no other process has the file locked, and locks it.
+// lock locks the file, once no other process has it locked.
 func lock(file *os.File) error {
 	for {
 		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {

@@ -14,9 +14,9 @@ type RedisCluster struct {
 	Addrs []string       // of Nodes
 }
 
-// Cluster starts a Redis Cluster that ends with the test: primaries, and for each of
-// them so many replicas. It returns when all nodes agree that it is up. Arguments of
-// redis-server may follow, such as "--cluster-node-timeout", "1000".
+// Cluster starts a Redis Cluster that ends with the test, with so many primaries, and so many
+// replicas of each. It returns when all nodes agree that it is up. Arguments of redis-server
+// may follow, such as "--cluster-node-timeout", "1000".
 func Cluster(t testing.TB, primaries, replicas int, extraArgs ...string) *RedisCluster {
 	t.Helper()
 	c, err := StartCluster(primaries, replicas, extraArgs...)
@@ -41,7 +41,7 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 	const slots = 16384
 	var meet string // the first node
 	for i := range primaries * (1 + replicas) {
-		bus, err := FindAddr() // else it is the port and 10,000, of which there may be none
+		bus, err := FindAddr() // by default it is the port plus 10,000, which may not exist
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 		if err != nil {
 			return err
 		}
-		// It does not know the id before it has heard of the primary's slots.
+		// The node learns the id when it hears of the primary's slots.
 		if err := await(replica.Addr, "CLUSTER REPLICATE "+id, "+", func(ok string) bool { return ok == "OK" }); err != nil {
 			return fmt.Errorf("replica %w", err)
 		}
@@ -86,11 +86,11 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 			}
 		}
 	}
-	// A client that knows one node finds the others by it.
+	// A client that knows one node asks it for the others.
 	return await(c.Addrs[0], "CLUSTER INFO", "cluster_slots_ok:", func(n string) bool { return n == strconv.Itoa(slots) })
 }
 
-// meet makes all nodes know each other. On a busy machine a node may forget one that it
+// meet introduces all nodes to each other. On a busy machine a node may forget a node that it
 // was about to meet, so the command is repeated.
 func (c *RedisCluster) meet(command string) error {
 	all := strconv.Itoa(len(c.Nodes))
@@ -120,8 +120,8 @@ func (c *RedisCluster) meet(command string) error {
 	}
 }
 
-// Failover makes replica, one of Nodes, take the place of its primary, which is alive.
-// It returns when it has. A busy cluster gives up after 5 s, so it is asked again.
+// Failover has replica, one of Nodes, replace its primary, which is alive. It returns when
+// that has happened. A busy cluster gives up after 5 s, so Failover repeats the command.
 func (c *RedisCluster) Failover(replica *RedisServer) error {
 	const givesUp = 6 * time.Second
 	deadline := time.Now().Add(6 * givesUp)
@@ -144,7 +144,7 @@ func (c *RedisCluster) Failover(replica *RedisServer) error {
 	}
 }
 
-// Stop kills the nodes and removes what they have on disk.
+// Stop kills the nodes and removes their files.
 func (c *RedisCluster) Stop() {
 	for _, node := range c.Nodes {
 		node.Stop()

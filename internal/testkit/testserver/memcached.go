@@ -11,9 +11,8 @@ type MemcachedServer struct {
 	*Server
 }
 
-// Memcached starts a Memcached server that ends with the test. Arguments of
-// memcached may follow, such as "-m", "1". It fails the test if there is no
-// memcached.
+// Memcached starts a Memcached server that ends with the test. Arguments of memcached may
+// follow, such as "-m", "1". It fails the test if memcached is not installed.
 func Memcached(t testing.TB, extraArgs ...string) *MemcachedServer {
 	t.Helper()
 	s, err := StartMemcached(extraArgs...)
@@ -24,8 +23,8 @@ func Memcached(t testing.TB, extraArgs ...string) *MemcachedServer {
 	return s
 }
 
-// StartMemcached is like Memcached, for use outside tests. The caller must call
-// Stop. The server ends with the program at the latest.
+// StartMemcached is like Memcached, for use outside tests. The caller must call Stop. The
+// server also ends with the program.
 func StartMemcached(extraArgs ...string) (*MemcachedServer, error) {
 	command := func(port, _ string) *exec.Cmd {
 		args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
@@ -41,7 +40,7 @@ func StartMemcached(extraArgs ...string) (*MemcachedServer, error) {
 	return &MemcachedServer{s}, nil
 }
 
-// Restart kills the server if it runs and starts it at the same address, empty.
+// Restart kills the server if it runs, and starts it at the same address, empty.
 func (s *MemcachedServer) Restart() error { return s.restart() }
 
 func memcachedAnswers(addr string, pid int) error {

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// Prometheus starts a Prometheus server with a configuration file and a file of rules,
-// which the configuration calls rules.yaml. It ends with the test. It
-// fails the test if there is no prometheus: `make prometheus` unpacks one.
+// Prometheus starts a Prometheus server that ends with the test, with a configuration and a
+// file of rules, which the configuration calls rules.yaml. It fails the test if prometheus is
+// not installed: `make prometheus` unpacks it.
 func Prometheus(t testing.TB, config, rules string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Fatal("no prometheus on the PATH; `make prometheus` unpacks one in bin")
 	}
-	var mine string // the process is known by the directory of its data
+	var mine string // the data directory identifies the process
 	command := func(port, dir string) *exec.Cmd {
 		mine = dir
 		for name, text := range map[string]string{"prometheus.yaml": config, "rules.yaml": rules} {

@@ -16,17 +16,16 @@ type RedisServer struct {
 	primary *RedisServer // nil for a primary
 }
 
-// Redis starts a Redis server that ends with the test. Arguments of
-// redis-server may follow, such as "--maxmemory", "1mb". It fails the test if
-// there is no redis-server.
+// Redis starts a Redis server that ends with the test. Arguments of redis-server may follow,
+// such as "--maxmemory", "1mb". It fails the test if redis-server is not installed.
 func Redis(t testing.TB, extraArgs ...string) *RedisServer {
 	t.Helper()
 	s, err := StartRedis(extraArgs...)
 	return ended(t, s, err)
 }
 
-// RedisReplica starts a replica of primary that ends with the test. It returns
-// when the replica has all of the primary's data, and gets what is written.
+// RedisReplica starts a replica of primary that ends with the test. It returns when the
+// replica has all of the primary's data, and receives writes.
 func RedisReplica(t testing.TB, primary *RedisServer, extraArgs ...string) *RedisServer {
 	t.Helper()
 	s, err := StartRedisReplica(primary, extraArgs...)
@@ -42,14 +41,14 @@ func ended(t testing.TB, s *RedisServer, err error) *RedisServer {
 	return s
 }
 
-// StartRedis is like Redis, for use outside tests. The caller must call Stop. The
-// server ends with the program at the latest.
+// StartRedis is like Redis, for use outside tests. The caller must call Stop. The server also
+// ends with the program.
 func StartRedis(extraArgs ...string) (*RedisServer, error) {
 	command := func(port, dir string) *exec.Cmd {
 		args := []string{
 			"--port", port, "--bind", "127.0.0.1", "--dir", dir,
 			"--save", "", "--appendonly", "no",
-			"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", // else a replica takes 5 s
+			"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", // otherwise a replica takes 5 s
 		}
 		return exec.Command("redis-server", append(args, extraArgs...)...)
 	}
@@ -75,8 +74,8 @@ func StartRedisReplica(primary *RedisServer, extraArgs ...string) (*RedisServer,
 	return s, nil
 }
 
-// Restart kills the server if it runs and starts it at the same address, as
-// empty as at first. A replica follows its primary again, which must run.
+// Restart kills the server if it runs, and starts it at the same address, without data. A
+// replica follows its primary again, which must run.
 func (s *RedisServer) Restart() error {
 	if err := s.restart(); err != nil {
 		return err
@@ -93,9 +92,9 @@ func (s *RedisServer) AwaitPrimary() (at time.Time, err error) {
 	return time.Now(), err
 }
 
-// follow makes s a replica and returns when it gets what is written. It sends the
-// command instead of starting with --replicaof, because a server that starts
-// as a replica waits a second before it connects.
+// follow makes s a replica, and returns when it receives writes. It sends the command instead
+// of starting with --replicaof, because a server that starts as a replica waits a second
+// before it connects.
 func (s *RedisServer) follow() error {
 	host, port, err := net.SplitHostPort(s.primary.Addr)
 	if err != nil {
@@ -107,8 +106,8 @@ func (s *RedisServer) follow() error {
 	if err := s.await("the link to be up", "master_link_status:", func(status string) bool { return status == "up" }); err != nil {
 		return err
 	}
-	// A replica whose link is up may have to wait a second for the stream of
-	// writes. A message is such a write, and leaves nothing behind.
+	// A replica with a link that is up may have to wait a second for the stream of writes. A
+	// message is a write that leaves nothing behind.
 	sent, err := ask(s.primary.Addr, "PUBLISH weir:testserver hello\r\nINFO replication", "master_repl_offset:")
 	if err != nil {
 		return fmt.Errorf("primary %s: %w", s.primary.Addr, err)
@@ -121,7 +120,7 @@ func (s *RedisServer) follow() error {
 func offset(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return -1 // as of a replica that has none yet
+		return -1 // a replica without an offset
 	}
 	return n
 }

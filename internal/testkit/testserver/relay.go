@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Relay returns the address of a relay to upstream that ends with the test. It
-// passes on what clients and the server say, but an answer for which lose
-// returns true: there it hangs up on both instead.
+// Relay returns the address of a relay to upstream that ends with the test. It forwards the
+// data of clients and of the server. When lose returns true for an answer, it closes both
+// connections instead.
 func Relay(t testing.TB, upstream string, lose func(answer []byte) bool) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +33,7 @@ func Relay(t testing.TB, upstream string, lose func(answer []byte) bool) (addr s
 	return listener.Addr().String()
 }
 
-// pass passes on from src to dst until one of them hangs up, or lose says so.
+// pass copies data from src to dst until one of them hangs up, or lose returns true.
 func pass(dst, src net.Conn, lose func([]byte) bool) {
 	defer dst.Close()
 	defer src.Close()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Start starts cmd so that it ends with this process: see [DieWithParent]. Its thread lives until
-// the test's later cleanups are done: another goroutine that locks it, and ends, would end it.
+// Start starts cmd so that it ends with this process: see [DieWithParent]. It keeps its thread
+// until the test's later cleanups are done, because the thread's end would end cmd.
 func Start(t testing.TB, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = DieWithParent()
 	started, done := make(chan error), make(chan struct{})
@@ -23,8 +23,8 @@ func Start(t testing.TB, cmd *exec.Cmd) error {
 	return <-started
 }
 
-// Self starts the running test binary as another process, with job as the value of flag,
-// in JSON, and returns the process and what it prints. The process calls [SelfJob].
+// Self starts the running test binary as another process, with job as the value of flag, in
+// JSON. It returns the process and its output. The process calls [SelfJob].
 func Self(t testing.TB, flag string, job any) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	text, err := json.Marshal(job)
@@ -37,7 +37,7 @@ func Self(t testing.TB, flag string, job any) (*exec.Cmd, io.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = cmd.StdinPipe(); err != nil { // it ends with this process, where SelfJob reads
+	if _, err = cmd.StdinPipe(); err != nil { // closed when this process ends, which SelfJob notices
 		t.Fatal(err)
 	}
 	if err := Start(t, cmd); err != nil {
@@ -46,8 +46,8 @@ func Self(t testing.TB, flag string, job any) (*exec.Cmd, io.Reader) {
 	return cmd, out
 }
 
-// SelfJob decodes text, the value of the flag, into job. From then on the process ends
-// when the one that started it does.
+// SelfJob decodes text, the value of the flag, into job. From then on, the process ends when
+// the process that started it ends.
 func SelfJob(text string, job any) {
 	if err := json.Unmarshal([]byte(text), job); err != nil {
 		panic(err)

@@ -17,16 +17,16 @@ const Never = time.Hour
 // Sentinels are Redis Sentinel processes that watch one primary and agree on its
 // failover.
 type Sentinels struct {
-	Name  string // of the primary, to them
+	Name  string // of the primary, in the Sentinels
 	Addrs []string
 
 	servers []*Server
 }
 
-// Sentinel starts three Sentinels that watch primary under name and end with the test.
-// It returns when they know each other and the primary's replicas. They promote a
-// replica when two of them miss the primary for downAfter. Lines of their
-// configuration may follow, such as "sentinel auth-pass a secret".
+// Sentinel starts three Sentinels that watch primary under name and end with the test. It
+// returns when they know each other and the primary's replicas. They promote a replica when
+// two of them have missed the primary for downAfter. Lines of their configuration may follow,
+// such as "sentinel auth-pass a secret".
 func Sentinel(t testing.TB, name string, primary *RedisServer, replicas int, downAfter time.Duration, lines ...string) *Sentinels {
 	t.Helper()
 	s, err := StartSentinels(name, primary, replicas, downAfter, lines...)
@@ -52,8 +52,8 @@ func StartSentinels(name string, primary *RedisServer, replicas int, downAfter t
 	}, lines...)
 	command := func(port, dir string) *exec.Cmd {
 		file := filepath.Join(dir, "sentinel.conf")
-		if _, err := os.Stat(file); err != nil { // a Sentinel writes what it learns into it
-			_ = os.WriteFile(file, []byte("port "+port+"\ndir "+dir+"\n"+strings.Join(lines, "\n")+"\n"), 0o600) // else it does not start
+		if _, err := os.Stat(file); err != nil { // a Sentinel adds its knowledge to the file
+			_ = os.WriteFile(file, []byte("port "+port+"\ndir "+dir+"\n"+strings.Join(lines, "\n")+"\n"), 0o600) // after an error, it does not start
 		}
 		return exec.Command("redis-server", file, "--sentinel")
 	}
@@ -79,7 +79,7 @@ func StartSentinels(name string, primary *RedisServer, replicas int, downAfter t
 	return s, nil
 }
 
-// Primary returns the address of the primary, as the first Sentinel that answers has it.
+// Primary returns the address of the primary, from the first Sentinel that answers.
 func (s *Sentinels) Primary() (addr string, err error) {
 	for _, sentinel := range s.Addrs {
 		var status string
@@ -92,14 +92,14 @@ func (s *Sentinels) Primary() (addr string, err error) {
 	return "", err
 }
 
-// Failover makes the Sentinels promote a replica while the primary is alive. It
-// returns when they have begun.
+// Failover has the Sentinels promote a replica while the primary is alive. It returns when
+// they have begun.
 func (s *Sentinels) Failover() error {
 	_, err := ask(s.Addrs[0], "SENTINEL FAILOVER "+s.Name, "+OK")
 	return err
 }
 
-// Said returns what the Sentinels have logged.
+// Said returns the Sentinels' logs.
 func (s *Sentinels) Said() string {
 	var all strings.Builder
 	for _, server := range s.servers {
@@ -109,7 +109,7 @@ func (s *Sentinels) Said() string {
 	return all.String()
 }
 
-// Stop kills the Sentinels and removes what they have on disk.
+// Stop kills the Sentinels and removes their files.
 func (s *Sentinels) Stop() {
 	for _, server := range s.servers {
 		server.Stop()

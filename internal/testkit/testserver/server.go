@@ -1,7 +1,7 @@
-// Package testserver starts private Redis and Memcached servers: on loopback,
-// on free ports, with nothing on disk but a temporary directory. They end with the
-// program that started them. The programs are the first redis-server and
-// memcached on the PATH; to test another server, put it there under that name.
+// Package testserver starts private Redis and Memcached servers: on loopback, on free ports,
+// with nothing on disk except a temporary directory. They end with the program that started
+// them. The programs are the first redis-server and memcached on the PATH; to test another
+// server, put it there under that name.
 //
 // Tests call [Redis], [RedisReplica], [RedisTLS], [Sentinel], [Cluster] and [Memcached],
 // which clean up after themselves and fail the test if a server is not installed.
@@ -25,7 +25,7 @@ import (
 
 const (
 	startTimeout = time.Minute     // to answer; 15 ms is usual
-	agreeTimeout = 3 * time.Minute // of servers with each other: an election on a busy machine may need several tries
+	agreeTimeout = 3 * time.Minute // for servers to agree: an election on a busy machine may need several tries
 	askTimeout   = 20 * time.Second
 	pollEvery    = 2 * time.Millisecond
 	portTries    = 20
@@ -33,13 +33,13 @@ const (
 
 // Server is a server process that this program started.
 type Server struct {
-	// Addr is where it listens, such as "127.0.0.1:41234". It outlives a
+	// Addr is the address that it listens on, such as "127.0.0.1:41234". It survives a
 	// Restart.
 	Addr string
 
 	command func(port, dir string) *exec.Cmd
 	// answers returns nil if the server at addr is process pid.
-	// Another program may have taken the port since it was found to be free.
+	// Another program may have taken the port after it was found to be free.
 	answers func(addr string, pid int) error
 
 	mu  sync.Mutex
@@ -47,10 +47,10 @@ type Server struct {
 	run *run // nil once killed
 }
 
-// run is one life of the process.
+// run is one run of the process.
 type run struct {
 	pid  int
-	gone chan struct{} // closed when it has been waited for
+	gone chan struct{} // closed after the process has been waited for
 }
 
 func start(program string, command func(port, dir string) *exec.Cmd, answers func(string, int) error) (*Server, error) {
@@ -87,9 +87,9 @@ func (s *Server) Pid() int {
 	return s.run.pid
 }
 
-// Kill ends the process as a crash would, and returns when it is gone. Counts
-// and scripts go with it; Restart brings the server back at the same address.
-// It does nothing if the server does not run.
+// Kill ends the process like a crash, and returns when it has ended. Its counts and scripts
+// are lost. Restart brings the server back at the same address. Kill does nothing if the
+// server does not run.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,13 +100,12 @@ func (s *Server) kill() {
 	if s.run == nil {
 		return
 	}
-	_ = syscall.Kill(s.run.pid, syscall.SIGKILL) // takes a paused process too; fails only if it is gone
+	_ = syscall.Kill(s.run.pid, syscall.SIGKILL) // works on a paused process too; fails only if it has ended
 	<-s.run.gone
 	s.run = nil
 }
 
-// Stop kills the server and removes what it has on disk. Calling it again does
-// nothing.
+// Stop kills the server and removes its files. A second call does nothing.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,16 +113,16 @@ func (s *Server) Stop() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// Pause freezes the process: it takes connections and does not answer, like a
-// host that hangs. It returns when all of its threads have stopped.
+// Pause freezes the process: it accepts connections but does not answer, like a hung host.
+// Pause returns when all of the process's threads have stopped.
 func (s *Server) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run == nil || syscall.Kill(s.run.pid, syscall.SIGSTOP) != nil {
 		return
 	}
-	// The signal alone is not enough: the process may still answer a request
-	// that is sent right after it.
+	// The signal alone is not enough: the process may still answer a request that is sent
+	// right after it.
 	for {
 		if _, err := syscall.Wait4(s.run.pid, nil, syscall.WUNTRACED, nil); err != syscall.EINTR {
 			return
@@ -131,13 +130,13 @@ func (s *Server) Pause() {
 	}
 }
 
-// Resume lets a paused process go on. It will then answer what it was sent
-// meanwhile.
+// Resume lets a paused process continue. It then answers the requests that it got while
+// paused.
 func (s *Server) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run != nil {
-		_ = syscall.Kill(s.run.pid, syscall.SIGCONT) // fails only if it is gone
+		_ = syscall.Kill(s.run.pid, syscall.SIGCONT) // fails only if it has ended
 	}
 }
 
@@ -208,8 +207,8 @@ func (s *Server) startError(cmd *exec.Cmd, logName, what string) error {
 	return fmt.Errorf("%s on %s %s; it said:\n%s", filepath.Base(cmd.Path), s.Addr, what, said)
 }
 
-// spawn starts cmd and waits for it on one locked thread: Linux sends the
-// parent's death signal when the thread that forked ends, not the process.
+// spawn starts cmd and waits for it on one locked thread: Linux sends the parent's death
+// signal when the thread that forked ends, not the process.
 func spawn(cmd *exec.Cmd) (*run, error) {
 	r := &run{gone: make(chan struct{})}
 	started := make(chan error, 1)
@@ -228,8 +227,8 @@ func spawn(cmd *exec.Cmd) (*run, error) {
 	return r, <-started
 }
 
-// ask sends a line to addr and returns the first bytes of the answer up to and
-// including the field called name, as the text between it and the line's end.
+// ask sends a line to addr. It returns the text of the answer between the field called name
+// and the end of its line.
 func ask(addr, question, field string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, askTimeout)
 	if err != nil {
@@ -266,7 +265,7 @@ func askOn(conn net.Conn, question, field string) (string, error) {
 	}
 }
 
-// isProcess returns nil if value, what a server says of itself, is pid.
+// isProcess returns nil if value, a server's own process id, is pid.
 func isProcess(value string, pid int) error {
 	if value != strconv.Itoa(pid) {
 		return fmt.Errorf("process %s answers, not ours, which is %d", value, pid)

@@ -17,22 +17,21 @@ import (
 	"time"
 )
 
-// RedisTLSServer is a redis-server process that speaks TLS only.
+// RedisTLSServer is a redis-server process that accepts only TLS.
 type RedisTLSServer struct {
 	*RedisServer
 
 	// Files in PEM. The server's certificate is for ServerName and 127.0.0.1.
 	CAFile   string // of the authority that signed its certificate
-	CertFile string // of a client that it admits
+	CertFile string // of an admitted client
 	KeyFile  string
 }
 
-// ServerName is in the certificates of servers.
+// ServerName is the name in the certificates of servers.
 const ServerName = "redis.test"
 
-// RedisTLS starts a Redis server that ends with the test, with a CA made for it. It
-// admits clients without a certificate only with the arguments
-// "--tls-auth-clients", "optional".
+// RedisTLS starts a Redis server that ends with the test, with a new CA. It admits clients
+// without a certificate only with the arguments "--tls-auth-clients", "optional".
 func RedisTLS(t testing.TB, extraArgs ...string) *RedisTLSServer {
 	t.Helper()
 	dir := t.TempDir()
