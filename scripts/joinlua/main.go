@@ -1,6 +1,6 @@
-// Command joinlua prints a Redis script as servers get it: swap, sync, or one that is
-// composed, named by its operation and the kinds of the limits of each charge, such as
-// "take 1" or "settle 1,3 5", behind the charge's mode if that is not Enforce, as in
+// Command joinlua prints a Redis script as servers get it: swap, sync, or a composed script. A
+// composed script is named by its operation and the kinds of the limits of each charge, such
+// as "take 1" or "settle 1,3 5". The charge's mode comes first if it is not Enforce, as in
 // "take record:1,3 at-most:5".
 package main
 
@@ -57,8 +57,8 @@ func find(args []string) (script string, err error) {
 	return script, nil
 }
 
-// modeOf returns what begins the kinds of a charge in the mode of that name, nil if there
-// is none.
+// modeOf returns the prefix of the kinds of a charge in the mode of that name, or nil if there
+// is no such mode.
 func modeOf(name string) []byte {
 	for _, m := range []quota.Mode{quota.Record, quota.Check, quota.AtMost} {
 		if m.String() == name {
