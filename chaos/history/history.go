@@ -133,7 +133,7 @@ func (r *Recorder) write(c Record) error {
 // Close closes the file.
 func (r *Recorder) Close() error { return r.file.Close() }
 
-// Read returns the recorded operations of the files, in no order, without those that were
+// Read returns the recorded operations of the files, in no order, except operations that were
 // never sent. An operation of a process that died before the return is Unknown.
 func Read(names ...string) ([]*Operation, error) {
 	var all []*Operation
