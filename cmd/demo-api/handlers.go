@@ -169,7 +169,7 @@ func getHealth(w http.ResponseWriter, _ *http.Request) {
 }
 
 // uncached forbids caches to keep a response, unless its handler says otherwise. A shared
-// cache would show one caller's rate headers to another.
+// cache would replay one caller's rate headers to another.
 func uncached(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// deleteCount deletes a client's count, for the operator: DELETE /debug/count?policy=core and
+// deleteCount resets a client's count, for the operator: DELETE /debug/count?policy=core and
 // subject=alice, or address=192.0.2.7. Another site's page can't make a browser send DELETE,
 // as it could POST.
 func deleteCount(s *config.Stack) http.HandlerFunc {

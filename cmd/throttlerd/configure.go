@@ -98,7 +98,7 @@ func (sv *service) setModes(set *descriptors.Set) {
 			change = sv.stack.Modes.Set
 		}
 		if err := change(r.Policy, r.Mode); err != nil {
-			panic(err) // the file was checked by what the stack supports
+			panic(err) // the file was checked against the stack's Supports
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package page serves the demo's page: the quotas of a caller as bars, buttons that send
-// requests, and the five algorithms next to each other. The page's own requests are free.
+// requests, and the five algorithms next to each other. Refreshing the page is free.
 package page
 
 import (
