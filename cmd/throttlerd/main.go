@@ -3,7 +3,7 @@
 //
 //	REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:6379 RUNTIME_SUBDIRECTORY=ratelimit throttlerd
 //
-// docs/throttlerd.md describes the differences, their reasons, and weir's own variables.
+// docs/throttlerd.md lists the differences, with reasons, and throttlerd's own variables.
 package main
 
 import (

@@ -123,7 +123,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.check.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f)))
 }
 
-// misconfigured refuses a request that is no proxy's, or of a proxy that is set up wrongly.
+// misconfigured refuses a request from a proxy that is set up wrongly, or from no proxy.
 func (h *handler) misconfigured(w http.ResponseWriter, status int, text string) {
 	h.warn.Do(func() {
 		h.observer.Warned(observe.Warned{Text: "forward auth refuses requests: " + text, Hint: "docs/forward-auth.md has the configuration of each proxy"})

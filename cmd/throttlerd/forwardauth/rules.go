@@ -29,7 +29,7 @@ type Keys struct {
 	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
 }
 
-// rule says what it charges the requests that match. Conditions left out match all.
+// rule says what the requests that match it are charged. A condition left out matches all.
 type rule struct {
 	Hosts   []host
 	Paths   []path

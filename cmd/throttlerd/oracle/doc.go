@@ -1,11 +1,11 @@
-// Package oracle compares throttlerd with envoyproxy/ratelimit: both have the same file, are
-// asked the same random requests, and must give the same answers, but for the differences that
+// Package oracle compares throttlerd with envoyproxy/ratelimit: both get the same file and the
+// same random requests, and must give the same answers, except for the differences that
 // explain knows. docs/throttlerd.md lists them.
 //
-// The test of make test replays answers that were recorded:
+// The test in make test replays recorded answers:
 //
 //	go test -tags service,record ./oracle -run TestRecord$
 //
-// records them again. With the tag service a test builds envoyproxy/ratelimit and asks both
-// programs.
+// records the answers again. With the tag service, a test builds envoyproxy/ratelimit and asks
+// both programs.
 package oracle

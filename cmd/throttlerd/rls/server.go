@@ -204,7 +204,7 @@ func (s *Server) Close() { s.returns.Wait() }
 // answers.Deadline if the caller waits longer. A store that is silent for two thirds of that
 // time counts as down, and the wrappers around it decide. A process short of CPU gives a store
 // more time, so the context also ends a little before the caller's deadline. It does not end
-// when the caller leaves: the charges made for it could not be known, and refunded.
+// when the caller leaves, so that the caller's charges are known and can be refunded.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := ctx.Err(); err != nil || !s.patient {
 		return ctx, func() {}, err
