@@ -232,8 +232,8 @@ func lossy(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {
 		wire.Toxic{Type: "limit_data", Attributes: wire.Attributes{"bytes": 1000 + random.IntN(4000)}}))
 }
 
-// maxSkew is how far a process's clock may be off, in ms. Two clocks differ by less than the 5
-// s that a count outlives its window.
+// maxSkew is how far a process's clock may be off, in ms. Two clocks differ by less than the
+// 5 s that a count outlives its window.
 const maxSkew = 2000
 
 func skew(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {

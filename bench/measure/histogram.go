@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A histogram counts durations of up to an hour, each within 1 % of its value: in steps of 1
-// ns at first, and from 256 ns in steps of 1/128 of the next lower power of two.
+// A histogram counts durations of up to an hour, each within 1 % of its value: in steps of
+// 1 ns at first, and from 256 ns in steps of 1/128 of the next lower power of two.
 type histogram struct {
 	n      int64
 	counts [(maxShift + 2) << 7]uint32

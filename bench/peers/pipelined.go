@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MinimalScript decides about one fixed window in a packed string: the cheapest script for one
-// decision that we know.
+// MinimalScript decides about one fixed window in a packed string: the cheapest script that we
+// know for one decision.
 const MinimalScript = `
 local stored = redis.call('GET', KEYS[1])
 local now, quota, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -99,7 +99,7 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 // weirBackend returns weir's backend over a redis-server or, if c names no server, in memory.
 func weirBackend(c Config) (driver.Backend, func(), error) {
 	if c.Redis == "" {
-		// The bounds are divided among locks, so only twice the keys surely fit.
+		// The bounds are divided among locks, so leave room for twice the keys.
 		backend, err := memorybackend.New(&memorybackend.Options{
 			MaxKeys:  max(2*c.Keys, memorybackend.DefaultMaxKeys),
 			MaxBytes: max(2*int64(c.Keys)*1024, memorybackend.DefaultMaxBytes),

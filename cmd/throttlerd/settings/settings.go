@@ -104,7 +104,7 @@ type Answers struct {
 
 	NearLimitRatio float64 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8"`
 
-	// RetryAfter adds Retry-After to refusals: the time until the same request would fit.
+	// RetryAfter adds Retry-After to refusals: when the same request would fit.
 	RetryAfter bool `env:"WEIR_RETRY_AFTER" envDefault:"true"`
 
 	// CountRefused charges refused requests, and charges each descriptor whether others refuse

@@ -21,7 +21,7 @@ import (
 
 var policy = &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 1 << 40, Window: time.Hour}}}
 
-// openings has when breakers have opened.
+// openings records when breakers opened.
 type openings struct {
 	observe.Nothing
 	mu  sync.Mutex
@@ -47,7 +47,7 @@ func (o *openings) check(t *testing.T, isWrong func(at time.Time) bool) {
 
 func always(time.Time) bool { return true }
 
-// Busy holds that a process which is short of CPU takes its own delays for no outage.
+// Busy tests that a process that is short of CPU does not take its own delays for an outage.
 func (s Store) Busy(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, s Store){
 		"replies that are read late": repliesThatAreReadLate,
@@ -58,8 +58,8 @@ func (s Store) Busy(t *testing.T) {
 	}
 }
 
-// open returns a throttler on a store whose clients dial with that dialer, and when the
-// store's breaker has opened.
+// open returns a throttler on a store whose clients use dial, and a record of the openings of
+// the store's breaker.
 func (s Store) open(t *testing.T, dial Dialer) (*throttler.Throttler, *openings) {
 	opened := new(openings)
 	_, addr := s.Start(t)
@@ -88,8 +88,8 @@ func used(t *testing.T, th *throttler.Throttler, want int64) {
 	}
 }
 
-// lateConn is a connection of a process that is short of CPU: it reads only when the
-// reply has come and the deadline has passed.
+// lateConn is a connection of a process that is short of CPU: it reads only after the reply
+// has arrived and the deadline has passed.
 type lateConn struct {
 	net.Conn
 	reader   *bufio.Reader
@@ -103,10 +103,10 @@ func (c *lateConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // and is not late for a look
+	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // a short check is not late
 		return c.reader.Read(p)
 	}
-	// The server may be short of CPU, too.
+	// The server may be short of CPU too.
 	if err := c.Conn.SetReadDeadline(time.Time{}); err != nil {
 		return 0, err
 	}
@@ -114,10 +114,10 @@ func (c *lateConn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	time.Sleep(time.Until(c.deadline) + time.Millisecond)
-	return 0, os.ErrDeadlineExceeded // as Go fails a read after its deadline, without a look
+	return 0, os.ErrDeadlineExceeded // Go fails a read after its deadline without trying it
 }
 
-// Replies that have come when their deadlines pass are used, and the server has answered.
+// Replies that arrived before their deadlines are used, and show that the server has answered.
 func repliesThatAreReadLate(t *testing.T, s Store) {
 	var late atomic.Bool
 	th, opened := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -136,7 +136,7 @@ func repliesThatAreReadLate(t *testing.T, s Store) {
 	opened.check(t, always)
 }
 
-// Less than a millisecond is the caller's own deadline, whatever the server does.
+// A deadline of less than a millisecond fails as the caller's own, whatever the server does.
 func callersWithoutTime(t *testing.T, s Store) {
 	th, opened := s.open(t, new(net.Dialer).DialContext)
 	for range 20 {
@@ -151,7 +151,7 @@ func callersWithoutTime(t *testing.T, s Store) {
 	opened.check(t, always)
 }
 
-// countedConn says when it is closed.
+// countedConn reports when it is closed.
 type countedConn struct {
 	net.Conn
 	once   sync.Once
@@ -163,13 +163,13 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// span is when a take began and ended.
+// span is the time of a take.
 type span struct{ began, ended time.Time }
 
-// A round trip that gets no connection in time says nothing of a server that answers others
-// meanwhile: a process short of CPU needs long for a dial.
+// A round trip that gets no connection in time says nothing about a server that answers others
+// at the time: a process short of CPU takes long to dial.
 func dialsThatAreLate(t *testing.T, s Store) {
-	var slow atomic.Bool // then a connection is made only when another is closed
+	var slow atomic.Bool // if true, a dial waits until a connection is closed
 	released, closed := make(chan struct{}), make(chan struct{}, 1024)
 	th, opened := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if slow.Load() {
@@ -189,8 +189,8 @@ func dialsThatAreLate(t *testing.T, s Store) {
 	connect(t, th)
 	slow.Store(true)
 	const (
-		patience = 500 * time.Millisecond // the server is to answer somebody meanwhile, also when it is short of CPU
-		margin   = patience / 5           // in which this process may count what happens
+		patience = 500 * time.Millisecond // time for the server to answer someone, even when it is short of CPU
+		margin   = patience / 5           // for this process to record events
 	)
 	var (
 		all      sync.WaitGroup
@@ -198,8 +198,8 @@ func dialsThatAreLate(t *testing.T, s Store) {
 		shed     int
 		answered []span
 	)
-	// The server is short of CPU as well: only if it has answered somebody who came later, and
-	// in time, is it wrong to take a delay that began then for the server's.
+	// The server is short of CPU too, so it is wrong to take a delay that began then for the
+	// server's only if the server has answered a later take in time.
 	isWrong := func(began time.Time) bool {
 		return slices.ContainsFunc(answered, func(s span) bool {
 			return s.began.After(began.Add(margin)) && s.ended.Before(began.Add(patience-margin))
