@@ -15,7 +15,7 @@
 //     with an unknown outcome.
 //   - No two takes of a window are answered with the same number, no answer contradicts
 //     itself, and every error says whether the decision may have been made.
-//   - A decision is answered at most 50ms after its deadline of 50ms, less the time that the
+//   - A decision is answered at most 50 ms after its deadline of 50 ms, less the time that the
 //     machine stalled.
 //   - After a fault, each process that was hit has a decision again within -recovery, less the
 //     time that the machine stalled.
