@@ -101,7 +101,7 @@ func (w *Watcher) read() read {
 			return nil
 		}
 		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) { // as it is, the error would mean that there is no directory
+		if errors.Is(err, fs.ErrNotExist) { // unchanged, the error would mean that there is no directory
 			return fmt.Errorf("%s is a link to nothing", path)
 		}
 		if err != nil || !info.Mode().IsRegular() {

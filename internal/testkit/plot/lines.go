@@ -130,8 +130,8 @@ func drawNames(b *bytes.Buffer, frame box, ends []end) {
 
 // A scale maps values to positions.
 type scale struct {
-	low, high float64 // positions
-	from, to  float64 // places
+	low, high float64 // values
+	from, to  float64 // positions
 	log       bool
 }
 
