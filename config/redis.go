@@ -79,7 +79,7 @@ type server struct {
 }
 
 type sentinel struct {
-	Master string    `yaml:",required" is:"the name by which Sentinels know the primary, such as mymaster"`
+	Master string    `yaml:",required" is:"the primary's name at the Sentinels, such as mymaster"`
 	Addrs  []Address `yaml:",required" is:"a list of the Sentinels' addresses, such as [127.0.0.1:26379]"`
 	account
 }

@@ -87,7 +87,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`cluster: "a:1"`:                                        `redis.shards[0].cluster is "a:1"; it must be a list of nodes' addresses, such as [127.0.0.1:7000]`,
 		`cluster: [a]`:                                          `redis.shards[0].cluster[0] is "a"; it must be a host and a port, such as 127.0.0.1:8080`,
 		`cluster: ["a:1"], replicas: ["a:2"]`:                   `redis.shards[0].replicas is set, but peeks of a Cluster go to its primaries; leave it out`,
-		`sentinel: {addrs: ["a:1"]}`:                            `redis.shards[0].sentinel.master is missing; it must be the name by which Sentinels know the primary, such as mymaster`,
+		`sentinel: {addrs: ["a:1"]}`:                            `redis.shards[0].sentinel.master is missing; it must be the primary's name at the Sentinels, such as mymaster`,
 		`sentinel: {master: m}`:                                 `redis.shards[0].sentinel.addrs is missing; it must be a list of the Sentinels' addresses, such as [127.0.0.1:26379]`,
 		`sentinel: {master: m, addrs: ["a:1"], quorum: 2}`:      `unknown key quorum; the keys here are master, addrs, username, password_file, password_env`,
 

@@ -71,7 +71,7 @@ func reportOf(r *http.Request, cost int64, do func(inner *entry) error) error {
 	e := entryOf(r)
 	switch {
 	case e == nil:
-		return invalid.Errorf("middleware: SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
+		return invalid.Errorf("middleware: SetCost: the request was not charged; no middleware of this package is in front of the handler, or it has no charges for this request")
 	case cost < 0 || cost > quota.MaxQuota:
 		return invalid.Errorf("middleware: SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
 	}

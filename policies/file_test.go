@@ -134,8 +134,8 @@ func TestAFileHasPoliciesAndOverrides(t *testing.T) {
 func TestAFileIsReadAsItIs(t *testing.T) {
 	const acme, mallory = `{"policy": "core", "key": "acme", "limits": ["5 per 1h"], "until": "2030-01-02T03:04:05Z"}`, `{"policy": "core", "key": "mallory", "blocked": true}`
 	for text, what := range map[string]string{
-		`{"overrides": [` + acme + `], "overrides": [` + mallory + `]}`:           `"overrides" is there twice`,
-		`{"overrides": [` + acme + `], "policies": [], "Overrides": []}`:          `"overrides" is there twice`,
+		`{"overrides": [` + acme + `], "overrides": [` + mallory + `]}`:           `"overrides" appears twice`,
+		`{"overrides": [` + acme + `], "policies": [], "Overrides": []}`:          `"overrides" appears twice`,
 		`{"overrides": [` + strings.ReplaceAll(mallory, "mallory", "\xff") + `]}`: "not UTF-8",
 		"null": "not an object",
 	} {

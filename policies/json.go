@@ -68,7 +68,7 @@ func whole(text []byte) error {
 		token, _ := d.Token()
 		name := strings.ToLower(fmt.Sprint(token))
 		if _ = d.Decode(new(skipped)); seen[name] {
-			return fmt.Errorf("%q is there twice", name)
+			return fmt.Errorf("%q appears twice", name)
 		}
 		seen[name] = true
 	}

@@ -95,9 +95,9 @@ func (e *Edit) keeps(name string) error {
 	case at.below == nil:
 		return nil
 	case at.policy == nil:
-		return invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another one, or none, in the same change", name, at.below.number())
+		return invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another parent, or remove theirs, in the same change", name, at.below.number())
 	case !at.policy.Until.IsZero():
-		return invalid.Errorf("policies: policy %q has an end, and is the parent of %d others; a parent has none", name, at.below.number())
+		return invalid.Errorf("policies: policy %q has an end, and is the parent of %d others; a parent cannot have an end", name, at.below.number())
 	case at.policy.Unit != at.below.unit:
 		return invalid.Errorf("policies: policy %q counts %v, and is the parent of %d others that count %v; change them in the same change", name, at.policy.Unit, at.below.number(), at.below.unit)
 	}
@@ -111,7 +111,7 @@ func (e *Edit) fits(name, parent string) error {
 		return invalid.Errorf("policies: policy %q has the parent %q, which the source lacks; a parent is a policy of the same source", name, parent)
 	}
 	if !above.Until.IsZero() {
-		return invalid.Errorf("policies: policy %q has the parent %q, which has an end; a parent has none", name, parent)
+		return invalid.Errorf("policies: policy %q has the parent %q, which has an end; a parent cannot have an end", name, parent)
 	}
 	if unit := e.at(name).policy.Unit; unit != above.Unit {
 		return invalid.Errorf("policies: policy %q counts %v, and its parent %q counts %v; both are charged the same cost, so they must count the same", name, unit, parent, above.Unit)

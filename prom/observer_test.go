@@ -109,10 +109,10 @@ weir_breaker_openings_total{backend="redisbackend",server="replica 0",shard="a"}
 # HELP weir_clock_skew_seconds How far this process' clock is ahead of the server's; negative if behind.
 # TYPE weir_clock_skew_seconds gauge
 weir_clock_skew_seconds{backend="redisbackend",server="primary",shard="a"} -1.5
-# HELP weir_failures_total Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.
+# HELP weir_failures_total Requests that the shared counts did not decide, and refunds, settlements and charges that failed.
 # TYPE weir_failures_total counter
 weir_failures_total{backend="redisbackend",cause="breaker open",result="answered_503",shard="a"} 2
-# HELP weir_moves_total Counts that moved to another backend, and those that could not.
+# HELP weir_moves_total Counts that moved to another backend, or could not.
 # TYPE weir_moves_total counter
 weir_moves_total{from="x",outcome="failed",to="y"} 1
 weir_moves_total{from="x",outcome="lost",to="y"} 1

@@ -158,7 +158,7 @@ func (s *Stack) addModes(o *Options) error {
 func (s *Stack) addSynced(o *Options) error {
 	m := o.Modes
 	if !m.Others && !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
-		return invalid.Errorf("stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
+		return invalid.Errorf("stack: Modes.Synced is set, but no policy of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
 	}
 	options := *cmp.Or(m.Synced.Options, new(synced.Options))
 	options.Clock = cmp.Or(options.Clock, o.Clock)

@@ -219,7 +219,7 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 		"no syncs": {func(o *stack.Options) { o.Modes.Synced, o.Modes.Policies[window] = nil, modes.Synced },
 			`stack: Modes.Policies has "window" synced, and Modes.Synced is nil; set it and its Roots, or make the policy exact`},
 		"nothing to sync": {func(o *stack.Options) { delete(o.Modes.Policies, window) },
-			`stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil`},
+			`stack: Modes.Synced is set, but no policy of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil`},
 		"no roots": {func(o *stack.Options) { o.Modes.Synced.Roots = nil }, `synced: roots`},
 		"synced":   {func(o *stack.Options) { o.Modes.Synced.Options = &synced.Options{Low: 2} }, `synced: Low is 2; it must be`},
 		"fallback": {func(o *stack.Options) { o.Fallback.OnFailure = fallback.Local }, `fallback: Processes is 0; Local needs`},

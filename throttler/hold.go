@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/clock"
 )
 
-var errLapsed = errors.New("what was in flight has lapsed, and there is no room for it again")
+var errLapsed = errors.New("the lease has lapsed, and the limit has no room to take its units again")
 
 // Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
 // not nil, receives its errors, and one once d holds nothing.

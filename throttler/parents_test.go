@@ -194,7 +194,7 @@ func TestParentsThatCannotBeCharged(t *testing.T) {
 	for i := range 16 {
 		charges = append(charges, policy(fmt.Sprint("b", i)).Charge("k"))
 	}
-	if _, err := th.Take(t.Context(), charges...); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "17 charges, with what is added for parents") {
+	if _, err := th.Take(t.Context(), charges...); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "17 charges, with those of the policies' parents") {
 		t.Errorf("17 charges: %v", err)
 	}
 	th, edit = withTree(t, memorybackend.NewDefault())

@@ -53,7 +53,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 		ends = max(ends, endOf(&parts[i].d))
 	}
 	if s.Now >= ends { // from now on, a record of the settlement may be gone
-		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: what it was charged to has ended at %v", time.UnixMilli(ends).UTC())
+		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: its charges stopped counting at %v", time.UnixMilli(ends).UTC())
 	}
 	// Longer than any process' clock may be behind.
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin

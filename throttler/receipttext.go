@@ -95,7 +95,7 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 func (t *Throttler) Open(text string) (Decision, error) {
 	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(sealed) < 1+idBytes {
-		return Decision{}, invalid.Errorf("throttler: a receipt of %d bytes is none: it must be as Receipt returned it", len(text))
+		return Decision{}, invalid.Errorf("throttler: %d bytes are not a receipt; it must be a text that Receipt returned, unchanged", len(text))
 	}
 	if sealed[0] != receiptVersion {
 		return Decision{}, invalid.Errorf("throttler: a receipt has version %d; this weir knows version %d", sealed[0], receiptVersion)

@@ -16,7 +16,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 		return d, nil
 	}
 	if d.receipt == nil {
-		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it holds cannot be found")
+		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: Take of this process did not return it as it is, so the units that it holds cannot be found")
 	}
 	// After an error with an unknown outcome, d may hold two units until the older one lapses.
 	r := d.receipt

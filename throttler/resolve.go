@@ -66,7 +66,7 @@ func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64
 		return nil, nil, err
 	}
 	if len(all) > quota.MaxCharges {
-		return nil, nil, invalid.Errorf("throttler: %d charges, with what is added for parents of the policies; a decision can have at most %d", len(all), quota.MaxCharges)
+		return nil, nil, invalid.Errorf("throttler: %d charges, with those of the policies' parents; a decision can have at most %d", len(all), quota.MaxCharges)
 	}
 	if linked {
 		l = newLinks(asked, given, parents, places, len(all))
@@ -145,7 +145,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 			continue
 		}
 		if c.Mode == quota.AtMost {
-			return nil, nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; what fits both is not decided at once: charge each in a call of its own", c.Policy.Name, parent.Policy, c.Mode)
+			return nil, nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; a cost that fits both cannot be found in one decision: charge each in a separate call", c.Policy.Name, parent.Policy, c.Mode)
 		}
 		above, err := parentOf(view, c.Policy, parent.Policy, now)
 		if err != nil {

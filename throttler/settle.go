@@ -52,7 +52,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case !d.Allowed:
 		return d, nil
 	case d.receipt == nil:
-		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
+		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: Take of this process did not return it as it is, so its charges cannot be found")
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()

@@ -23,7 +23,7 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	}
 	for i := range charges {
 		if m := charges[i].Mode; m != quota.Enforce && m != quota.Capped {
-			return Decision{}, invalid.Errorf("throttler: charge %d: mode is %v, and Wait takes what is enforced: use Take", i, m)
+			return Decision{}, invalid.Errorf("throttler: charge %d: mode is %v; Wait charges in Enforce or Capped: use Take for other modes", i, m)
 		}
 	}
 	c, err := t.lines.enter(ctx, charges)

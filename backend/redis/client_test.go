@@ -63,7 +63,7 @@ func TestURLs(t *testing.T) {
 		"redis://weir:1/secret@a:1":        "the URL's path is no number",
 		"redis://weir:1?secret@a:1":        "the URL's query is wrong",
 		"redis://weir:1#secret@a:1":        "the URL cannot be read",
-		"secret://a:1":                     "the URL's scheme is none that is known",
+		"secret://a:1":                     "the URL's scheme is unknown",
 		"redis://a:1?db=secret":            "the URL's query is wrong",
 		"redis://a:1?cluster=secret":       "the URL's query is wrong",
 		"redis://a:1?addr=secret@b:1":      "the URL's query is wrong",

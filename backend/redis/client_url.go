@@ -29,7 +29,7 @@ import (
 func ParseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Opaque != "" || u.Fragment != "" {
-		return nil, invalid.Errorf("redisbackend: the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with what a URL reserves percent-encoded")
+		return nil, invalid.Errorf("redisbackend: the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with a URL's reserved characters percent-encoded")
 	}
 	o := new(redis.UniversalOptions)
 	switch u.Scheme {
@@ -37,7 +37,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	case "rediss":
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	default:
-		return nil, invalid.Errorf("redisbackend: the URL's scheme is none that is known; it must be redis or, with TLS, rediss")
+		return nil, invalid.Errorf("redisbackend: the URL's scheme is unknown; it must be redis or, with TLS, rediss")
 	}
 	if u.User != nil {
 		o.Username = u.User.Username()

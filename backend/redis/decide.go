@@ -207,7 +207,7 @@ const digits = 19
 func isDigits(reply []byte) bool { return '0' <= reply[0] && reply[0] <= '9' }
 
 // errForeign reports that neither this nor an earlier version of weir wrote a key's value.
-var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
+var errForeign = errors.New("the key holds something other than a count, or a count of a newer version")
 
 // errReply reports a reply that no script gives.
 var errReply = errors.New("the script's reply has an unknown form")

@@ -171,7 +171,7 @@ func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 					}
 				case parseErr == nil:
 					t.Errorf("%q, cost %d, %s: %v", value, cost, how, err)
-				case err == nil || now != value || !strings.Contains(err.Error(), "something else than a count"):
+				case err == nil || now != value || !strings.Contains(err.Error(), "something other than a count"):
 					t.Errorf("%q, cost %d, %s: %+v, %v; it is no state, and is now %q", value, cost, how, got, err, now)
 				}
 			}

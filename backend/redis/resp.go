@@ -63,7 +63,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 		c.closeUnused(err)
 	}
 	if sound, reason := c.framing.follow(p[:n]); reason != "" {
-		c.err = fmt.Errorf("redisbackend: %v sent what no Redis server does: %s", c.RemoteAddr(), reason)
+		c.err = fmt.Errorf("redisbackend: %v sent a reply that no Redis server sends: %s", c.RemoteAddr(), reason)
 		return sound, c.err
 	}
 	return n, err

@@ -38,7 +38,7 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	})
 	pages := map[string]string{
 		"/debug/weir":             "a page: decisions, servers and refused keys, now and in the last minute",
-		"/debug/weir?format=json": "what the backends have done since the start, and dry runs",
+		"/debug/weir?format=json": "counters of the backends since the start, and dry runs",
 		"/debug/count":            "DELETE it with policy=core and subject=alice or address=192.0.2.7, to forget what one has used",
 		"/metrics":                "decisions, servers and moves, for Prometheus",
 	}

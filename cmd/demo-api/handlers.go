@@ -145,7 +145,7 @@ func getExport(w http.ResponseWriter, r *http.Request) {
 func getSearch(w http.ResponseWriter, r *http.Request) {
 	q := r.FormValue("q")
 	if q == "" {
-		writeError(w, http.StatusBadRequest, "q is missing; it must be what to search for, such as /search?q=weir")
+		writeError(w, http.StatusBadRequest, "q is missing; it must be the words to search for, such as /search?q=weir")
 		return
 	}
 	type item struct {

@@ -47,7 +47,7 @@ type checkOptions struct {
 
 func check(c *command) subcommand {
 	o := new(checkOptions)
-	kind := c.flags.String("kind", "", "what the files are: config, policies in JSON, or ratelimit, of descriptors for Envoy; if not set, what they look like")
+	kind := c.flags.String("kind", "", "the `kind` of the files: config, policies in JSON, or ratelimit, of descriptors for Envoy; if not set, it is guessed")
 	c.flags.Var(&o.uses, "uses", "`names` of the policies that the program uses; one that is misspelled in the file is then wrong")
 	c.flags.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's, and not checked")
 	c.flags.BoolVar(&o.merge, "merge", false, "a domain may be in several files of descriptors, as with MERGE_DOMAIN_CONFIG=true")

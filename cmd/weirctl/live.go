@@ -28,9 +28,9 @@ type server struct{ at, prefix, ca string }
 // serverOf defines the flags of a command that name a server.
 func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
-	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
-	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "what the names of their Redis keys begin with")
-	f.StringVar(&o.ca, "cacert", "", "a `file` in PEM with what signed the server's certificate, unless the system trusts it")
+	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
+	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "the prefix of their Redis keys")
+	f.StringVar(&o.ca, "cacert", "", "a PEM `file` of the CAs that signed the server's certificate, if the system does not trust them")
 	return o
 }
 
@@ -124,7 +124,7 @@ func listPolicies(c *command) subcommand {
 
 func setPolicy(c *command) subcommand {
 	o, e, p := serverOf(c.flags), endOf(c.flags), new(quota.Policy)
-	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "what the quotas count: requests, tokens, input-tokens or output-tokens")
+	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "the `unit` of the quotas: requests, tokens, input-tokens or output-tokens")
 	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well; \"\" for none")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
 	const line = "policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
@@ -195,7 +195,7 @@ func removePolicies(c *command) subcommand {
 			for _, name := range c.args {
 				p, err := s.FindPolicy(ctx, name)
 				if p == nil && err == nil {
-					err = fmt.Errorf("there is no policy %q; policies lists those that there are", name)
+					err = fmt.Errorf("there is no policy %q; policies lists them", name)
 				}
 				errs = append(errs, unlessInvalid(err))
 			}
@@ -350,7 +350,7 @@ func removeOverride(c *command) subcommand {
 		if err := o.with(func(s *redispolicies.Store) error {
 			v, err := s.Find(ctx, c.args[0], c.args[1])
 			if err == nil && v == nil {
-				return fmt.Errorf("policy %q has no override for %s; overrides lists those that there are", c.args[0], printable(c.args[1]))
+				return fmt.Errorf("policy %q has no override for %s; overrides lists them", c.args[0], printable(c.args[1]))
 			}
 			return unlessInvalid(err)
 		}); err != nil {

@@ -77,7 +77,7 @@ func TestArguments(t *testing.T) {
 		{"policies", 2, "-redis is not set; it must be"},
 		{"policies -redis 127.0.0.1:1,nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
 		{"policies -redis nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
-		{"policies -redis ftp://x/", 2, "scheme is none that is known"},
+		{"policies -redis ftp://x/", 2, "scheme is unknown"},
 		{"policies set core", 2, "there must be a name and limits"},
 		{"policies set core 60", 2, `limit is "60"; it must be a quota, per, and a window`},
 		{"overrides set core alice", 2, "policies: "},

@@ -56,7 +56,7 @@ func top(c *command) subcommand {
 			return err
 		}
 		if len(a.Failed) > 0 {
-			return fmt.Errorf("%d of %d processes did not answer; what they refused is missing", len(a.Failed), len(urls))
+			return fmt.Errorf("%d of %d processes did not answer; their refusals are missing", len(a.Failed), len(urls))
 		}
 		return nil
 	}}

@@ -48,11 +48,11 @@ func checkAll(all []Descriptor, path string, depth int, supports Supports, mustB
 
 func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right string)) {
 	if bool(d.ShareThreshold) && !strings.Contains(string(d.Key+d.Value), "*") {
-		mustBe(at+".share_threshold", "left out: it shares the count of all values that a * matches, and value has none")
+		mustBe(at+".share_threshold", "left out: it shares one count among the values that a * matches, and value has no *")
 	}
 	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
 	if wrong || !saysJSON(d.Fields) {
-		mustBe(at+".metadata", "a mapping of what JSON can say")
+		mustBe(at+".metadata", "a mapping of values that JSON can represent")
 	}
 	if d.RateLimit != nil {
 		d.RateLimit.check(at+".rate_limit", supports, mustBe)
@@ -101,7 +101,7 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	}
 	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
-		mustBe(at+".requests_per_unit", "what a limit can have: "+err.Error())
+		mustBe(at+".requests_per_unit", "within the bounds of a limit: "+err.Error())
 	} else if m := modes.Mode(l.Mode); m != modes.Exact {
 		if err := supports(p, m); err != nil {
 			mustBe(at+".mode", "one that this limit can have: "+err.Error())

@@ -132,7 +132,7 @@ func (v *Boolean) UnmarshalText(b []byte) error {
 	return nil
 }
 
-const countMustBe = "a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none"
+const countMustBe = "a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true allows every request"
 
 // Count is a number of requests, from 0 to 4294967295.
 type Count int64

@@ -27,7 +27,7 @@ const (
 	domain     = "it must be the name of a domain, such as edge_proxy"
 	key        = "it must be a key, such as remote_address"
 	unit       = "it must be second, minute, hour, day, week, month or year"
-	requests   = "it must be a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none"
+	requests   = "it must be a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true allows every request"
 	algorithms = "it must be fixed-window, sliding-window, sliding-log or token-bucket"
 )
 
@@ -68,9 +68,9 @@ func TestWrongFiles(t *testing.T) {
 		{"a descriptor twice", one("{key: a, value: b}\n- {key: a, value: b}"), `f.yaml:4: descriptors[1].key is "a"; it must be another, or have another value: descriptors[0] has both`},
 		{"one within another twice", one("key: a\n  descriptors: [{key: b},\n    {key: b}]"), `f.yaml:5: descriptors[0].descriptors[1].key is "b"; it must be another, or have another value: descriptors[0].descriptors[0] has both`},
 		{"a mode that is a number", one("{key: a, shadow_mode: 3}"), `f.yaml:3: descriptors[0].shadow_mode is "3"; it must be true or false`},
-		{"a shared count of one value", one("{key: a, value: b, share_threshold: true}"), `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * matches, and value has none`},
-		{"metadata that is a number", one("{key: a, metadata: 5}"), `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of what JSON can say`},
-		{"metadata that is no JSON", one("{key: a, metadata: {x: [.nan]}}"), "f.yaml:3: descriptors[0].metadata is a mapping; it must be a mapping of what JSON can say"},
+		{"a shared count of one value", one("{key: a, value: b, share_threshold: true}"), `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares one count among the values that a * matches, and value has no *`},
+		{"metadata that is a number", one("{key: a, metadata: 5}"), `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of values that JSON can represent`},
+		{"metadata that is no JSON", one("{key: a, metadata: {x: [.nan]}}"), "f.yaml:3: descriptors[0].metadata is a mapping; it must be a mapping of values that JSON can represent"},
 
 		// Limits.
 		{"a limit in words", one("{key: a, rate_limit: 5/m}"), `f.yaml:3: descriptors[0].rate_limit is "5/m"; it must be a mapping with ` + keysOfLimit},
@@ -93,7 +93,7 @@ func TestWrongFiles(t *testing.T) {
 		{"a queue", limit("unit: day, requests_per_unit: 1, algorithm: leaky-bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; ` + algorithms + ": a proxy cannot let a request wait for its start"},
 		{"requests in flight", limit("unit: day, requests_per_unit: 1, algorithm: in-flight"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "in-flight"; ` + algorithms + ": a proxy does not say when a request has ended"},
 		{"a burst of a window", limit("unit: day, requests_per_unit: 1, burst: 2"), `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`},
-		{"a log that is too long", limit("unit: day, requests_per_unit: 10001, algorithm: sliding-log"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be what a limit can have: quota: policy "check": limit 0: quota is 10001; a sliding-log stores every charge, so it must be at most 10000 (a sliding-window has no such bound)`},
+		{"a log that is too long", limit("unit: day, requests_per_unit: 10001, algorithm: sliding-log"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be within the bounds of a limit: quota: policy "check": limit 0: quota is 10001; a sliding-log stores every charge, so it must be at most 10000 (a sliding-window has no such bound)`},
 		{"another mode", limit("unit: day, requests_per_unit: 1, mode: lease"), `f.yaml:3: descriptors[0].rate_limit.mode is "lease"; it must be exact, leased or synced`},
 		{"a log that is synced", limit("unit: day, requests_per_unit: 1, algorithm: sliding-log, mode: synced"), `f.yaml:3: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy "check": limit 0, 1 per 24h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`},
 	} {

@@ -59,7 +59,7 @@ func (s *shares) of(hash uint64) *keyShares {
 // newPolicies returns the policies by name, and in order, for a list of that many members.
 func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
 	if len(all) == 0 {
-		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")
+		return nil, nil, invalid.Errorf("shares: policies is empty; it must have each policy that is charged")
 	}
 	byName, order := make(map[string]*policy), []*policy(nil)
 	for i, given := range all {

@@ -28,8 +28,8 @@ var Metrics = [...]struct {
 	Decisions: {"decisions", "{decision}", "Decisions, by the policy whose limit binds.", []string{"policy", "op", "outcome"}},
 	Refusals:  {"refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.", []string{"policy", "limit"}},
 	Degraded:  {"degraded_decisions", "{decision}", "Decisions made without the shared counts.", []string{"policy"}},
-	Moves:     {"moves", "{count}", "Counts that moved to another backend, and those that could not.", []string{"from", "to", "outcome"}},
-	Failures:  {"failures", "{failure}", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.", []string{"backend", "shard", "cause", "result"}},
+	Moves:     {"moves", "{count}", "Counts that moved to another backend, or could not.", []string{"from", "to", "outcome"}},
+	Failures:  {"failures", "{failure}", "Requests that the shared counts did not decide, and refunds, settlements and charges that failed.", []string{"backend", "shard", "cause", "result"}},
 }
 
 // Counter is a series of a Metric.

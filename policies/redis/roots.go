@@ -172,7 +172,7 @@ func (all answers) base() (a answer, sure bool, err error) {
 	case ok && alone && all.most(func(a *answer) bool { return a.err == nil && a.is != "" }):
 		return best, true, nil
 	}
-	return answer{}, false, fmt.Errorf("redispolicies: too few of %d servers answer, or those that do disagree: a change needs more than half of them: %w", len(all), all.err())
+	return answer{}, false, fmt.Errorf("redispolicies: too few of %d servers answer, or their answers differ: a change needs more than half of them: %w", len(all), all.err())
 }
 
 // best returns the answer to read from.

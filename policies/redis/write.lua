@@ -123,7 +123,7 @@ for name, parent in pairs(after) do
       return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and is the parent of others that count ' .. theirs .. '; change them in the same change')
     end
     if ends(texts[name]) then
-      return redis.error_reply('TREE policy "' .. name .. '" has an end, and is the parent of others; a parent has none')
+      return redis.error_reply('TREE policy "' .. name .. '" has an end, and is the parent of others; a parent cannot have an end')
     end
   end
 end
@@ -135,7 +135,7 @@ for name, parent in pairs(after) do
     end
     local above = texts[is] or redis.call('HGET', KEYS[3], is)
     if ends(above) then
-      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which has an end; a parent has none')
+      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which has an end; a parent cannot have an end')
     end
     local unit, its = unit_of(texts[name]), unit_of(above)
     if unit ~= its then
@@ -159,7 +159,7 @@ for name, parent in pairs(after) do
 end
 for name, parent in pairs(after) do
   if parent == false and height(name) > 1 then
-    return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of others; give them another one, or none, in the same change')
+    return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of others; give them another parent, or remove theirs, in the same change')
   end
 end
 

@@ -28,7 +28,7 @@ func main() {
 	clients := flag.Int("clients", 100, "how many clients")
 	every := flag.Duration("every", time.Second, "mean time between two requests of a client")
 	duration := flag.Duration("for", 0, "how long; 0 is until Ctrl-C")
-	path := flag.String("path", "/repos/acme/rockets", "what the clients ask for")
+	path := flag.String("path", "/repos/acme/rockets", "`path` that the clients request")
 	prefix := flag.String("prefix", fmt.Sprintf("load-%d-", time.Now().UnixNano()), "of the clients' tokens; new ones each time if not set")
 	flag.Parse()
 	if flag.NArg() == 0 || *clients < 1 || *every <= 0 {

@@ -63,7 +63,7 @@ func (f Files) read() (*tls.Config, error) {
 		err = errors.New("it has none")
 	}
 	if err != nil {
-		return nil, invalid.Errorf("certs: what signs clients' certificates is %s; it must have certificates in PEM: %v", f.ClientCA, err)
+		return nil, invalid.Errorf("certs: the file of CAs for clients' certificates is %s; it must have certificates in PEM: %v", f.ClientCA, err)
 	}
 	if f.ClientName != "" {
 		c.VerifyConnection = f.verifyName

@@ -165,7 +165,7 @@ func read(header http.Header) (f *forwarded, wrong string) {
 		case header.Get(name) == "":
 			return nil, name + " is missing; the proxy must set it"
 		case len(header[name]) > 1 && name != "X-Forwarded-For":
-			return nil, name + " is there twice; the proxy must replace what a client sends"
+			return nil, name + " appears twice; the proxy must replace the value that a client sends"
 		}
 	}
 	uri := header.Get("X-Forwarded-Uri")

@@ -150,7 +150,7 @@ func place(d *decision.Decision, asked, n int, c *quota.Charge) int {
 			return j
 		}
 	}
-	panic(errors.New("rls: a decision is not about what was asked"))
+	panic(errors.New("rls: a decision is about other charges than those asked for"))
 }
 
 // decided stores the result of a decision at now in item i.

@@ -59,7 +59,7 @@ func (s *Settings) checkBackend() (problems mistakes) {
 	problems.add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
 	problems.add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
 	problems.add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
-	problems.add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file in which tls.server_name is the name in the certificate")
+	problems.add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file whose tls.server_name is the name in the certificate")
 	return problems
 }
 

@@ -41,9 +41,9 @@ func (s *TLS) HTTPCerts() *certs.Files {
 func (s *TLS) check() (problems mistakes) {
 	problems.add(s.GRPCUseTLS && (s.GRPCCert == "" || s.GRPCKey == ""), "GRPC_SERVER_USE_TLS is set; GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY must be files in PEM")
 	problems.add(!s.GRPCUseTLS && s.GRPCCert+s.GRPCKey+s.GRPCClientCA+s.GRPCClientSAN != "", "GRPC_SERVER_USE_TLS is false, and another variable of TLS for gRPC is set; it must be true")
-	problems.add(s.GRPCClientSAN != "" && s.GRPCClientCA == "", "GRPC_CLIENT_TLS_SAN is %q; GRPC_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.GRPCClientSAN)
+	problems.add(s.GRPCClientSAN != "" && s.GRPCClientCA == "", "GRPC_CLIENT_TLS_SAN is %q; GRPC_CLIENT_TLS_CACERT must be a PEM file of the CAs that sign clients' certificates", s.GRPCClientSAN)
 	problems.add((s.HTTPCert == "") != (s.HTTPKey == ""), "WEIR_HTTP_TLS_CERT is %q and WEIR_HTTP_TLS_KEY is %q; both must be files in PEM", s.HTTPCert, s.HTTPKey)
 	problems.add(s.HTTPCert == "" && s.HTTPClientCA+s.HTTPClientSAN != "", "WEIR_HTTP_TLS_CERT is not set, and another variable of TLS for HTTP is; it must be a file in PEM")
-	problems.add(s.HTTPClientSAN != "" && s.HTTPClientCA == "", "WEIR_HTTP_CLIENT_TLS_SAN is %q; WEIR_HTTP_CLIENT_TLS_CACERT must be a file in PEM with what signs clients' certificates", s.HTTPClientSAN)
+	problems.add(s.HTTPClientSAN != "" && s.HTTPClientCA == "", "WEIR_HTTP_CLIENT_TLS_SAN is %q; WEIR_HTTP_CLIENT_TLS_CACERT must be a PEM file of the CAs that sign clients' certificates", s.HTTPClientSAN)
 	return problems
 }

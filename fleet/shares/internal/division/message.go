@@ -213,7 +213,7 @@ func (r *report) check() error {
 		if it.Key == 0 {
 			group = it
 		} else if it.Quota != group.Quota {
-			return errors.New("an item of a key has none of its quota")
+			return errors.New("an item has a key without its quota")
 		}
 		if !within(group.Total, it.Total, it.Low, it.Held) || !positive(it.Demand) {
 			return fmt.Errorf("an item is %+v", it)
