@@ -35,7 +35,7 @@ type lease struct {
 // of this process alone, which thus includes all units leased of the key, even by a take
 // that the other backend executes after its caller has gone.
 type tally struct {
-	total      int64 // by the other backend's last answer
+	total      int64 // units of that count, by the other backend's last answer
 	lost       int64 // units of takes without an answer, not yet found by a later answer
 	unanswered int64 // the part of lost that the requests themselves cost
 	failed     bool  // the last take had no answer
@@ -121,8 +121,8 @@ func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	return d
 }
 
-// answer returns the decision about r, a take of cost from d, which has just leased
-// more. Held units count as not used.
+// answer spends cost for r from d, a take that has just leased units, and returns the
+// decision about r. Held units count as not used.
 func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver.Decision {
 	l.held -= cost
 	a := driver.NewDecision(*r)
@@ -167,7 +167,7 @@ func (l *lease) drop() driver.Settlement {
 }
 
 // maxKeyBytes bounds a leased key and its partition together: the lease keeps them, to
-// name the counts when it is returned.
+// name the counts when it is given back.
 const maxKeyBytes = 4 << 10
 
 // leasable returns the cost of charges, or 0 if no lease can cover them: all must have the

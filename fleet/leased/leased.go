@@ -4,7 +4,7 @@
 //
 // A lease is a number of units, charged by an ordinary take of the other backend. They
 // count there as used from then on, so no other process can spend them. This process
-// spends them without a call until the window ends. It returns unspent units when the key
+// spends them without a call until the window ends. It gives back unspent units when the key
 // falls silent and when the Backend is closed. If a process is killed, the units of its
 // leases count as used until their windows end.
 //
@@ -13,8 +13,8 @@
 // A take that times out may have leased units, and is not sent again. So each take of a
 // lease also charges, in the same step, a second count of this process and key: all units
 // that the process has leased of the key. The next answer reports that total, and the
-// process holds any excess from then on. Until there is an answer, a take asks for no
-// more than its own cost.
+// process then holds any units in it that it didn't know of. Until there is an answer, a
+// take asks for no more than its own cost.
 //
 // # Leasable limits
 //
@@ -34,7 +34,7 @@
 // An answer of the other backend is exact at that instant: units that other processes hold
 // count as used. An answer from a lease reports the rest of the lease as remaining, which
 // this client can get from this process in any case, and all other units as used. The
-// client can therefore always get at least the remaining units, and these are 0 only if
+// client can therefore always get at least the remaining units, and they are 0 only if
 // there are no units to lease: the take that spends the last unit of a lease asks for
 // the next lease first. The reset time is the window's, and exact. The limit that binds is
 // the limit with the least remaining by the other backend's last answer.
@@ -72,9 +72,9 @@ const (
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// Ahead is the time that a lease is meant to last. A key that asks for nothing
-	// for a quarter of it returns its lease. Whole milliseconds, from 10 ms to a
-	// minute. If zero, DefaultAhead.
+	// Ahead is the time that a lease is meant to last. A lease is given back
+	// when its key has asked for nothing for a quarter of Ahead. Whole milliseconds, from
+	// 10 ms to a minute. If zero, DefaultAhead.
 	Ahead time.Duration
 
 	// Busy is the number of units that a key must ask for within a second to be
@@ -97,7 +97,7 @@ type Options struct {
 }
 
 // Backend is a driver.Backend that leases units of another one. It is safe for
-// concurrent use. Close it to return its leases.
+// concurrent use. Close it to give back its leases.
 type Backend struct {
 	wrapped driver.Backend
 	ahead   int64 // ms
@@ -121,8 +121,8 @@ var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that leases units of backend. All processes must share backend's
 // counts, so a fallback, which may count in this process alone, goes in front of the
-// Backend: it passes on a Degraded decision, and leases nothing by it. Errors are about
-// options and wrap quota.ErrInvalid. New panics if backend is nil.
+// Backend. The Backend passes on a decision that is Degraded, and leases nothing by it.
+// Errors are about options and wrap quota.ErrInvalid. New panics if backend is nil.
 func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("leased: New: backend is nil")
@@ -160,12 +160,12 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Leases reports whether units of p may be leased by Options.Leases.
+// Leases returns the result of Options.Leases for p, or true if Options.Leases is nil.
 func (b *Backend) Leases(p *quota.Policy) bool { return b.leases == nil || b.leases(p) }
 
-// Close returns all leases. Later takes go to the other backend one by one. The error is
-// about a lease that couldn't be returned, or ctx's: units count as used until their windows
-// end, unless a second Close returns them.
+// Close gives back all leases. Later takes go to the other backend one by one. The error is
+// about a lease that couldn't be given back, or ctx's: units count as used until their windows
+// end, unless a second Close gives them back.
 func (b *Backend) Close(ctx context.Context) error {
 	b.cancel()
 	quiet := make(chan struct{})
@@ -358,7 +358,7 @@ func (b *Backend) drop(charges []quota.Charge) {
 		}
 		s.mu.Unlock()
 	}
-	if !b.ofSeveral.Load() { // looking at all keys is slow, and every login may reset
+	if !b.ofSeveral.Load() { // spares a look at all keys: every login may reset
 		return
 	}
 	for i := range b.stripes {

@@ -117,7 +117,7 @@ func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, un
 // size returns how many units to lease.
 func (b *Backend) size(l *lease, now, cost int64) int64 {
 	if b.closed.Err() != nil || l.tally.failed {
-		return cost // all that can be lost while the other backend doesn't answer
+		return cost // no more can be lost while the other backend doesn't answer
 	}
 	ahead := b.ahead
 	if l.until > now {

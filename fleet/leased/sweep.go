@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	sweeps       = 4                // while a silent key keeps its lease
+	sweeps       = 4                // in the time that a silent key keeps its lease
 	forgetAfter  = 10 * time.Second // a key that asks for nothing
 	giveBackTime = time.Second      // for a settlement
 	giveBacks    = 16               // settlements made at once
@@ -21,7 +21,7 @@ const (
 // silence is how long a key may ask for nothing and keep its lease.
 func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time.Millisecond / 4 }
 
-// sweep returns the leases of keys that have been silent for long enough, and removes idle
+// sweep gives back the leases of keys that have been silent for long enough, and removes idle
 // keys. If stop is closed, it completes the settlements begun, and leaves others to Close.
 func (b *Backend) sweep(stop <-chan struct{}) {
 	b.sweeps.Lock()
@@ -67,7 +67,7 @@ func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driv
 	return all
 }
 
-// giveBackAll returns the leases of all keys.
+// giveBackAll gives back the leases of all keys.
 func (b *Backend) giveBackAll(ctx context.Context) error {
 	now := b.clock.Now().UnixMilli()
 	var all []driver.Settlement
@@ -144,10 +144,10 @@ type Stats struct {
 	Local     int64 `json:"local"`      // decisions made without a call
 	Asked     int64 `json:"asked"`      // takes of the other backend
 	Leases    int64 `json:"leases"`     // takes that leased units
-	GivenBack int64 `json:"given_back"` // leases returned, in whole or in part
+	GivenBack int64 `json:"given_back"` // leases given back, in whole or in part
 
 	// Stranded is the number of units that may count as used until their windows end although
-	// no process holds them: leases that couldn't be returned, and units that a take without an
+	// no process holds them: leases that couldn't be given back, and units that a take without an
 	// answer asked for beyond its request's cost. Found is how many of the latter a later
 	// answer showed to be charged, so that this process holds them after all.
 	Stranded int64 `json:"stranded"`

@@ -28,7 +28,7 @@ func (s *stripe) get(n keyed.Name) *lease {
 	return l
 }
 
-// forget removes l from the table. The next sweep returns its units.
+// forget removes l from the table. The next sweep refunds its units.
 func (s *stripe) forget(l *lease) {
 	s.Remove(l)
 	s.lose(l)
@@ -42,8 +42,8 @@ func (s *stripe) lose(l *lease) {
 	}
 }
 
-// expire forgets l's windows and its held units: a window has ended, or the limits have
-// changed.
+// expire forgets l's windows, and leaves its held units to the next sweep: a window has ended,
+// or the limits have changed.
 func (s *stripe) expire(l *lease) {
 	s.lose(l)
 	l.until, l.tooMuch, l.d = 0, 0, driver.Decision{}

@@ -24,7 +24,7 @@
 // to its level in the old counts.
 //
 // This holds for processes that are running. A new process has the mode that it begins in.
-// If others changed it within that time, [Table.Begin] in the old mode, then set the new one.
+// If a change is not complete, see [State], [Table.Begin] in the old mode, then set the new one.
 //
 // # Settlements
 //
@@ -59,8 +59,8 @@ var (
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
 // Synced ones. Both decide by the limits that charges carry, in every mode.
 //
-// Store leases if it is a leased.Backend whose Options.Leases is the table's, or wraps one.
-// Wrappers need an Unwrap method, such as those in wrap/fallback and wrap/refusals. A store
+// The store leases if it is a leased.Backend with the table's Leases as its Options.Leases, or
+// wraps one. A wrapper needs an Unwrap method, as in wrap/fallback and wrap/refusals. A store
 // that leases nothing is fine as long as no policy is Leased, and so is a nil soft as long
 // as no policy is Synced: from New on, the table's Begin and Set refuse these modes.
 //

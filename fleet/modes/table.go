@@ -82,7 +82,7 @@ type entry struct {
 	policy    *quota.Policy
 	mode      Mode
 	agreed    int64 // ms: when all processes have the mode, after a change from or to Synced; 0 before one
-	bothUntil int64 // ms: until then both kinds of counts decide: agreed plus the longest time of a charge under policy
+	bothUntil int64 // ms: until then both kinds of counts decide: agreed plus the longest time that a charge counts under policy
 }
 
 // NewTable returns a Table in which all policies are Exact until [Table.Begin] or

@@ -23,7 +23,7 @@ import (
 
 // HTTP carries messages between members as the bodies of POST requests, over TLS 1.3. The
 // members share a key. Each of them derives the same certificate from it, and accepts no
-// certificate of another key, in both directions. So a stranger can't read, change or
+// certificate of another key, in either direction. So a stranger can't read, change or
 // repeat messages and replies, and there is no certificate authority to run.
 //
 // It is a Transport. It is safe for concurrent use. Close it.

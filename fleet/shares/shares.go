@@ -4,7 +4,7 @@
 //
 // A decision makes no call and doesn't wait for one. Processes that can't reach each other
 // continue with the shares that they have. So the quota is not exceeded, but while a
-// process can't be reached, no other process can use the rest of its share.
+// process can't be reached, no other process can use its unused units.
 //
 // # Limits
 //
@@ -12,8 +12,8 @@
 // the rate and of the capacity. All buckets of a key together admit no more in any time
 // than one bucket would: the burst, plus the tokens that the rate adds in that time. If the
 // whole fleet starts, all buckets are full, and together they equal that bucket. A process
-// that starts later begins with the tokens of a full bucket of the least share, in addition
-// to these: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
+// that starts later begins with the tokens of a full bucket of the least share, which add to
+// this bound: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
 //
 // [New] refuses other algorithms. It also refuses quotas and bursts above 4,194,303, or with
 // less than a unit for each member: see [Unsupported].
@@ -209,7 +209,7 @@ func (b *Backend) Status() Status {
 	return s
 }
 
-// apply puts shares in force. When it returns, no decision is under the previous shares.
+// apply puts shares in force. Once it returns, no decision uses the previous shares.
 func (b *Backend) apply(given division.Shares) {
 	b.moving.Lock()
 	defer b.moving.Unlock()
@@ -369,8 +369,8 @@ func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) 
 	return nil
 }
 
-// report sets the fields of r for limit k, except RetryAt, which is set already. It returns
-// the mark of a charge that left v.
+// report sets Used and ResetAt of r by v, for limit k, and NextAt if no token is left. It
+// returns the mark of a charge that left v.
 func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result) driver.Mark {
 	s := &e.limits[k]
 	whole := s.whole(v, at.now)

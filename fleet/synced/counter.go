@@ -16,7 +16,7 @@ type limit struct {
 	length   int64   // ms, of the limit's Window: with its kind, it identifies the count
 	low      float64 // units: up to here, all requests pass
 	recent   int64   // ms: how long the rate of the last syncs is trusted
-	unit     float64 // one unit's share of a total
+	unit     float64 // added to a total by one unit
 	rate     float64 // of the quota, in units per ms
 	quota    float64
 	slack    float64 // units: a bound on rounding errors
@@ -136,7 +136,7 @@ func (c *count) roll(l *limit, now int64) {
 // bucket will have drained at the same instant, so that all processes agree on it, including
 // processes with the old quota.
 func (c *count) goOn(was *limit) {
-	if was.kind == bucket { // a unit added later moves the instant by another time
+	if was.kind == bucket { // later units move the instant by another number of ms
 		c.total, c.floor = tally{c.value(was, c.total), c.part}, tally{c.value(was, c.floor), c.part}
 	}
 }
@@ -288,7 +288,7 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
-// report sets the fields of r except RetryAt, which is set already, and Mark.
+// report sets Used and ResetAt of r and, if its RetryAt says so or nothing is left, NextAt.
 func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
 	r.Used = int64(math.Ceil(used - l.slack))
@@ -346,7 +346,7 @@ func (c *count) merge(l *limit, at int64) {
 // and all together, to a total that is b now.
 func (c *count) learnRates(l *limit, own, all, b, ms float64) {
 	rate, weight := max(all-own, 0)/ms, 0.5
-	// Others send once a sync: units of less time say less, unless a window fills.
+	// Others send once a sync: a shorter time says less, unless a window fills.
 	if l.kind == bucket {
 		weight = min(ms/float64(l.recent/2), weight)
 	}

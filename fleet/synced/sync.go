@@ -171,7 +171,7 @@ func (b *Backend) additions(a *aggregator, now int64) *batch {
 }
 
 // state returns the batch that sends root a all totals that this process knows of counters in
-// use. It includes drained counters with pending units: these must not go with the next units.
+// use. It includes drained counters with pending units, so that these don't go with later units.
 func (b *Backend) state(a *aggregator, now int64) *batch {
 	w := newBatchWriter(b, a, state, now)
 	for i := range b.stripes {

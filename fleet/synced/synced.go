@@ -76,7 +76,7 @@ type Root struct {
 	// Group names the root's group. All roots of a group keep the same counters. Rendezvous
 	// hashing of a counter's key among the groups' names chooses its group, so each of n groups
 	// keeps about 1/n of the counters. All processes need the same groups: a key has its quota
-	// once more in each group where a process counts it. If all are empty, there is one group.
+	// once more in each group where a process counts it. If no root names a group, there is one.
 	Group string
 }
 
@@ -90,14 +90,14 @@ type Options struct {
 	// 1. If zero, 1: the capacity itself decides.
 	Low float64
 
-	// Lows overrides Low by the names of policies.
+	// Lows overrides Low for single policies, by their names.
 	Lows map[string]float64
 
 	// MaxKeys is the maximum number of keys counted in memory, from 64. Each takes about
 	// 520 bytes with one limit and one root, whatever its length. A further key evicts, of a
 	// few others, the key that has used the least of its quota. If all of them have
 	// used it up, the new key is counted together with others: up to 64 quotas of each
-	// policy, in all processes, are for such keys. If zero, DefaultMaxKeys.
+	// policy and place in a request, in all processes. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// Prefix begins every Redis key. If empty, "weir-sync:".

@@ -139,7 +139,7 @@ func (c *core) part(parts int64) time.Duration {
 
 // adopt replaces the list, if list comes after it, even if it is too long for messages:
 // this member may be left out. adopt forgets the division, with its entries of other
-// processes, but keeps the held units of a member on the list.
+// processes. A member on the list keeps its held units.
 func (c *core) adopt(now time.Time, list List) bool {
 	list = list.sorted()
 	if list.compare(&c.list) <= 0 {

@@ -46,7 +46,7 @@
 // later knows the earlier, or knows or is a later division of all members. They have a name
 // in common. If the name is one process in both, that process knows the earlier. If a
 // successor counts for the later, it is informed by a complete division that was made after it
-// had started, and so between the two. The same is true of this third division.
+// had started, and so between the two. The same argument applies to that division.
 //
 // So take the last complete division by more than half. The earlier complete divisions that it
 // doesn't know are of processes outside it alone, and by less than half, or of processes that
@@ -85,8 +85,8 @@
 // leaves it out. The others divide the rest, if they are more than half of the list and are
 // informed. Each of their divisions is of the whole rest, whatever was lost before.
 //
-// Otherwise they divide the units that they hold. If one of them misses a division, the units
-// that it moved are lost until they are more than half again. This is so for one half of a
+// Otherwise they divide the units that they hold. If one of them misses a division, the moved
+// units are lost until they are more than half again. This is so for one half of a
 // list, for members that started while others were absent, and on a new list until all of its
 // members have divided once. If processes start while another is absent, they divide the units
 // of the running processes. If all others start, they have no units until it is back or left
@@ -98,8 +98,8 @@
 // informed until all have divided again.
 //
 // A round waits half a refresh for members that don't report, or one call for members that
-// were not in the last division either. It waits three refreshes until all of its members
-// have taken the division in. If the member that starts the rounds is gone, another one starts
+// were not in the last division either. It waits up to three refreshes for all of its members
+// to take the division in. If the member that starts the rounds is gone, another one starts
 // them after two to three refreshes. A member that it doesn't reach starts rounds, too, as
 // often.
 //

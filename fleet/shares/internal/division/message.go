@@ -25,7 +25,7 @@ const (
 type message struct {
 	Version int     `json:"v"`
 	From    process `json:"from"`
-	List    *List   `json:"list,omitempty"` // a reply may omit the message's list
+	List    *List   `json:"list,omitempty"` // nil in a reply if it is the message's
 	Highest uint64  `json:"highest"`        // the highest number of a round that the sender has heard of
 	Joined  roundID `json:"joined"`         // the highest round that the sender has joined
 
@@ -99,7 +99,7 @@ type division struct {
 	Others  []row    `json:"others,omitempty"`
 }
 
-// A vector is the division of a quota or of a key.
+// A vector is a column of a division, for a quota or a key.
 type vector struct {
 	vectorID
 	Total int64 `json:"t"`           // the lowest that members know
