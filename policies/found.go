@@ -53,8 +53,8 @@ func pairOf(policy, key string) pair {
 	return pair{policy, string(hash[:]), true}
 }
 
-// foundStripe keeps pairs in two halves. When the young half is full, it replaces the old
-// half, and the pairs still in that, which were not asked for since, are forgotten.
+// foundStripe keeps pairs in two halves. When the young half is full, it becomes the old half,
+// and the pairs in the former old half, which were not asked for since, are forgotten.
 type foundStripe struct {
 	mu         sync.Mutex
 	young, old map[pair]*Override
@@ -93,7 +93,7 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 		}
 		a := s.asking[p]
 		if a == nil {
-			p.key = strings.Clone(p.key) // which may be a part of a long string
+			p.key = strings.Clone(p.key) // it may be a part of a long string
 			a = s.begin(p)
 			s.mu.Unlock()
 			f.ask(ctx, p, key, a)

@@ -31,8 +31,8 @@ type Override struct {
 	Unlimited bool `json:"unlimited,omitempty"`
 
 	// ParentKey is the key that the policy's parent is charged for, in place of the
-	// policy's ParentKey. If empty, an earlier source's override may have one, otherwise
-	// the policy's holds. It has no effect under a policy without a parent.
+	// policy's ParentKey. If empty, the ParentKey of an earlier source's override
+	// holds, or the policy's. It has no effect under a policy without a parent.
 	ParentKey string `json:"parent_key,omitempty"`
 
 	// Until is when the override ends, by the throttler's clock. If zero, it doesn't end.
@@ -91,8 +91,8 @@ func (o *Override) RetryAt() int64 { return o.until }
 // Err returns why no decision can be made under o, or nil: the table may lack its plan.
 func (o *Override) Err() error { return o.wrong }
 
-// under returns the policy that replaces p, which may have no limits, under o. If no limit
-// holds, the policy returned has no limits.
+// under returns the policy that holds in place of p, under o. p may have no limits. If no
+// limit holds, the policy returned has no limits.
 func (o *Override) under(p *quota.Policy) *quota.Policy {
 	switch {
 	case o.wrong != nil || o.Blocked && len(p.Limits) > 0:

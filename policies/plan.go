@@ -19,16 +19,16 @@ type plan struct {
 	unlimited, blocked *Override
 }
 
-// Plan makes of the function that names the plan of each key under policy: another policy of
+// Plan sets the function that names the plan of each key under policy: another policy of
 // the table, for its limits, [Unlimited], [Blocked], or "" for the policy's own limits. Under
-// any plan the counts are the policy's, so a key that changes plans keeps its use of windows
-// that both plans have. An override for the key takes precedence over its plan. Once the plan
+// any plan the counts are the policy's, so a key that changes plans keeps its used units
+// in windows that both plans have. An override for the key takes precedence over its plan. Once the plan
 // has ended, the policy's own limits hold. If the table lacks the plan, the decision fails
 // with an error that wraps quota.ErrInvalid.
 //
-// A decision calls of once for each charge under policy, with its context. In a server, that
-// carries the values that earlier middleware put into the request's. If of is nil, the policy
-// has no plans.
+// A decision calls of once for each charge under policy, with its context. In a server, the
+// context has the values that earlier middleware put into the request's. If of is nil, the
+// policy has no plans.
 func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) string) {
 	at := e.at(policy)
 	at.plan = nil

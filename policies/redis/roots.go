@@ -20,8 +20,8 @@ import (
 // Bounds at several roots.
 const (
 	askTimeout   = 500 * time.Millisecond // for the version of a root
-	maxTries     = 20                     // of a change, during others
-	patientTries = 5                      // the first of these wait for other changes
+	maxTries     = 20                     // of a change, while others are made
+	patientTries = 5                      // of these, the first that wait for other changes
 	copyTimeout  = time.Minute            // until an unfinished copy expires
 )
 
@@ -63,8 +63,8 @@ func (s *Store) askOne(ctx context.Context, at *server) answer {
 // answers are the answers of all servers, in order.
 type answers []answer
 
-// most reports whether is is true for more than half of the servers. If their number is even,
-// the first one breaks ties.
+// most reports whether is returns true for the answers of more than half of the servers. If
+// the number of servers is even, the first one breaks ties.
 func (all answers) most(is func(a *answer) bool) bool {
 	votes := 0
 	for i := range all {

@@ -23,7 +23,7 @@ type server struct {
 
 func (s *server) key(name string) string { return s.prefix + name }
 
-// keys returns the keys of the scripts. Names in a copy in progress begin with more.
+// keys returns the keys of the scripts. more prefixes their names in a copy in progress.
 func (s *server) keys(more string) (all []string) {
 	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "heights"} {
 		all = append(all, s.key(more+name))

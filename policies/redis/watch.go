@@ -191,10 +191,10 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 }
 
 // look returns the version to put in force, and a server that has it. Of several servers, it
-// is the version of more than half. look asks one server in turn, and asks all only if that
-// one's version is not known or bad. If no version is at more than half of the servers, such
-// as if one of three is down and another has missed the last change, look returns the version
-// that the next change must follow, and mend copies it to more than half.
+// is the version of more than half. look asks one server in turn, and asks all unless
+// that one has the version in force, or the one refused. If no version is at more than half,
+// such as if one of three is down and another has missed the last change, look returns the
+// version that the next change must follow, and mend copies it to more than half.
 //
 // If there is an error, the server returned has the version known, or is nil.
 func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
@@ -237,7 +237,7 @@ func (w *Watch) choose(all answers) (at *server, is version, err error) {
 }
 
 // mend makes servers that are behind copies of one that is not. It warns when that fails twice
-// in a row: once, a server may have been killed during the copy, or mended by others.
+// in a row: one failure may be a server that was killed during the copy, or mended by others.
 func (w *Watch) mend(all answers) {
 	from, sure, err := all.base()
 	if err != nil || !sure {
