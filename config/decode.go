@@ -161,7 +161,7 @@ func withoutPackage(err error) string {
 
 // A field is a field of a struct, or of a struct embedded in it, that has a key in a file.
 type field struct {
-	key      string // of the tag, or the name of the field in snake_case
+	key      string // of the tag, or the name of the field in snake_case; the tag - means no key
 	right    string // the tag `is`, which describes a valid value
 	required bool   // by the tag
 	value    reflect.Value

@@ -109,7 +109,7 @@ func (s *Stack) setMode(name string, m modes.Mode) error {
 }
 
 // agreeing returns the servers where processes agree: the roots, if set, or the shards'
-// primaries, unless a shard is a Cluster or there are too many shards.
+// primaries. It returns nil if a shard is a Cluster or there are too many shards.
 func (c *Config) agreeing() []root {
 	shards := c.keys.Redis.Shards
 	if c.Backend == reshardedName {

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// didYouMean returns all, a list of names in words, after a suggestion if text misspells one.
+// didYouMean returns all, which lists names in words, after a suggestion if text misspells one.
 func didYouMean(text string, names []string, all string) string {
 	if name := nearest(text, names); name != "" {
 		return "did you mean " + name + "? " + strings.ToUpper(all[:1]) + all[1:]

@@ -99,7 +99,7 @@ func (r *resolver) resolve(node *yaml.Node) *problem {
 }
 
 // merged returns the entries of a mapping, and of the mappings that its merge keys name. If
-// several have a key, the mapping's entry counts, or the first one named.
+// several have a key, the mapping's own entry counts, or the first one named.
 func merged(entries []*yaml.Node) []*yaml.Node {
 	var own []*yaml.Node
 	var bases []*yaml.Node

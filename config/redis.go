@@ -19,7 +19,7 @@ type shard struct {
 	Name string `yaml:",required" is:"a name, such as a: keys find their shard by it"`
 	server
 	Cluster  []Address `is:"a list of nodes' addresses, such as [127.0.0.1:7000]"`
-	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // otherwise as the primary
+	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // with the primary's other settings
 }
 
 func (s *shard) check(r *reader, p *place) {

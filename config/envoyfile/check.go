@@ -11,7 +11,7 @@ import (
 )
 
 // Check calls mustBe for each value that is missing, or wrong next to others, and reads the
-// metadata. Parse has called it.
+// metadata. Parse calls it.
 func (f *File) Check(mustBe func(path, right string)) {
 	if f.Domain == "" {
 		mustBe("domain", "the name of a domain, such as edge_proxy")
