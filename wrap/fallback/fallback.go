@@ -25,7 +25,7 @@
 // the backend. The charge counts here and is not sent again: the client is never charged
 // twice. If it was not made, the backend allows its units again, within the first of these
 // bounds. A process that ends without Close loses the units that it has not handed over, and a
-// process that starts during an outage has no answers to begin with.
+// process that starts during an outage begins with unused shares.
 //
 // A refund of units that were allowed here works until they are handed over. After that the
 // units count until their window ends: the backend is charged the sum of many decisions, and

@@ -25,7 +25,7 @@ type stripe struct {
 const (
 	weightPerStripe = 256 // the least weight of a stripe with its own lock
 	weightBytes     = 128 // of a key and a partition that add 1 to the weight
-	pooledPerPlace  = 64  // pooled counts of a policy, in all stripes
+	pooledPerPlace  = 64  // pooled counts of a policy at one place of decisions, in all stripes
 )
 
 func (t *table) init(b *Backend, maxKeys int) {

@@ -19,7 +19,7 @@ type version struct {
 
 	// changed counts, in its upper bits, settlements, and takes that left the count too
 	// full for a cost that was asked of it. They end all refusals that share this count:
-	// refusals by other counts would name a RetryAt when this count refuses.
+	// refusals by other counts would name a RetryAt at which this count refuses.
 	//
 	// Its lower bits are the bound of the costs that were asked since, which includes the
 	// cost of any refusal that has not ended. A count that is charged alone needs no
