@@ -6,7 +6,7 @@ import (
 )
 
 // probes adds Kubernetes' probes: whether the process is alive, and whether it is ready for
-// calls. It is ready without a store that answers: no other process would do better.
+// calls. It is ready even if no store answers: no other process would do better.
 func (sv *service) probes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

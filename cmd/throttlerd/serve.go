@@ -109,7 +109,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	return sv.drain(context.WithoutCancel(ctx))
 }
 
-// newService returns the service of a stack, which has no configuration yet.
+// newService returns the service of a stack, without a configuration of descriptors yet.
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), modes: make(map[string]modes.Mode)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

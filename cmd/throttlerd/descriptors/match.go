@@ -98,7 +98,7 @@ func appendEscaped(to []byte, text string) []byte {
 }
 
 // LabelsOf returns the labels of r's metrics for a request's entries: r's own labels, unless r
-// has detailed_metric or a descriptor above r has value_to_metric.
+// has detailed_metric, or its descriptor or one above has value_to_metric.
 func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 	if !r.valued {
 		return r.Labels

@@ -48,7 +48,7 @@ type pattern struct {
 type parts []string
 
 // New returns the set of files, in the order of their names. A domain must be in one file,
-// unless merge is true. Old is the previous set, or nil. The error wraps quota.ErrInvalid.
+// unless merge is true. old is the previous set, or nil. The error wraps quota.ErrInvalid.
 func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 	files = slices.Clone(files)
 	envoyfile.Sort(files)

@@ -151,7 +151,7 @@ func (c *counters) refused(hits float64, shadow bool) {
 	}
 }
 
-// allowed counts hits within a limit with this capacity, used including the hits.
+// allowed counts hits within a limit with this capacity. used includes the hits.
 func (c *counters) allowed(hits, used, capacity int64, nearRatio float64) {
 	c.within.Add(float64(hits))
 	near := int64(math.Floor(float64(capacity) * nearRatio))

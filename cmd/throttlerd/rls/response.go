@@ -106,8 +106,8 @@ func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 		&corev3.HeaderValue{Key: a.ResetHeader, Value: strconv.FormatInt(best.DurationUntilReset.GetSeconds(), 10)})
 }
 
-// retryAfter adds when the same request would fit: in whole seconds, at least 1. A request
-// that never fits gets no header.
+// retryAfter adds a header with the time until the same request would fit: in whole seconds,
+// at least 1. If that is never, or unknown, it adds nothing.
 func (c *call) retryAfter(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	if c.retryAt == unknown || c.retryAt == never {
 		return to

@@ -50,7 +50,7 @@ type loaded struct {
 	counters []*counters // by Rule.Index
 }
 
-// New returns a Server without a configuration: see Load. Remote says that counts are on
+// New returns a Server without a configuration: see Load. remote says that counts are on
 // servers, which may not answer.
 func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics) *Server {
 	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics}
@@ -201,10 +201,10 @@ func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) {
 func (s *Server) Close() { s.returns.Wait() }
 
 // bound returns a context that ends a decision before the caller stops waiting, or after
-// answers.Deadline if the caller waits longer. A store that is silent for two thirds of that
-// time counts as down, and the wrappers around it decide. A process short of CPU gives a store
-// more time, so the context also ends a little before the caller's deadline. It does not end
-// when the caller leaves, so that the caller's charges are known and can be refunded.
+// answers.Deadline if the caller waits longer. A store that is silent for most of that time
+// (see silence) counts as down, and the wrappers around it decide. A process short of CPU
+// gives a store more time, so the context also ends a little before the caller's deadline. It
+// doesn't end when the caller leaves, so that the charges are known and can be refunded.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := ctx.Err(); err != nil || !s.patient {
 		return ctx, func() {}, err

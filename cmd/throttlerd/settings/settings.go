@@ -55,11 +55,11 @@ type Listen struct {
 	MaxConnectionAge      time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h"`
 	MaxConnectionAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h"`
 
-	// HealthyOnceConfigured is NOT_SERVING until a configuration has a domain.
+	// HealthyOnceConfigured reports NOT_SERVING until a configuration has a domain.
 	HealthyOnceConfigured bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
 
-	// HealthyAtOnce is SERVING before there is a configuration: a management server may have
-	// none until someone writes a limit.
+	// HealthyAtOnce reports SERVING before there is a configuration: a management server may
+	// have none until someone writes a limit.
 	HealthyAtOnce bool `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" envDefault:"false"`
 }
 

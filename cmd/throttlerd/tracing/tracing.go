@@ -26,7 +26,7 @@ import (
 
 // Tracing makes spans. The zero value makes no spans.
 type Tracing struct {
-	// Observer makes a span of each decision in a recorded trace. If nil, it makes no spans.
+	// Observer makes a span of each decision in a recorded trace. If nil, there are no such spans.
 	Observer observe.Observer
 
 	// ServerOptions have a gRPC server's calls continue their callers' traces.
