@@ -33,7 +33,7 @@ type Files struct {
 const DefaultEvery = 10 * time.Second
 
 // Config returns the configuration of a server. When a client connects, it reads the files
-// again if the last reading is older than every. While they are wrong, for example a key
+// again unless it did so less than every ago. While they are wrong, for example a key
 // that does not match the certificate, it uses the last good ones, and logs the error once. An
 // error of the first reading wraps quota.ErrInvalid and names the file.
 func (f Files) Config(every time.Duration, log *slog.Logger) (*tls.Config, error) {
