@@ -108,8 +108,8 @@ func (s *Stack) setMode(name string, m modes.Mode) error {
 	return nil
 }
 
-// agreeing returns the servers where processes agree: the roots, if set, or the shards'
-// primaries. It returns nil if a shard is a Cluster or there are too many shards.
+// agreeing returns the servers where processes agree: the roots, if set, otherwise the shards'
+// primaries, or nil if a shard is a Cluster or there are too many shards.
 func (c *Config) agreeing() []root {
 	shards := c.keys.Redis.Shards
 	if c.Backend == reshardedName {

@@ -21,10 +21,10 @@ type plan struct {
 
 // Plan sets the function that names the plan of each key under policy: another policy of
 // the table, for its limits, [Unlimited], [Blocked], or "" for the policy's own limits. Under
-// any plan the counts are the policy's, so a key that changes plans keeps its used units
-// in windows that both plans have. An override for the key takes precedence over its plan. Once the plan
-// has ended, the policy's own limits hold. If the table lacks the plan, the decision fails
-// with an error that wraps quota.ErrInvalid.
+// any plan the counts are the policy's, so a key that changes plans keeps its used units in
+// windows that both plans have. An override for the key takes precedence over its plan. Once
+// the plan has ended, the policy's own limits hold. If the table lacks the plan, the decision
+// fails with an error that wraps quota.ErrInvalid.
 //
 // A decision calls of once for each charge under policy, with its context. In a server, the
 // context has the values that earlier middleware put into the request's. If of is nil, the

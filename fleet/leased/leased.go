@@ -72,9 +72,9 @@ const (
 
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// Ahead is the time that a lease is meant to last. A lease is given back
-	// when its key has asked for nothing for a quarter of Ahead. Whole milliseconds, from
-	// 10 ms to a minute. If zero, DefaultAhead.
+	// Ahead is the time that a lease is meant to last. A lease is given back when its
+	// key has asked for nothing for a quarter of Ahead. Whole milliseconds, from 10 ms to
+	// a minute. If zero, DefaultAhead.
 	Ahead time.Duration
 
 	// Busy is the number of units that a key must ask for within a second to be

@@ -32,10 +32,10 @@ type Files struct {
 // DefaultEvery is how long the contents of files are used before they are read again.
 const DefaultEvery = 10 * time.Second
 
-// Config returns the configuration of a server. When a client connects, it reads the files
-// again unless it did so less than every ago. While they are wrong, for example a key
-// that does not match the certificate, it uses the last good ones, and logs the error once. An
-// error of the first reading wraps quota.ErrInvalid and names the file.
+// Config returns the configuration of a server. It reads the files again when a client connects
+// and every has passed since the last reading. While they are wrong, for example a key that does
+// not match the certificate, it uses the last good ones, and logs the error once. An error of
+// the first reading wraps quota.ErrInvalid and names the file.
 func (f Files) Config(every time.Duration, log *slog.Logger) (*tls.Config, error) {
 	first, err := f.read()
 	if err != nil {
