@@ -26,7 +26,7 @@ const (
 	InFlight      = quota.InFlight
 )
 
-// Errors wrap one of these. A refusal is not an error.
+// Errors wrap one of these, or a context's error. A refusal is not an error.
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
 	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt

@@ -36,7 +36,7 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 			lost := t.giveBack(ctx, all, &whole)
 			if errors.Is(err, ErrUnavailable) && t.look(ctx, parts[i+1:], &whole) {
 				whole.Degraded = true
-				return whole, nil, nil // an error might serve a key that is used up
+				return whole, nil, nil // after an error, a caller might serve a key that is used up
 			}
 			if lost != nil && !driver.MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
@@ -94,8 +94,8 @@ func queues(p *driver.Part) int {
 	return 0
 }
 
-// giveBack refunds all, and writes the results to whole. It returns when ctx is done, while
-// the refunds have settleTime.
+// giveBack refunds all, and writes the results to whole. It returns early if ctx is done: the
+// refunds then continue, until settleTime has passed.
 func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Decision) error {
 	if len(all) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Dec
 	return err
 }
 
-// refundPart refunds the charges of one. The observer receives a failure.
+// refundPart refunds the charges of one part. The observer receives a failure.
 func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision, error) {
 	charges := one.d.Charges()
 	if len(charges) == 0 { // it was allowed without counts
@@ -167,7 +167,7 @@ func unread(r driver.Request) driver.Decision {
 	return d
 }
 
-// peekParts is takeParts, charging nothing.
+// peekParts peeks at all parts of r. Unlike takeParts, it fails if one of them fails.
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	whole := unread(r)
 	whole.Allowed = true
@@ -220,7 +220,7 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 		one.part.CopyTo(&whole, &d)
 		whole.Allowed = whole.Allowed && d.Allowed
 	}
-	if begun && failed != nil && !driver.MayHaveCharged(failed) { // that is true only of the partitions that failed
+	if begun && failed != nil && !driver.MayHaveCharged(failed) { // only the partitions that failed are certainly unchanged
 		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
 	}
 	if failed != nil {

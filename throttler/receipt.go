@@ -76,8 +76,8 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 	return whole, err
 }
 
-// letGo ends the units that d, a part, has in flight, if its decision will not: another process
-// has settled the rest, or another part has no counts. If that fails, the units lapse.
+// letGo ends the units in flight of d, a part, because its whole decision will not: another
+// process has settled the rest, or another part has no counts. If letGo fails, they lapse.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {
 		_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})

@@ -90,8 +90,8 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
 }
 
-// Open returns the charges of a receipt. They can be refunded or settled once; later calls
-// fail with ErrSettled. A text that was changed, or has another key, is ErrInvalid.
+// Open returns the charges of a receipt. Their first refund or settlement counts; a later one,
+// by another Decision, fails with ErrSettled. A changed text, or another key's, is ErrInvalid.
 func (t *Throttler) Open(text string) (Decision, error) {
 	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(sealed) < 1+idBytes {

@@ -109,7 +109,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, er
 	return d, err
 }
 
-// now returns the clock's time in ms since the epoch, limited to the years 1970 to
+// now returns the clock's time in ms since the epoch, clamped to the years 1970 to
 // 9999: instants are stored in six bytes.
 func (t *Throttler) now() int64 {
 	var ms int64

@@ -16,7 +16,7 @@ import (
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same
 // counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
-// fails at once, with context.DeadlineExceeded. If ctx ends later, the charges are refunded.
+// fails at once, with context.DeadlineExceeded. If ctx ends before the start, Wait refunds them.
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
@@ -90,8 +90,8 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 	}
 }
 
-// lookAgain is how often a waiting call checks whether other limits are in force. It asks again
-// as often after a Degraded refusal, because the outage may be over.
+// lookAgain is how often a waiting call checks whether other limits are in force. After a
+// Degraded refusal it asks again as often, because the outage may be over.
 const lookAgain = time.Second
 
 // untilNext waits until c should ask: at the time from the last answer or, once other limits

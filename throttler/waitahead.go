@@ -14,9 +14,9 @@ import (
 
 // A call of Wait may start later, and units that drain until then make room for it. So its
 // charges are taken from a bucket that is larger by these units. That is one request for each
-// start; calls that wait for room would compete for it. A window makes no such promise, because
-// others may charge the next one. But it has room for many calls at once, so one request takes
-// the charges of all waiting calls that fit.
+// start; calls that waited for room would compete for it. A window makes no such promise: others
+// may charge the next one. But it has room for many calls at once, so one request takes the
+// charges of all waiting calls that fit.
 
 // answer is a backend's answer to a call of Wait.
 type answer struct {

@@ -127,7 +127,7 @@ func (all *lines) alike(c *call) int {
 }
 
 // share gives a to c and to the calls behind it that a allows, too, and ends c's turn. It
-// returns how many of the allowed calls have left the queue.
+// returns how many of the calls that a allows are left over, because calls have given up.
 func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -172,7 +172,7 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 	l.queue = inTime
 }
 
-// pause delays calls about charges until then, even if they have an earlier start.
+// pause lets no call about charges start before until, even if it has an earlier start.
 func (all *lines) pause(charges []Charge, until time.Time) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -204,8 +204,8 @@ func (all *lines) refunded(charges []Charge) {
 	}
 }
 
-// outdated reports whether the terms of charges are no longer those of the last answer, or
-// could not be resolved, with err. If so, waiting calls ask at once.
+// outdated reports whether the last answer about charges was under other terms than is, or the
+// terms could not be resolved, with err. If so, waiting calls ask at once.
 func (all *lines) outdated(charges []Charge, is terms, err error) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()

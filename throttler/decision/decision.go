@@ -60,8 +60,8 @@ func (d *Decision) Limit(i int) (s Status) {
 	r := &d.driver.Results()[i]
 	c, index := d.find(i)
 	l := &c.Policy.Limits[index]
-	// Field by field, and here: a function that sets s would move the values that d points
-	// to to the heap, and a function that returns s would copy it once more.
+	// Field by field, and here: a function that sets s would make *d escape to the heap, and a
+	// function that returns s would copy it once more.
 	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, l.Units(c.Cost), index, *l
 	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {

@@ -159,7 +159,7 @@ type Result struct {
 	ResetAt int64
 	RetryAt int64 // 0 if the charge fits, NeverFits if it never can
 	NextAt  int64 // when one unit fits; 0 if it fits now or, as in a FixedWindow, at ResetAt
-	StartAt int64 // when a charge to a LeakyBucket may start, else 0
+	StartAt int64 // when the charge may start, if it charged a LeakyBucket; else 0
 	Mark    Mark
 
 	// More is the number of units that may remain besides those that Used leaves: for a lease
@@ -167,7 +167,7 @@ type Result struct {
 	More int64
 }
 
-// NeverFits is the RetryAt of a charge that exceeds the capacity.
+// NeverFits is the RetryAt of a Result if the charge exceeds the capacity.
 const NeverFits = -1
 
 // Remaining returns the units left of l, the limit that r reports on.

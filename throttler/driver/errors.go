@@ -17,11 +17,11 @@ var ErrNotSent = errors.New("nothing was sent")
 
 // ErrOverloaded is wrapped, with ErrUnavailable, by errors about decisions that this process
 // did not make in time although the server answers: the process is short of CPU, or its queue
-// is full. It is not an outage: a policy that serves requests in an outage doesn't serve these.
+// is full. It is not an outage: a policy that is open in outages doesn't serve the request.
 var ErrOverloaded = errors.New("this process is overloaded")
 
 // MayHaveCharged reports whether a Take, a Refund or a Settle that failed with err may have
-// charged or refunded units. After any other error, no units were.
+// charged or refunded units. If it reports false, no units were.
 func MayHaveCharged(err error) bool {
 	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotSent)
 }

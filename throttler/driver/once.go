@@ -12,7 +12,7 @@ import (
 const onceName = "weir:settled"
 
 // MakeOnce returns s as a settlement that is made once, whichever process makes it: it also
-// charges the count of id, which is kept for keep. [Decision.WithoutOnce] removes that charge
+// charges the count of id, which lives for keep. [Decision.WithoutOnce] removes that charge
 // from the decision.
 func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
 	charges := s.Charged.Charges()

@@ -29,7 +29,7 @@ func Joins(b Backend, r *Request) bool {
 
 // Rememberer is a Backend that may remember that a take is refused. A throttler that charges
 // one partition after the other asks it about all of them before it charges the first.
-// Otherwise each request for a key that is used up would charge, and then refund, the others.
+// Otherwise each request for a key that is used up would charge, and then refund, other keys.
 type Rememberer interface {
 	Backend
 

@@ -25,7 +25,7 @@ func WithServerTime(ctx context.Context, d time.Duration) (context.Context, cont
 // beyond its own.
 type Detached struct{ serverTime }
 
-// Begin gives c, a zero Detached, the values of ctx. It ends d after the first wait, or by End.
+// Begin gives c, a zero Detached, the values of ctx. c ends d after the first wait, or by End.
 func (c *Detached) Begin(ctx context.Context, d time.Duration) {
 	c.caller, c.detached, c.d = ctx, true, d
 }
@@ -151,8 +151,8 @@ func (s *serverTime) ServerTime(now time.Time) (end time.Time, caller context.Co
 }
 
 // ServerTime returns the end of the server's time, as of now, and the context that ends
-// with the caller alone. ok is false if ctx is not of WithServerTime and has no such method.
-// A backend that calls it needs no timer of ctx.
+// with the caller alone. ok is false if ctx has no method ServerTime, as contexts of
+// WithServerTime and Detached have. A backend that calls it needs no timer of ctx.
 func ServerTime(ctx context.Context, now time.Time) (end time.Time, caller context.Context, ok bool) {
 	s, ok := ctx.(interface {
 		ServerTime(now time.Time) (end time.Time, caller context.Context)
