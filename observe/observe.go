@@ -124,7 +124,7 @@ type Sent struct {
 	Err       error // may contain addresses
 }
 
-// Checked is one server of a shard, as a backend knows it.
+// Checked is the state of one server of a shard, as a backend knows it.
 type Checked struct {
 	Backend string // the package: "redisbackend"
 	Shard   string
@@ -184,8 +184,8 @@ const (
 	// ResultLocal is the result of a request that this process decided about by its share of
 	// the quotas, because the backend failed.
 	ResultLocal
-	// ResultNotCharged is the result of requests that this process allowed so, if they are not
-	// charged to the backend, or may not be.
+	// ResultNotCharged is the result of requests that this process allowed by its share, and
+	// that are not charged to the backend, or may not be.
 	ResultNotCharged
 )
 

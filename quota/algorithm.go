@@ -88,8 +88,8 @@ func (a Algorithm) Drains() bool { return a.traits().drains }
 func (a Algorithm) Queues() bool { return a.traits().queues }
 
 // Holds reports whether a decision holds one unit, whatever it costs, until it is settled or
-// refunded. It is not known before when a unit will be free, so the times in a decision say
-// when to ask again. It is true of InFlight.
+// refunded. It is not known in advance when a unit will be free, so the times in a decision
+// say when to ask again. It is true of InFlight.
 func (a Algorithm) Holds() bool { return a.traits().holds }
 
 // String returns the algorithm's name, as configuration files spell it.

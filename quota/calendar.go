@@ -17,8 +17,8 @@ type Calendar struct {
 	// A program for hosts without that database imports time/tzdata.
 	Zone string
 
-	// Day is the day on which a Month begins, 1 to 31, as for a bill. In a calendar month
-	// that is shorter, it begins on the last day. If zero, 1. Only a Month has a Day.
+	// Day is the day on which a Month begins, 1 to 31, like a billing period. In a calendar
+	// month that is shorter, it begins on the last day. If zero, 1. Only a Month has a Day.
 	Day uint8
 }
 
@@ -119,8 +119,8 @@ func (c Calendar) bounds(today time.Time) (last, next time.Time) {
 	}
 }
 
-// inMonth returns the first date of the window that begins in the month of today, or later
-// months after that.
+// inMonth returns the first date of the window that begins in today's month or, if later is
+// not 0, that many months after it.
 func (c Calendar) inMonth(today time.Time, later int) time.Time {
 	first := time.Date(today.Year(), today.Month()+time.Month(later), 1, 0, 0, 0, 0, time.UTC)
 	last := first.AddDate(0, 1, -1).Day()

@@ -22,8 +22,8 @@ import (
 // old policy and the new one run side by side, they give about the looser of
 // both. docs/algorithms.md has the bound for each algorithm.
 type Policy struct {
-	// Name is the resource in GitHub's headers: 1 to MaxNameBytes of letters,
-	// digits, and . _ - / :
+	// Name names the policy, and the resource in GitHub's headers: 1 to MaxNameBytes
+	// of letters, digits, and . _ - / :
 	Name string `json:"name,omitempty"`
 
 	// Limits are the limits, at least one, at most MaxLimits. No two may have
@@ -148,8 +148,8 @@ var nameBytes = func() (all [256]bool) {
 }()
 
 // Warnings names the limits that can never refuse anything because another limit
-// of the policy always refuses first. Such a policy works, but is hardly as its
-// author meant it. Call Warnings when policies are loaded, and print the result.
+// of the policy always refuses first. Such a policy works, but probably not as its
+// author meant. Call Warnings when policies are loaded, and print the result.
 //
 // Of two limits, the longer window must allow more units in all and fewer per
 // second: next to 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
