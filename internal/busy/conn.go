@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// LeastTime is the least time of a server for each reply, however late this process asked.
+	// LeastTime is the least time that a server gets for a reply, however late this process asked.
 	LeastTime = 50 * time.Millisecond
 
 	soon     = LeastTime / 5    // a nearer deadline was meant for an earlier time
-	late     = soon / 2         // a process that looks later after a deadline is short of CPU
+	late     = soon / 2         // a look later than this after a deadline shows a lack of CPU
 	lookTime = time.Millisecond // enough for a read to return data that has arrived
 	looks    = 2                // after a deadline: the process may be stopped in one
 	maxLooks = 64               // if a server sends byte by byte, or the process is always late

@@ -9,8 +9,8 @@ import (
 
 const (
 	steps   = 5                // of a Context's time
-	maxMore = 2 * time.Second  // by which a Context may last longer because the process was late
-	leastOf = time.Millisecond // for a step
+	maxMore = 2 * time.Second  // how much longer a Context may last because the process was late
+	leastOf = time.Millisecond // the shortest step
 )
 
 // Context is a context that ends with its time alone, which runs only while goroutines of

@@ -10,7 +10,7 @@ import (
 // allocation.
 type Cache[K comparable, V any] struct {
 	Create func(K) V
-	Max    int // number of Ks besides Others
+	Max    int // most Ks besides Others
 	Others K   // replaces all later Ks
 
 	all atomic.Pointer[map[K]V]

@@ -5,8 +5,8 @@ import "strings"
 // Others is the label of all values that have no series.
 const Others = "(others)"
 
-// Label returns s as the value of a label or an attribute, cut to 200 bytes and in valid UTF-8:
-// s may be the name of a policy that is refused as invalid.
+// Label returns the first 200 bytes of s, in valid UTF-8, for a label or an attribute: s may be
+// the name of a policy that is refused as invalid.
 func Label(s string) string {
 	const longest = 200
 	if len(s) > longest {

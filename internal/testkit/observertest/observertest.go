@@ -44,8 +44,8 @@ var Core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 	{Quota: 9, Window: time.Hour}, {Quota: 2, Window: time.Minute},
 }}
 
-// Decide makes decisions about Core: it allows two takes, refuses three, makes a refund, and
-// an invalid take.
+// Decide makes decisions about Core: two takes that are allowed and three that are refused, a
+// refund, and an invalid take.
 func Decide(t *testing.T, o observe.Observer) {
 	t.Helper()
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})

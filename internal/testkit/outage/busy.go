@@ -103,7 +103,7 @@ func (c *lateConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // a short check is not late
+	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // a look is not late
 		return c.reader.Read(p)
 	}
 	// The server may be short of CPU too.
@@ -198,8 +198,8 @@ func dialsThatAreLate(t *testing.T, s Store) {
 		shed     int
 		answered []span
 	)
-	// The server is short of CPU too, so it is wrong to take a delay that began then for the
-	// server's only if the server has answered a later take in time.
+	// The server is short of CPU too, so to blame it for a delay since began is wrong only if
+	// it has answered a later take in time.
 	isWrong := func(began time.Time) bool {
 		return slices.ContainsFunc(answered, func(s span) bool {
 			return s.began.After(began.Add(margin)) && s.ended.Before(began.Add(patience-margin))

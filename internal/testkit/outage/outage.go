@@ -35,7 +35,7 @@ type Store struct {
 	// Start starts a server, which ends with the test, and returns its address.
 	Start func(t *testing.T) (s Server, addr string)
 
-	// Open returns a backend on the server at addr, which ends with the test. Its client dials
+	// Open returns a backend, which ends with the test, on the server at addr. Its client dials
 	// with dial.
 	Open func(t *testing.T, addr string, dial Dialer, o observe.Observer) driver.Backend
 }

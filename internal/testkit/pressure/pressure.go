@@ -10,8 +10,8 @@ import (
 
 // Waited returns how long, since the machine started, any ready thread has waited for a
 // processor. The difference of two calls is the time that the machine may have added to a
-// test's waits between them, for its own work or its servers'. It is 0 on systems other than
-// Linux, which do not count it.
+// test's waits between them, for its own work or its servers'. It is 0 if the kernel
+// does not count it; only Linux does.
 func Waited() time.Duration {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {

@@ -27,9 +27,9 @@ const (
 	debt   = 31 // final cost of a charge of one
 )
 
-// Counts returns counts of all algorithms, and of policies that mix them. In each, a process
-// with a clock that is ten years ahead of now, behind it, or right has made a charge, and
-// another process has settled it.
+// Counts returns counts of all algorithms, and of policies that mix them. In each, one process
+// has made a charge, and another has settled it. Each of their clocks is ten years ahead of
+// now, ten years behind it, or right.
 func Counts(now time.Time) []Count {
 	policies := []*quota.Policy{}
 	for _, a := range quota.Algorithms() {

@@ -52,7 +52,7 @@ func StartSentinels(name string, primary *RedisServer, replicas int, downAfter t
 	}, lines...)
 	command := func(port, dir string) *exec.Cmd {
 		file := filepath.Join(dir, "sentinel.conf")
-		if _, err := os.Stat(file); err != nil { // a Sentinel adds its knowledge to the file
+		if _, err := os.Stat(file); err != nil { // a Sentinel writes its state to the file
 			_ = os.WriteFile(file, []byte("port "+port+"\ndir "+dir+"\n"+strings.Join(lines, "\n")+"\n"), 0o600) // after an error, it does not start
 		}
 		return exec.Command("redis-server", file, "--sentinel")
@@ -116,7 +116,7 @@ func (s *Sentinels) Stop() {
 	}
 }
 
-// await asks addr a question until the field called name is right.
+// await asks addr a question until right reports true for the text after field.
 func await(addr, question, field string, right func(string) bool) error {
 	for deadline := time.Now().Add(agreeTimeout); ; time.Sleep(5 * pollEvery) {
 		value, err := ask(addr, question, field)

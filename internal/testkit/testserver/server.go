@@ -227,8 +227,8 @@ func spawn(cmd *exec.Cmd) (*run, error) {
 	return r, <-started
 }
 
-// ask sends a line to addr. It returns the text of the answer between the field called name
-// and the end of its line.
+// ask sends a line to addr. It returns the text of the answer between field and the end of its
+// line.
 func ask(addr, question, field string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, askTimeout)
 	if err != nil {
