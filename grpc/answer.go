@@ -78,7 +78,7 @@ func ended(ctx context.Context) *refusal {
 func rates(d throttler.Decision) metadata.MD {
 	h, md := make(http.Header), make(metadata.MD)
 	middleware.WriteHeaders(h, nil, d)
-	h.Del("Retry-After") // later sets it
+	h.Del("Retry-After") // the function later sets it
 	for name, values := range h {
 		md.Set(name, values...)
 	}

@@ -11,7 +11,7 @@ import (
 // Anthropic is the dialect of Anthropic's API: anthropic-ratelimit-requests-limit, -remaining
 // and -reset, an RFC 3339 time in whole seconds, rounded up. They report the limit that binds
 // among policies with the unit requests. The headers of input-tokens and output-tokens report
-// policies with that unit, and the headers of tokens all policies with a unit of tokens.
+// policies with that unit, and the headers of tokens policies that count tokens of any kind.
 // Without such a policy, the headers are left out.
 type Anthropic struct{}
 

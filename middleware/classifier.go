@@ -67,7 +67,7 @@ func InHandler() Classifier {
 
 // All joins the charges of classifiers: one decision takes all of them or none. Each charge
 // counts for its own key. Charges [Classifier.Within] one key are decided in one atomic step;
-// for others, see throttler.Throttler.Take.
+// for others, see package quota.
 //
 // For a limit on all callers together, use two middlewares instead, as in the package comment:
 // otherwise clients would see the common policy's name. The outer one's charge is refunded if

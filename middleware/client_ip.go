@@ -50,7 +50,7 @@ const (
 // If a ClientIPFrom… middleware of chi ran in front, and found an address, that is used.
 // Otherwise the address is the connection's or, if that belongs to a trusted proxy, the
 // rightmost address of X-Forwarded-For that does not. If the header has no such address, or an
-// invalid entry comes first, the last trusted proxy counts as the client: entries further left
+// invalid entry to its right, the last trusted proxy counts as the client: entries further left
 // may be forged. At most 32 entries are read. Entries may have a port.
 //
 // A loopback or private address that sends X-Forwarded-For or Forwarded, and is not among

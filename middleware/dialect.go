@@ -139,7 +139,7 @@ func (r *Report) write(h http.Header) {
 
 // Binding returns the limit to report if there is room for only one: of the limits that
 // refused, the one that frees last; otherwise the one that this charge, repeated, would
-// exhaust first, with the latest Reset.
+// exhaust first or, of several, the one with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
 	if len(r.entries) == 1 {
 		return r.entries[0].d.Binding()
@@ -215,7 +215,7 @@ func (t *throttle) setDialects() error {
 	return nil
 }
 
-// isRateHeader reports whether name is a rate header of t's dialects or of every middleware.
+// isRateHeader reports whether name is a rate header of t's dialects, of GitHub or of the IETF.
 func (t *throttle) isRateHeader(name string) bool {
 	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(ours string) bool { return strings.EqualFold(name, ours) })
 }

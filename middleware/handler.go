@@ -46,7 +46,7 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 //		return
 //	}
 //
-// [Classifier.Charges] returns the charges made in front, with the key of the caller.
+// [Classifier.Charges] of the classifier in front returns its charges, with the caller's key.
 //
 // One call takes all of its charges or none. After a refusal, the charges of the middlewares
 // in front and of earlier calls stay, because the handler ran. If a response is free by

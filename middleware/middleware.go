@@ -322,7 +322,7 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 		return
 	}
 	if e.outer != nil && e.outer.contextOver() {
-		e.outer.servesUncharged() // a handler in between ran, and is not free because the client left
+		e.outer.servesUncharged() // a handler in between ran: that the client left does not make it free
 	}
 	t.answerUnavailable(w, e, ended, nil)
 }

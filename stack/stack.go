@@ -199,7 +199,7 @@ func (s *Stack) Stats() map[string]func() any {
 	return all
 }
 
-// closing adapts a Close without a context and an error to part.close.
+// closing adapts a Close that takes no context and returns no error to part.close.
 func closing(c func()) func(context.Context) error {
 	return func(context.Context) error { c(); return nil }
 }

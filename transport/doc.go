@@ -1,6 +1,6 @@
 // Package transport limits the requests that a program sends. Its [http.RoundTripper] waits
-// before each request, in turn with other processes, and pauses all of them when a response
-// asks for it.
+// before each request, in turn with other processes, and pauses requests with the same charges
+// when a response asks for it.
 //
 //	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket}}}
 //	inTurn, err := transport.New(t, transport.ByHost(api), nil)

@@ -36,7 +36,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 // untilReset returns the time until a reset. seconds is a Unix time, as GitHub sends, or the
 // seconds until the reset, as others send.
 func untilReset(h http.Header, seconds int64, now time.Time) time.Duration {
-	const epoch = 1_000_000_000 // is 2001, or 31 years
+	const epoch = 1_000_000_000 // in 2001 as a time, 31 years as a wait
 	if seconds < epoch {
 		return duration(seconds)
 	}
