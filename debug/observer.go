@@ -50,7 +50,7 @@ type Observer struct {
 	since time.Time
 
 	second  atomic.Int64         // the last one that began
-	saving  sync.Mutex           // guards saving all series, when a second begins
+	saving  sync.Mutex           // held to save all series, when a second begins, and to show them
 	ops     [observe.Ops]*series // durations, by observe.Op
 	decided stats.Cache[string, *series]
 	trips   stats.Cache[tripKey, *series]
@@ -58,7 +58,7 @@ type Observer struct {
 	refused refusals
 	servers stats.Servers
 
-	mu       sync.Mutex          // guards the rare events below
+	mu       sync.Mutex          // guards the fields below
 	moves    map[[2]string]*move // by from and to
 	failures map[observe.Failed]*failure
 	warnings []observe.Warned

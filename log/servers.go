@@ -12,7 +12,7 @@ import (
 // maxServers bounds the servers that are remembered.
 const maxServers = 1024
 
-// silentEvery is the least time between two lines that one server does not answer. If a server
+// silentEvery is the least time between two lines that report one server as silent. If a server
 // stops and answers in turn, one line reports how often.
 const silentEvery = 10 * time.Second
 
@@ -76,7 +76,7 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	return c.lines
 }
 
-// change adds a line if wrong differs from s: with the text is if wrong, or was if not.
+// change adds a line if wrong differs from s, with is as its text if wrong, and was if not.
 func (c *check) change(s *state, wrong bool, is, was string, attrs ...slog.Attr) {
 	if wrong == s.isWrong() || !c.allow() {
 		return
