@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Users read this package on two screens, without meeting package handoff.
+// The documentation fits on two screens, and doesn't use the terms of package handoff.
 func TestDocumentationIsShort(t *testing.T) {
 	doc, err := exec.CommandContext(t.Context(), "go", "doc", "-all", ".").CombinedOutput()
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// example returns a throttler whose clock can be moved.
+// example returns a throttler and its clock.
 func example() (*throttler.Throttler, *clock.Manual) {
 	c := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), c
 }
 
-// A take charges, a peek reads, and a refund returns what a take charged.
+// Take charges, Peek reads, and Refund refunds the charges of a take.
 func Example() {
 	ctx := context.Background()
 	t, _ := example()
@@ -53,7 +53,7 @@ func Example() {
 	// used 1 until 04:04:05
 }
 
-// A login fails at most 3 times an hour: it is checked before, and a failure is recorded.
+// At most 3 logins fail per hour: Check before a login, and Record after a failure.
 func Example_modes() {
 	t, _ := example()
 	failures := &throttler.Policy{Name: "failures", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
@@ -79,7 +79,7 @@ func Example_modes() {
 	// too many failures
 }
 
-// A charge fits all limits of its policy, or none is charged.
+// A take charges all limits of the policy, or nothing if one of them refuses.
 func ExampleThrottler_Take() {
 	t, _ := example()
 	createToken := &throttler.Policy{Name: "auth.createToken", Limits: []throttler.Limit{
@@ -107,7 +107,7 @@ func ExampleThrottler_Take() {
 	// again in 3s
 }
 
-// A user within a team within an organization is one decision, all or nothing.
+// A user, its team and its organization are charged by one decision, all or nothing.
 func ExampleThrottler_Take_chain() {
 	t, _ := example()
 	orgs := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
@@ -133,7 +133,7 @@ func ExampleThrottler_Take_chain() {
 	// user 1 true
 }
 
-// A leaky bucket admits jobs at once, and says when each may start.
+// A leaky bucket admits jobs at once, and determines when each may start.
 func ExampleThrottler_Take_queue() {
 	t, _ := example()
 	jobs := &throttler.Policy{Name: "jobs", Limits: []throttler.Limit{
@@ -159,8 +159,8 @@ func ExampleThrottler_Take_queue() {
 	// it would have to wait longer than a second
 }
 
-// A cost that was an estimate is replaced by the real one. It may exceed the quota:
-// the client then waits until the debt is gone.
+// Settle replaces an estimated cost by the real one. It may exceed the quota: then the
+// client waits until the debt is gone.
 func ExampleThrottler_Settle() {
 	t, c := example()
 	rows := &throttler.Policy{Name: "rows", Limits: []throttler.Limit{
@@ -182,7 +182,7 @@ func ExampleThrottler_Settle() {
 	// allowed true
 }
 
-// Two calls an API of ten a second. The second would start later than it can wait.
+// An API allows ten calls per second. The second call would start after its deadline.
 func ExampleThrottler_Wait() {
 	t, _ := example()
 	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{
@@ -199,7 +199,7 @@ func ExampleThrottler_Wait() {
 	// allowed false too late true
 }
 
-// A login clears the failures before it. What a key had under other policies stays.
+// A login clears the failures before it. The key's counts of other policies stay.
 func ExampleThrottler_Reset() {
 	ctx := context.Background()
 	t, _ := example()
@@ -217,11 +217,11 @@ func ExampleThrottler_Reset() {
 	// remaining 3
 }
 
-// A gateway takes an estimate, and the process that reads the bill settles it. The queue
-// between them delivers the message twice.
+// A gateway charges an estimate, and a billing process settles it. The queue between them
+// delivers the message twice.
 func ExampleThrottler_Open() {
 	ctx := context.Background()
-	backend := memorybackend.NewDefault() // of two processes, one that both reach
+	backend := memorybackend.NewDefault() // for two processes, a store that both reach
 	options := &throttler.Options{ReceiptKey: []byte("from the secrets of the deployment")}
 	gateway, billing := throttler.New(backend, options), throttler.New(backend, options)
 	tokens := &throttler.Policy{Name: "tokens", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
@@ -257,8 +257,7 @@ func ExampleThrottler_Open() {
 	// delivered twice
 }
 
-// An API has answered that it serves no call for two seconds, and another worker has heard the
-// same.
+// An API has told two workers to send no calls for two seconds.
 func ExampleThrottler_Pause() {
 	ctx := context.Background()
 	t, c := example()

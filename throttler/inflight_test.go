@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// streams allows three at once, which lapse in 30 s if their process does not renew them.
+// streams allows three at once, which lapse after 30 s if their process doesn't renew them.
 var streams = &throttler.Policy{Name: "streams", Limits: []throttler.Limit{
 	{Quota: 3, Window: lease, Algorithm: throttler.InFlight},
 }}
@@ -25,8 +25,8 @@ func takeStream(name string) order {
 	return order{Do: "take", Name: name, Policy: streams, Key: "k"}
 }
 
-// What a process has in flight stays as long as it lives, lapses a lease after it was killed, and
-// is lost to one that was stopped if another took its place.
+// The units that a process has in flight stay while it lives, and lapse a lease after it was
+// killed. A stopped process loses them if others have taken their room.
 func TestInFlightOfRealProcesses(t *testing.T) {
 	f := startProcesses(t, 4)
 	a, b, c, d := f.all[0], f.all[1], f.all[2], f.all[3]
@@ -67,19 +67,19 @@ func TestInFlightOfRealProcesses(t *testing.T) {
 	pass(lease)
 	take(d, "d", false)
 
-	b.stop() // for longer, with a place to come back to
+	b.stop() // for longer, with room to return to
 	pass(2 * lease)
 	goOn(b)
 	take(d, "d", false)
 
-	b.stop() // and with none
+	b.stop() // and without room
 	pass(2 * lease)
 	take(d, "d", true)
 	goOn(b, "b")
 	if got := b.do(order{Do: "settle", Name: "b"}); got.Err != "" {
 		t.Errorf("b settles what it has lost: %v", got.Err)
 	}
-	take(b, "b2", false) // what it has lost is not given back
+	take(b, "b2", false) // settling a lost unit makes no room
 
 	a.kill()
 	take(b, "b3", false)
@@ -88,22 +88,22 @@ func TestInFlightOfRealProcesses(t *testing.T) {
 	take(b, "b5", false)
 }
 
-// place is what a process has in flight, for all that the test knows.
+// place models a unit that a process has in flight.
 type place struct {
 	process int
-	renewal time.Time // the next
-	until   time.Time // it lapses
-	armed   int       // as the how many-th its renewal was set
+	renewal time.Time // next renewal
+	until   time.Time // when it lapses
+	armed   int       // sequence number of its renewal's timer
 }
 
-// flights is a model of what is in flight.
+// flights is a model of the units in flight.
 type flights struct {
 	*processes
 	places map[string]*place
 	armed  int
 }
 
-// live returns how many places count.
+// live returns the number of places that count.
 func (f *flights) live() (n int) {
 	for _, p := range f.places {
 		if p.until.After(f.now) {
@@ -118,7 +118,7 @@ func (f *flights) renewed(p *place) {
 	p.renewal, p.until, p.armed = f.now.Add(lease/3), f.now.Add(lease), f.armed
 }
 
-// reach returns what process i loses when it finds that it is now.
+// reach renews the places of process i that are due now, and returns those that it loses.
 func (f *flights) reach(i int) (lost []string) {
 	names := slices.SortedFunc(maps.Keys(f.places), func(x, y string) int { return f.places[x].armed - f.places[y].armed })
 	for _, name := range names {
@@ -134,7 +134,7 @@ func (f *flights) reach(i int) (lost []string) {
 	return lost
 }
 
-// forget removes what process i, which was killed, has lost when it has lapsed.
+// forget marks the places of process i, which was killed, and removes marked, lapsed places.
 func (f *flights) forget(i int) {
 	for _, p := range f.places {
 		if p.process == i {
@@ -144,7 +144,7 @@ func (f *flights) forget(i int) {
 	maps.DeleteFunc(f.places, func(_ string, p *place) bool { return p.process < 0 && !p.until.After(f.now) })
 }
 
-// of returns the names of what process i has, in order.
+// of returns the names of the places of process i, sorted.
 func (f *flights) of(i int) (names []string) {
 	for name, p := range f.places {
 		if p.process == i {
@@ -155,8 +155,8 @@ func (f *flights) of(i int) (names []string) {
 	return names
 }
 
-// Processes take and settle at random, and are killed, stopped and continued. What is decided is
-// what a model says, and no more than three are in flight, or believed to be by one that runs.
+// Processes take and settle at random, and are killed, stopped and continued. They decide as a
+// model does. At most three units are in flight, and running processes hold at most three.
 func TestSequentialInFlightAtRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	f := &flights{processes: startProcesses(t, 4), places: make(map[string]*place)}
@@ -168,7 +168,7 @@ func TestSequentialInFlightAtRandom(t *testing.T) {
 		i := rng.IntN(len(f.all))
 		p := f.all[i]
 		var got outcome
-		var want []string // that is lost
+		var want []string // lost places
 		name := fmt.Sprint("take ", step)
 		switch own := f.of(i); rng.IntN(20) {
 		case 0, 1, 2, 3, 4, 5, 6:
@@ -249,7 +249,7 @@ func TestSequentialInFlightAtRandom(t *testing.T) {
 	}
 }
 
-// Nobody has to be told that a renewal failed.
+// The lost function may be nil, even if a renewal fails.
 func TestHoldWithoutLost(t *testing.T) {
 	c := new(steps)
 	c.Set(t0)

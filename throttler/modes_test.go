@@ -20,7 +20,7 @@ func in(m quota.Mode, p *throttler.Policy, key string, cost int64) throttler.Cha
 	return throttler.Charge{Policy: p, Key: key, Cost: cost, Mode: m}
 }
 
-// costs returns what the charges of d cost.
+// costs returns the costs of d's charges.
 func costs(d throttler.Decision) (all []int64) {
 	for _, c := range d.Charges() {
 		all = append(all, c.Cost)
@@ -50,7 +50,7 @@ func TestModesThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// Charges to one count add up in every mode, and what is added up is capped.
+// Charges to one count add up in every mode, and Capped caps the sum.
 func TestModesAddUp(t *testing.T) {
 	both(t, func(t *testing.T, b driver.Backend) {
 		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
@@ -69,7 +69,7 @@ func TestModesAddUp(t *testing.T) {
 	})
 }
 
-// A decision about several partitions says what each charge cost, and a refusal what was asked.
+// A decision about several partitions contains the charged costs; a refusal, the requested ones.
 func TestModesOfSeveralPartitions(t *testing.T) {
 	both(t, func(t *testing.T, b driver.Backend) {
 		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
@@ -134,14 +134,14 @@ func TestModesOfParents(t *testing.T) {
 	}
 }
 
-// Five calls at once whose cost is known afterwards: each checks that there is room, records
-// what it used, and no tokens are lost. Calls that estimate are charged no more than fits.
+// Five calls at once each want more tokens than there are. AtMost charges as many as fit, and
+// the quota is used up, but not exceeded.
 func TestTokensOfCallsAtOnce(t *testing.T) {
 	tokens := policy("tokens", per(100, time.Minute))
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 	var wg sync.WaitGroup
 	for range 5 {
-		wg.Go(func() { // each would use 133 tokens, and learns how many it may
+		wg.Go(func() { // each would use 133 tokens, and learns how many it may use
 			d, err := th.Take(t.Context(), in(quota.AtMost, tokens, "a", 133))
 			if err == nil && d.Allowed {
 				_, err = th.Settle(t.Context(), d, min(133, costs(d)[0]))

@@ -23,7 +23,7 @@ func under(p *throttler.Policy, parent, key string) *throttler.Policy {
 	return p
 }
 
-// withTree returns a throttler over b with a table, and what changes that.
+// withTree returns a throttler over b with a table, and a function that edits the table.
 func withTree(t *testing.T, b driver.Backend) (*throttler.Throttler, func(func(*policies.Edit))) {
 	table := new(policies.Table)
 	return throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0), Policies: table}), func(change func(*policies.Edit)) {
@@ -34,7 +34,7 @@ func withTree(t *testing.T, b driver.Backend) (*throttler.Throttler, func(func(*
 	}
 }
 
-// used returns what is used of the first limit of p for key.
+// used returns the used units of the first limit of p for key.
 func used(t *testing.T, th *throttler.Throttler, p *throttler.Policy, key string) int64 {
 	t.Helper()
 	d, err := th.Peek(t.Context(), p.Charge(key))
@@ -44,7 +44,7 @@ func used(t *testing.T, th *throttler.Throttler, p *throttler.Policy, key string
 	return d.Limit(0).Used
 }
 
-// bucket is charged by the program, and knows nothing of a parent.
+// bucket returns the policy that the program charges, which has no parent.
 func bucket() *throttler.Policy { return policy("bucket", per(5, time.Hour)) }
 
 // A bucket that moves to another organization, by its policy or by an override of its key,
@@ -81,8 +81,8 @@ func TestABucketMovesToAnotherOrganization(t *testing.T) {
 	}
 }
 
-// Parents have overrides as all policies do, and charge what is above them, also for a key
-// that is not charged itself.
+// Parents can be overridden, and have parents, as all policies do. They are charged even for a
+// key that is not charged itself.
 func TestParentsAreInForceAsAllAre(t *testing.T) {
 	log := policy("log", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.SlidingLog})
 	both(t, func(t *testing.T, b driver.Backend) {
@@ -125,14 +125,14 @@ func TestParentsAreInForceAsAllAre(t *testing.T) {
 	})
 }
 
-// What charges cost in the end, their parents cost, too.
+// The parents of charges are settled to the costs of these charges.
 func TestParentsAreSettledWithTheirChildren(t *testing.T) {
 	orgs, b1, b2 := policy("orgs", per(1000, time.Hour)), policy("b1", per(100, time.Hour)), policy("b2", per(100, time.Hour))
 	for _, test := range []struct {
 		name    string
 		charges []throttler.Charge
 		costs   []int64
-		want    []int64 // used of each charge after it
+		want    []int64 // used, by charge, after the settlement
 	}{
 		{"up", []throttler.Charge{b1.Charge("k")}, []int64{7}, []int64{7, 7}},
 		{"down", []throttler.Charge{{Policy: b1, Key: "k", Cost: 9}}, []int64{2}, []int64{2, 2}},
@@ -176,7 +176,7 @@ func TestParentsThatCannotBeCharged(t *testing.T) {
 			}
 		}
 	}
-	edit(func(e *policies.Edit) { // of whose unit the program's policy is not
+	edit(func(e *policies.Edit) { // the program's policy has another unit
 		tokens := policy("orgs", per(9, time.Hour))
 		tokens.Unit = quota.Tokens
 		e.Set(tokens)
@@ -214,8 +214,8 @@ func TestParentsThatCannotBeCharged(t *testing.T) {
 	}
 }
 
-// Random charges in a random tree that changes have the counts of a model that walks up
-// the tree.
+// Random charges in a changing random tree have the counts of a model that walks up the
+// tree.
 func TestRandomTreesOfCharges(t *testing.T) {
 	both(t, func(t *testing.T, b driver.Backend) {
 		random, now := testseed.Rand(t, 0), clock.NewManual(t0)
@@ -228,7 +228,7 @@ func TestRandomTreesOfCharges(t *testing.T) {
 		}
 		const n, quota = 8, 30 // two lines are at most 16 charges
 		type count struct{ policy, key int }
-		var parent, parentKey [n]int // of policy i, one below i; -1 if it has none
+		var parent, parentKey [n]int // of policy i: less than i, or -1 if it has no parent
 		counts := map[count]int64{}
 		name := func(i int) string { return fmt.Sprint("p", i) }
 		set := func(e *policies.Edit, i int) {
@@ -249,7 +249,7 @@ func TestRandomTreesOfCharges(t *testing.T) {
 			if random.IntN(5) == 0 {
 				edit(func(e *policies.Edit) { set(e, random.IntN(n)) })
 			}
-			if random.IntN(20) == 0 { // or most are refused in the end: all windows end
+			if random.IntN(20) == 0 { // all windows end; otherwise most charges would be refused
 				now.Advance(time.Hour)
 				clear(counts)
 			}
@@ -319,8 +319,8 @@ func TestRandomTreesOfCharges(t *testing.T) {
 	})
 }
 
-// Sources that hide each other's policies make no cycle, since each has the parents of its
-// own. A line through several may be too long to be charged.
+// Sources that hide each other's policies make no cycle, since a parent is looked up in the
+// child's source. A line through several sources may be too long to be charged.
 func TestParentsThroughSeveralSources(t *testing.T) {
 	table := new(policies.Table)
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0), Policies: table})

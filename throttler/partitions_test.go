@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// apart hides that a backend joins partitions: each is asked by itself.
+// apart hides that a backend joins partitions, so each is asked separately.
 type apart struct{ driver.Backend }
 
 func TestContractPartitionByPartition(t *testing.T) {
@@ -59,8 +59,8 @@ func TestManyAccountsFromOneAddress(t *testing.T) {
 	})
 }
 
-// A queue keeps the first place of a charge, so a client that is refused elsewhere does not
-// come to it: else it would keep another client's queue full.
+// A queue keeps the first place of a charge even if it is refunded. So a partition with queues
+// comes last: a client that another partition refuses does not fill the queue.
 func TestARefusedClientTakesNoPlaceInAQueue(t *testing.T) {
 	queue := &throttler.Policy{Name: "queue", Limits: []throttler.Limit{{Quota: 6, Window: time.Minute, Algorithm: throttler.LeakyBucket, Burst: 1}}}
 	both(t, func(t *testing.T, b driver.Backend) {
@@ -97,8 +97,8 @@ func TestUserBeforeOrganization(t *testing.T) {
 	})
 }
 
-// Goroutines take at random from accounts and addresses, and refund half. No count is ever
-// above its quota, and at the end each holds what was taken and not refunded.
+// Goroutines take from accounts and addresses, and refund half. No count ever exceeds its
+// quota, and at the end each count is the number of takes without a refund.
 func TestPartitionsAtOnce(t *testing.T) {
 	both(t, func(t *testing.T, b driver.Backend) {
 		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
@@ -196,8 +196,8 @@ func TestPartitionFails(t *testing.T) {
 	}
 }
 
-// A refund of which one partition was not sent, and another may have been, is not made
-// again: that would give back twice.
+// If a refund was not sent for one partition, but may have been for another, it is not made
+// again, because the other might be refunded twice.
 func TestRefundMayBeMade(t *testing.T) {
 	unsent := fmt.Errorf("down: %w: %w", driver.ErrUnavailable, driver.ErrNotSent)
 	lost := fmt.Errorf("silent: %w", driver.ErrUnavailable)
@@ -224,7 +224,7 @@ func TestRefundMayBeMade(t *testing.T) {
 	}
 }
 
-// A refusal holds although other partitions neither take their units back nor answer.
+// A refusal holds although other partitions can't be refunded or don't answer.
 func TestRefusalHoldsWithoutTheOthers(t *testing.T) {
 	down := fmt.Errorf("down: %w", driver.ErrUnavailable)
 	b := &scripted{
@@ -242,8 +242,8 @@ func TestRefusalHoldsWithoutTheOthers(t *testing.T) {
 	}
 }
 
-// One partition is away, and a later one has no room: that is a refusal, and not an error
-// which an application may serve on.
+// If one partition is down, and a later one has no room, the decision is a refusal, not an
+// error: an application may serve requests despite an error.
 func TestRefusalBehindAnOutage(t *testing.T) {
 	down := fmt.Errorf("down: %w", driver.ErrUnavailable)
 	b := &scripted{Backend: apart{memorybackend.NewDefault()}, take: map[string]error{"alice": down}}
@@ -260,8 +260,8 @@ func TestRefusalBehindAnOutage(t *testing.T) {
 	}
 }
 
-// Where one partition is allowed without its counts, as in an outage, the decision says
-// nothing about any; another one still refuses.
+// If one partition is allowed without its counts, as in an outage, the decision has no limits.
+// Another partition still refuses.
 func TestPartitionOpen(t *testing.T) {
 	b := &openFor{Backend: apart{memorybackend.NewDefault()}, key: "alice"}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
@@ -277,8 +277,8 @@ func TestPartitionOpen(t *testing.T) {
 	}
 }
 
-// What is allowed without the counts of one partition is in flight in no other, where nothing
-// would end it before its lease: others would be refused for what has ended.
+// A charge that is allowed without the counts of one partition is not in flight in others. Its
+// settlement would not end it there, and others would be refused until the lease lapses.
 func TestPartitionOpenInFlight(t *testing.T) {
 	b := &openFor{Backend: apart{memorybackend.NewDefault()}, key: "alice"}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
@@ -297,7 +297,7 @@ func TestPartitionOpenInFlight(t *testing.T) {
 	}
 }
 
-// openFor allows what is asked for one key without counts.
+// openFor allows charges for one key without counts.
 type openFor struct {
 	driver.Backend
 	key string
@@ -327,8 +327,8 @@ func (s *slow) Settle(ctx context.Context, st driver.Settlement) (driver.Decisio
 	}
 }
 
-// What was charged is given back also if the caller's time is over on the way, and the
-// caller does not wait for it.
+// Charges are refunded even if the caller's time ends first, and the caller doesn't wait for
+// the refund.
 func TestLateGiveBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(&slow{apart{memorybackend.NewDefault()}, 500 * time.Millisecond}, nil)

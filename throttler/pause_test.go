@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Three workers that are each sent away for two seconds wait two seconds, and not six. A
-// process that has starts of the next 100 ms when another one pauses uses these.
+// Three pauses of two seconds at once last two seconds, not six. A process that already has
+// starts in the next 100 ms when another process pauses uses them.
 func TestPausesAreNoSum(t *testing.T) {
 	for name, limit := range second {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestPausesAreNoSum(t *testing.T) {
 	}
 }
 
-// What waits fails at once if a pause ends after its deadline.
+// Wait fails at once if a pause ends after its deadline.
 func TestWaitForAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(apart{memorybackend.NewDefault()}, nil)
@@ -106,7 +106,7 @@ func TestWaitForAPause(t *testing.T) {
 	})
 }
 
-// charged is a backend that is never asked to settle nothing, which Redis has no server for.
+// charged fails if it is asked to settle no charges: for Redis, no server would be found.
 type charged struct {
 	driver.Backend
 	t *testing.T
@@ -119,7 +119,7 @@ func (b charged) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return b.Backend.Settle(ctx, s)
 }
 
-// There is nothing to pause of a key that is not limited. Its parent is not paused, as for others.
+// A pause of an unlimited key does nothing. Its parent is not paused, as with other keys.
 func TestPauseOfWhatIsLeftOut(t *testing.T) {
 	for parent, key := range map[string]string{"": "", "orgs": "acme"} {
 		th, edit := withTree(t, charged{memorybackend.NewDefault(), t})

@@ -32,31 +32,31 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A process of these tests is the test binary, started again. It carries out what it finds in a
-// list at the Redis server that has its counts, one order after the other, and answers into
-// another list. Its clock moves by orders. The first that one finds which was stopped is the
-// time, as a process finds it that goes on.
+// A process of these tests is the test binary, started again. It carries out the orders in a
+// list at the Redis server that keeps its counts, one after the other, and appends outcomes to
+// another list. Orders move its clock. The first order after a stop is the time, since a
+// process that continues finds that time has passed.
 
-// processJob is what a process is started with.
+// processJob contains the parameters of a process.
 type processJob struct {
 	Addr, Name string
 	Now        int64 // ms since the epoch
 
-	Wait *waitJob // if it is to do nothing else
+	Wait *waitJob // if not nil, the process does nothing else
 }
 
-// order is what a process is to do, with the decision that is called Name.
+// order is an order to a process, about the decision called Name.
 type order struct {
 	Do, Name string
 	Policy   *throttler.Policy
 	Key      string
 	Cost     int64
-	WantText bool   // of a take: the receipt's
+	WantText bool   // of a take: return the receipt's text
 	Text     string // a receipt's
-	Now      int64  // the clock's time from then on, in ms since the epoch
+	Now      int64  // the clock's new time, in ms since the epoch
 }
 
-// outcome is what came of an order.
+// outcome is the outcome of an order.
 type outcome struct {
 	Allowed bool
 	Used    []int64 // of each limit
@@ -67,7 +67,7 @@ type outcome struct {
 	Settled bool // the error is ErrSettled
 }
 
-// steps is a Timer that calls what is due in order, before the time goes on.
+// steps is a Timer that calls the functions that are due, in the order of AfterFunc.
 type steps struct {
 	clock.Manual
 	mu  sync.Mutex
@@ -93,7 +93,7 @@ func (s *steps) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	}
 }
 
-// reach moves the time to now, and returns when all that is due by then has been done.
+// reach moves the time to now, and returns when all functions that are due have returned.
 func (s *steps) reach(now time.Time) {
 	s.Set(now)
 	for {
@@ -110,10 +110,10 @@ func (s *steps) reach(now time.Time) {
 	}
 }
 
-// receiptKey is what the processes have in common besides the server.
+// receiptKey is shared by the processes, like the server.
 var receiptKey = []byte("a secret of all processes")
 
-// newProcess returns a throttler over the server at addr, with the time of c, and what ends it.
+// newProcess returns a throttler with clock c over the server at addr, and a function to end it.
 func newProcess(addr string, c clock.Clock) (th *throttler.Throttler, end func()) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
@@ -132,7 +132,7 @@ type held struct {
 	stop func()
 }
 
-// serve is a process.
+// serve is the main function of a process.
 func serve(text string) {
 	var j processJob
 	testserver.SelfJob(text, &j)
@@ -211,7 +211,7 @@ func carryOut(ctx context.Context, th *throttler.Throttler, c *steps, o *order, 
 	return d, err
 }
 
-// process is a running one.
+// process is a handle of a process.
 type process struct {
 	t       *testing.T
 	client  *redis.Client
@@ -230,7 +230,7 @@ func start(t *testing.T, client *redis.Client, name string, now time.Time) *proc
 	return p
 }
 
-// do gives an order, and returns the outcome.
+// do gives an order, and returns its outcome.
 func (p *process) do(o order) (a outcome) {
 	p.t.Helper()
 	p.give(o)
@@ -248,7 +248,7 @@ func (p *process) give(o order) {
 	}
 }
 
-// hear returns the outcome of the next order that has none yet.
+// hear returns the outcome of the oldest order without one.
 func (p *process) hear() (a outcome) {
 	p.t.Helper()
 	found, err := p.client.BLPop(p.t.Context(), time.Minute, "outcomes:"+p.name).Result()
@@ -282,7 +282,7 @@ func (p *process) stop() {
 	p.stopped = true
 }
 
-// goOn lets p go on, which then finds that it is now, and returns what came of that.
+// goOn continues p, sets its clock to now, and returns the outcome.
 func (p *process) goOn(now time.Time) outcome {
 	p.t.Helper()
 	p.stopped = false
@@ -293,7 +293,7 @@ func (p *process) goOn(now time.Time) outcome {
 	return p.hear()
 }
 
-// processes is several of them over one Redis server, and the time that they have.
+// processes are several processes over one Redis server, and their time.
 type processes struct {
 	*testing.T
 	client *redis.Client
@@ -317,7 +317,7 @@ func (f *processes) start() *process {
 	return start(f.T, f.client, fmt.Sprint(f.begun), f.now)
 }
 
-// pass lets time pass for the processes that run, and returns what they have lost.
+// pass lets time pass for the running processes, and returns the decisions that they lost.
 func (f *processes) pass(d time.Duration) (lost []string) {
 	f.Helper()
 	f.now = f.now.Add(d)

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// letter is a receipt on its way, with the real cost.
+// letter is a receipt in transit, with the real cost.
 type letter struct {
 	text        string
 	taken, real int64
@@ -20,9 +20,9 @@ type letter struct {
 	before      bool // it was taken before a reset
 }
 
-// Three processes take, and settle by receipts of one another that come twice, at once, late, cut
-// and out of order, while one of them is killed and others reset: each settles once, and what is used
-// is the sum of what each cost.
+// Three processes take, and settle each other's receipts, which arrive twice, at once, late, cut
+// and out of order, while processes are killed or reset the key. Each receipt settles once, and
+// the used units are the sum of the costs.
 func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	f := startProcesses(t, 3)
@@ -91,7 +91,7 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 				t.Fatalf("step %d: %+v", step, got)
 			}
 			used = 0
-			for _, l := range letters { // of those from before, none gives anything back
+			for _, l := range letters { // earlier charges refund nothing
 				if !l.settled {
 					l.real, l.before = min(l.real, l.taken), true
 				}
@@ -114,9 +114,9 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 	}
 }
 
-// Five calls at once, of five processes, against 100 tokens a minute: those that fit are let
-// through, and what is used in the end is what they cost. A limiter that counts at the end lets all
-// five through.
+// Five processes make calls at once, against 100 tokens a minute. Calls that fit are allowed, and
+// the used tokens are in the end their real costs. A limiter that charges a call when it ends
+// allows all five.
 func TestFiveCallsAgainstAHundredTokens(t *testing.T) {
 	f := startProcesses(t, 5)
 	tokens := &throttler.Policy{Name: "tokens", Unit: quota.Tokens, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}}

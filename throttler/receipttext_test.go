@@ -16,7 +16,7 @@ import (
 
 var receiptOptions = throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: []byte("sixteen bytes...")}
 
-// A text that differs in one bit, or of another deployment, is none. No key is in it.
+// Open refuses a text that differs in one bit, or of another deployment. It contains no key.
 func TestReceiptIsOurs(t *testing.T) {
 	ctx := t.Context()
 	backend := memorybackend.NewDefault()
@@ -59,7 +59,7 @@ func TestReceiptIsOurs(t *testing.T) {
 	}
 }
 
-// What took nothing that is shared has no receipt, nor has what is settled.
+// A decision has no receipt if it charged no shared count, or is settled.
 func TestReceiptOfNothing(t *testing.T) {
 	ctx := t.Context()
 	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)
@@ -79,7 +79,7 @@ func TestReceiptOfNothing(t *testing.T) {
 	}
 }
 
-// A receipt whose windows have ended settles nothing: nothing may remember that it did.
+// A receipt can't be settled after its windows: the record of a settlement may be gone.
 func TestReceiptExpires(t *testing.T) {
 	ctx := t.Context()
 	c := clock.NewManual(time.UnixMilli(1_900_000_000_000))
@@ -103,7 +103,7 @@ func TestReceiptExpires(t *testing.T) {
 	}
 }
 
-// A settlement at the cost that was taken is one, too.
+// A settlement at the cost of the take counts as a settlement.
 func TestReceiptOfTheSameCost(t *testing.T) {
 	ctx := t.Context()
 	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)
@@ -125,8 +125,8 @@ func TestReceiptOfTheSameCost(t *testing.T) {
 	}
 }
 
-// A decision that has something in flight may have a receipt. The process that took it ends that,
-// also if it was renewed, and if another one has settled the rest by then.
+// A decision with units in flight can have a receipt. The process that took it ends these units,
+// even if it has renewed them, or another process has settled the rest.
 func TestReceiptOfWhatIsInFlight(t *testing.T) {
 	ctx := t.Context()
 	for _, test := range []struct {
@@ -201,7 +201,7 @@ func TestReceiptOfWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// awayFor is a backend that does not settle one key.
+// awayFor is a backend that is unavailable for settlements of one key.
 type awayFor struct {
 	driver.Backend
 	key string
@@ -214,8 +214,8 @@ func (b awayFor) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return b.Backend.Settle(ctx, s)
 }
 
-// A settlement by another process that did not reach all partitions leaves nothing in flight in
-// those that it reached, when this process settles the rest.
+// If a settlement by another process did not reach all partitions, and this process settles the
+// rest, nothing stays in flight in the partitions that were reached.
 func TestReceiptOfWhatIsInFlightInSeveralPartitions(t *testing.T) {
 	ctx := t.Context()
 	options := &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: receiptOptions.ReceiptKey}

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// withTable returns a throttler over memory with a table, and what changes that.
+// withTable returns a throttler over memory with a table, and a function that edits the table.
 func withTable(t *testing.T) (*throttler.Throttler, *clock.Manual, func(func(*policies.Edit))) {
 	table, c := new(policies.Table), clock.NewManual(t0)
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: table})
@@ -25,7 +25,7 @@ func withTable(t *testing.T) (*throttler.Throttler, *clock.Manual, func(func(*po
 	}
 }
 
-// override returns an override of policy for the key k, which lacks what it does.
+// override returns an override of policy for the key k, without an effect yet.
 func override(policy string) policies.Override {
 	return policies.Override{Policy: policy, Key: "k"}
 }
@@ -39,7 +39,7 @@ func take(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge) th
 	return d
 }
 
-// A count goes on when limits change, and when an override comes and goes.
+// A count continues when limits change, and when an override is added or removed.
 func TestCountsGoOnUnderOtherLimits(t *testing.T) {
 	th, _, edit := withTable(t)
 	p := policy("p", per(3, time.Hour))
@@ -118,7 +118,7 @@ func TestBlockedKeys(t *testing.T) {
 	}
 }
 
-// Under Unlimited, buckets and logs are left alone, and windows count.
+// With Unlimited, buckets and logs are not charged, but windows count.
 func TestUnlimitedKeys(t *testing.T) {
 	th, _, edit := withTable(t)
 	bucket := policy("bucket", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.TokenBucket})
@@ -164,7 +164,7 @@ func TestUnlimitedKeys(t *testing.T) {
 	}
 }
 
-// A program may name policies, and have their limits in the table alone.
+// A program may only name policies, with their limits in the table.
 func TestPoliciesOfTheTableAlone(t *testing.T) {
 	th, _, edit := withTable(t)
 	named := policy("plan")
@@ -189,7 +189,7 @@ func TestPoliciesOfTheTableAlone(t *testing.T) {
 	}
 }
 
-// A take gives back what it took, under the limits that it took it by.
+// A settlement refunds under the limits that the take was charged under.
 func TestRefundsAfterAChange(t *testing.T) {
 	th, _, edit := withTable(t)
 	p := policy("p", per(5, time.Hour))
@@ -203,7 +203,7 @@ func TestRefundsAfterAChange(t *testing.T) {
 	}
 }
 
-// A program settles what it charged, and need not know which of it the table has left out.
+// A program settles all its charges, and need not know which of them the table has left out.
 func TestWhatIsLeftOutIsSettledWithTheRest(t *testing.T) {
 	requests, user := policy("requests", per(100, time.Hour)), policy("user", per(1000, time.Hour))
 	org := policy("org", throttler.Limit{Quota: 1000, Window: time.Hour, Algorithm: throttler.TokenBucket})
@@ -247,12 +247,12 @@ func TestWhatIsLeftOutIsSettledWithTheRest(t *testing.T) {
 	})
 }
 
-// A reset of an unlimited key is of all that its policy counts, also of what is not charged now.
+// A reset of an unlimited key clears all counts of its policy, even if they aren't charged now.
 func TestResetOfAnUnlimitedKey(t *testing.T) {
 	th, _, edit := withTable(t)
 	log := throttler.Limit{Quota: 2, Window: time.Hour, Algorithm: throttler.SlidingLog}
 	for _, limits := range [][]throttler.Limit{{log}, {per(2, time.Minute), log}} {
-		p := policy("p") // whose limits the table has
+		p := policy("p") // its limits are in the table
 		edit(func(e *policies.Edit) { e.Set(policy("p", limits...)) })
 		take(t, th, p.Charge("k"))
 		edit(func(e *policies.Edit) { e.Override(policies.Override{Policy: "p", Key: "k", Unlimited: true}) })

@@ -94,8 +94,8 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 	}
 }
 
-// A decision that another process took, or that came through JSON, has lost what
-// names its charges. To give nothing back in silence would be a charge for good.
+// A decision from another process, or decoded from JSON, has lost its receipt. A refund
+// without an error would leave the charge for good.
 func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 	th := newThrottler()
 	p := policy("p", per(1, time.Minute))
@@ -214,7 +214,7 @@ func TestClocksOutOfRange(t *testing.T) {
 	}
 }
 
-// refusing embeds a Backend and has its own Take.
+// refusing embeds a Backend and overrides Take.
 type refusing struct{ *memorybackend.Backend }
 
 func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, error) {

@@ -25,14 +25,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// waitJob is what a process of TestProcessesWait does: five workers wait for so many starts.
+// waitJob is the job of a process of TestProcessesWait: five workers wait for Starts starts.
 type waitJob struct {
 	Limit  throttler.Limit
 	Starts int
 	Seed   uint64 // if it is not 0, every other context is canceled, sooner or later
 }
 
-// started is what such a process writes of a call of Wait.
+// started is the outcome of a call of Wait, as the process writes it.
 type started struct {
 	At       int64 // ms since the epoch: when it may start
 	Canceled bool
@@ -82,7 +82,7 @@ func (j *waitJob) run(addr string) {
 
 var calls = regexp.MustCompile(`cmdstat_(eval|evalsha):calls=(\d+)`)
 
-// callsOf returns how many calls for decisions the server has carried out: each is a script.
+// callsOf returns the number of scripts that the server has run, one for each decision.
 func callsOf(t *testing.T, client *redis.Client) (n int) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
@@ -109,8 +109,8 @@ func mostIn(at []int64) (most int) {
 	return most
 }
 
-// Three processes of five workers share ten starts a second through Redis. The starts are those
-// that the server has given, and the calls are what it has counted.
+// Three processes of five workers share ten starts a second through Redis. The starts are the
+// server's, and the calls are as it has counted them.
 func TestProcessesWait(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -124,12 +124,12 @@ func TestProcessesWait(t *testing.T) {
 		{"token bucket, contexts that end and a killed process", throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 1}, 11, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel() // what passes is the servers' time
+			t.Parallel() // the test mostly waits
 			client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
 			t.Cleanup(func() { _ = client.Close() })
 			var running sync.WaitGroup
 			var all [3][]started
-			victim := make(chan struct{}) // closed when it has had some calls
+			victim := make(chan struct{}) // closed when process 0 has made some calls
 			for i := range all {
 				job := waitJob{Limit: test.limit, Starts: 17}
 				if test.faults {
@@ -181,12 +181,12 @@ func TestProcessesWait(t *testing.T) {
 					tight++
 				}
 			}
-			// A token bucket does not know what waits behind a start that is given back: the next
-			// to ask may get the start that another has.
+			// A token bucket doesn't know the calls behind a start that is given back: the next
+			// call may get a start that another has.
 			if test.limit.Algorithm == throttler.LeakyBucket && tight > 0 || tight > canceled {
 				t.Errorf("%d starts are less than 99 ms after another, and %d were given back", tight, canceled)
 			}
-			// A context that ends has asked, and gives back, at most. A killed process has asked for two.
+			// A context that ends costs at most a take and a settlement; a killed process, two takes.
 			if most := float64(len(at))*1.2 + float64(2*canceled); float64(n) > most || n < len(at) {
 				t.Errorf("%d calls; want at most %v", n, most)
 			}
@@ -204,7 +204,7 @@ func killed(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// read reads what a process writes until it ends, and calls each with how many there are.
+// read reads the outcomes of a process until it ends, and calls each with their number.
 func read(t *testing.T, from io.Reader, each func(n int)) (all []started) {
 	for decoder := json.NewDecoder(from); ; {
 		var s started

@@ -35,7 +35,7 @@ func (c *calling) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return c.Backend.Settle(ctx, s)
 }
 
-// starts are when calls of Wait returned, and as the how many-th each had been called.
+// starts records when calls of Wait returned, and their numbers in that order.
 type starts struct {
 	mu    sync.Mutex
 	at    []time.Time
@@ -64,9 +64,9 @@ func (s *starts) most() int {
 	return most
 }
 
-// Three processes of five workers share ten starts a second. Each algorithm has its bound of
-// starts in a second, and of calls for each start: a call that is refused is one of a process
-// that did not get the unit that others waited for, too.
+// Three processes of five workers share ten starts a second. Each algorithm has a bound on
+// starts in a second, and on calls for each start: a call is refused if another process got
+// the unit that both waited for.
 func TestWorkersWaitForEachStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		limit throttler.Limit
@@ -105,7 +105,7 @@ func TestWorkersWaitForEachStart(t *testing.T) {
 						})
 					}
 					defer func() {
-						for i, n := range own.order { // goroutines that call or return in one instant are in no order
+						for i, n := range own.order { // goroutines that call or return at one instant have no order
 							if n-i > workers || i-n > workers {
 								t.Errorf("call %d returned as number %d", n, i)
 							}
@@ -137,7 +137,7 @@ var second = map[string]throttler.Limit{
 	"leaky bucket":   {Quota: 1, Window: time.Second, Algorithm: throttler.LeakyBucket},
 }
 
-// Calls about one count return in the order in which they were made.
+// Calls about one count return in the order of the calls.
 func TestWaitersTakeTurns(t *testing.T) {
 	for name, limit := range second {
 		t.Run(name, func(t *testing.T) {
@@ -168,8 +168,8 @@ func TestWaitersTakeTurns(t *testing.T) {
 	}
 }
 
-// A call that cannot start before its deadline fails at once, also behind others, and
-// nothing is charged for it.
+// A call that can't start before its deadline fails at once, even behind others, and charges
+// nothing.
 func TestWaitFailsAtOnce(t *testing.T) {
 	for name, limit := range second {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestWaitFailsAtOnce(t *testing.T) {
 	}
 }
 
-// What can never fit is not waited for.
+// Wait fails at once for a charge that can never fit.
 func TestWaitForNever(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), nil)
 	for name, limit := range second {
@@ -232,7 +232,7 @@ func TestWaitForNever(t *testing.T) {
 	}
 }
 
-// Places that are given back are taken by others, and no start is given twice.
+// Others take the places of callers that leave, and no start is given twice.
 func TestWaitersThatLeave(t *testing.T) {
 	for name, limit := range map[string]throttler.Limit{
 		"leaky bucket": second["leaky bucket"],
@@ -295,7 +295,7 @@ func TestWaitersThatLeave(t *testing.T) {
 	}
 }
 
-// The time is the throttler's clock's.
+// Wait goes by the throttler's clock.
 func TestWaitByAnotherClock(t *testing.T) {
 	now := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now})
@@ -388,8 +388,8 @@ func TestResetWakesWaiters(t *testing.T) {
 	})
 }
 
-// What is given back makes room for calls that wait for it, and has none ask for a start that is
-// far ahead.
+// A refund makes room for waiting calls. They don't ask the backend for a start that is far
+// ahead.
 func TestRefundWakesWaiters(t *testing.T) {
 	hour := func(quota int64, a quota.Algorithm) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: time.Hour, Algorithm: a}
@@ -445,8 +445,8 @@ func TestRefundWakesWaiters(t *testing.T) {
 	}
 }
 
-// Calls that wait start a second after limits come into force under which they fit, or when another
-// comes, which goes by these. They ask the backend no more often while their own do not change.
+// A waiting call starts at most a second after a change to limits that it fits, or at once if
+// another call comes. It doesn't ask the backend more often while its own limits don't change.
 func TestWaitersGoByWhatIsInForce(t *testing.T) {
 	hour := func(quota int64, a quota.Algorithm) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: time.Hour, Algorithm: a}
@@ -518,7 +518,7 @@ func TestWaitersGoByWhatIsInForce(t *testing.T) {
 	}
 }
 
-// A call is in flight while it waits for its start, also for longer than a lease.
+// A call is in flight while it waits for its start, even for longer than a lease.
 func TestWaitersAreInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memorybackend.NewDefault(), nil)
@@ -550,7 +550,7 @@ func TestWaitersAreInFlight(t *testing.T) {
 	})
 }
 
-// resetting is a backend that resets its counts once while an answer is on its way.
+// resetting is a backend that calls reset once, before it returns an answer.
 type resetting struct {
 	driver.Backend
 	reset func()
@@ -566,8 +566,8 @@ func (b *resetting) Take(ctx context.Context, r driver.Request) (driver.Decision
 	return d, err
 }
 
-// outage is a backend in an outage, which allows everything or refuses it for an hour, until it is
-// over.
+// outage is a backend in an outage, which allows everything or refuses it for an hour, until the
+// outage is over.
 type outage struct {
 	driver.Backend
 	allows bool
@@ -597,7 +597,7 @@ func TestWaitInAnOutage(t *testing.T) {
 	}
 }
 
-// single is a backend in an outage, whose share is a unit. Its first take waits for begin.
+// single is a backend in an outage, with a share of one unit. Takes wait for begin.
 type single struct {
 	driver.Backend
 	begin chan struct{}
@@ -613,7 +613,7 @@ func (b *single) Take(_ context.Context, r driver.Request) (driver.Decision, err
 	return d, nil
 }
 
-// Calls that are too many for a process to decide about at once are decided about one by one.
+// Calls that together exceed the share of a process are decided one by one.
 func TestWaitersOfASmallShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &single{Backend: memorybackend.NewDefault(), begin: make(chan struct{})}
@@ -632,7 +632,7 @@ func TestWaitersOfASmallShare(t *testing.T) {
 	})
 }
 
-// What a process refuses by itself in an outage, it may not refuse any more when that is over.
+// A call that an outage has refused asks again, and starts once the outage is over.
 func TestWaitersOfAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &outage{Backend: memorybackend.NewDefault()}
@@ -648,7 +648,7 @@ func TestWaitersOfAnOutage(t *testing.T) {
 	})
 }
 
-// A call that was allowed before a reset says nothing of when those behind it may start.
+// A call that was allowed before a reset doesn't determine when calls behind it may start.
 func TestResetDuringAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := &resetting{Backend: memorybackend.NewDefault()}
@@ -677,7 +677,7 @@ func TestResetDuringAnAnswer(t *testing.T) {
 	})
 }
 
-// pausing is a clock that calls woken when a call of Wait does not need its timer any more.
+// pausing is a clock that calls woken when a call of Wait no longer needs its timer.
 type pausing struct {
 	clock.System
 	woken func()
@@ -691,7 +691,7 @@ func (c *pausing) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	}
 }
 
-// A pause that follows a reset holds, though it ends before the one that the reset has ended.
+// A pause after a reset holds, even if it ends before the pause that the reset has ended.
 func TestPauseAfterReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(pausing)

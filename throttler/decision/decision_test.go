@@ -99,7 +99,7 @@ func TestFromDriverReadsWhatTheBackendWrote(t *testing.T) {
 	}
 }
 
-// The decision that comes with an error can be read all the same.
+// The zero decision, which is returned with an error, can be read.
 func TestTheZeroDecisionSaysNothing(t *testing.T) {
 	var d decision.Decision
 	if d.Allowed || d.NumLimits() != 0 || len(d.Charges()) != 0 || d.Binding() != (decision.Status{}) || !d.RetryAt().IsZero() {

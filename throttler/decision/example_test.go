@@ -14,7 +14,7 @@ var createToken = &throttler.Policy{Name: "auth.createToken", Limits: []throttle
 	{Quota: 2, Window: 3 * time.Second},
 }}
 
-// A take of two limits, until one of them refuses.
+// Takes against two limits, until one of them refuses.
 func Example() {
 	t, _ := newThrottler()
 	for range 3 {
@@ -36,7 +36,7 @@ func Example() {
 	// again in 3s
 }
 
-// Every limit is reported, also when one of them refuses.
+// Limits reports every limit, even if one of them refuses.
 func ExampleDecision_Limits() {
 	t, _ := newThrottler()
 	var d throttler.Decision
@@ -55,7 +55,7 @@ func ExampleDecision_Limits() {
 	// 2 of 2 used until 03:04:08, refused
 }
 
-// The limit that binds is the one to show where there is room for one.
+// Binding returns the limit to show where there is room for only one.
 func ExampleDecision_Binding() {
 	t, c := newThrottler()
 	take := func() decision.Status {
@@ -74,7 +74,7 @@ func ExampleDecision_Binding() {
 	// 1 of 20 left in 1m0s
 }
 
-// A refusal says when the same charge fits, if it ever does.
+// RetryAt returns when a refused charge fits, or Never.
 func ExampleDecision_RetryAt() {
 	t, _ := newThrottler()
 	for _, cost := range []int64{2, 2, 3} {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// The backend of the example keeps all of the contract.
+// The example's backend meets the whole contract.
 func TestTheExamplesContract(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) driver.Backend {
 		return &counts{states: make(map[countName]*algorithm.State)}

@@ -12,7 +12,7 @@ import (
 
 type userKey struct{}
 
-// newCall returns a call that may take a second, for a client that can leave.
+// newCall returns a call with a timeout of a second, for a client that can leave.
 func newCall(t *testing.T) (c *Detached, leave context.CancelCauseFunc) {
 	ctx, leave := context.WithCancelCause(context.WithValue(t.Context(), userKey{}, "alice"))
 	c = new(Detached)
@@ -20,7 +20,7 @@ func newCall(t *testing.T) (c *Detached, leave context.CancelCauseFunc) {
 	return c, leave
 }
 
-// A call without a waiter is a context all the same.
+// A call without a waiter works as a context.
 func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leave := newCall(t)
@@ -42,8 +42,8 @@ func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
 	})
 }
 
-// A backend that waits by itself learns when the server's time ends, and needs no timer of
-// the call. One that has asked for a context is not given more time.
+// A backend that waits by itself learns when the server's time ends, without a timer of the
+// call. A call to Done does not extend that time.
 func TestACallTellsTheServersTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leave := newCall(t)
@@ -62,7 +62,7 @@ func TestACallTellsTheServersTime(t *testing.T) {
 	})
 }
 
-// Whatever a backend asks first, the call ends after its timeout, and not with the
+// Whichever method a backend uses first, the call ends after its timeout, and not with the
 // client.
 func TestACallEndsAfterItsTimeout(t *testing.T) {
 	for name, ask := range map[string]func(c *Detached){
@@ -97,7 +97,7 @@ func TestACallEndsAfterItsTimeout(t *testing.T) {
 	}
 }
 
-// A backend that only asks whether the call is over learns it.
+// A backend that polls Err learns that the call has ended.
 func TestABackendMayPollACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCall(t)
@@ -131,7 +131,7 @@ func TestContextsDerivedFromACall(t *testing.T) {
 	}
 }
 
-// Goroutines that a backend has left behind ask while the call ends.
+// Goroutines that a backend has left behind use the call while it ends.
 func TestACallEndsForAllThatAsk(t *testing.T) {
 	for range 1000 {
 		c, leave := newCall(t)

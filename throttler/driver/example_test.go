@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// counts is a whole Backend, but that it forgets nothing.
+// counts is a complete Backend, except that it never forgets a count.
 type counts struct {
 	mu     sync.Mutex
 	states map[countName]*algorithm.State
@@ -73,7 +73,7 @@ func (c *counts) Reset(ctx context.Context, r driver.Request) error {
 	return nil
 }
 
-// A backend of the algorithms' own states.
+// A backend that keeps the states of package algorithm.
 func ExampleBackend() {
 	ctx := context.Background()
 	t := throttler.New(&counts{states: make(map[countName]*algorithm.State)}, &throttler.Options{

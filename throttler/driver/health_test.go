@@ -8,12 +8,12 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// around is a backend around another.
+// around wraps a backend.
 type around struct{ driver.Backend }
 
 func (a around) Unwrap() driver.Backend { return a.Backend }
 
-// healthy is a backend that says whether it answers.
+// healthy is a backend that reports whether it is down.
 type healthy struct{ driver.Backend }
 
 func (healthy) Down(string) (since time.Time, down bool) { return since, true }
@@ -36,14 +36,14 @@ func TestHealthOf(t *testing.T) {
 	}
 }
 
-// remembering is a backend that knows of refusals.
+// remembering is a backend that remembers refusals.
 type remembering struct{ driver.Backend }
 
 func (remembering) Refused(context.Context, driver.Request) (d driver.Decision, known bool) {
 	return d, true
 }
 
-// A wrapper that embeds what it wraps hides that it remembers refusals, unless it unwraps.
+// A wrapper that embeds a driver.Backend hides its method Refused, unless it has Unwrap.
 func TestRefusedBehindWrappers(t *testing.T) {
 	for name, test := range map[string]struct {
 		b    driver.Backend

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// The end of the server's time is not the caller's, whichever ends first.
+// The end of the server's time is distinct from the caller's, whichever comes first.
 func TestServerTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		caller, leave := context.WithCancel(t.Context())
@@ -38,7 +38,7 @@ func TestServerTime(t *testing.T) {
 	})
 }
 
-// A context without a waiter makes no timer, and says the same as one with a timer.
+// A context without a waiter needs no timer, and returns the same errors as with a timer.
 func TestServerTimeOfWhoDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		caller, leave := context.WithCancelCause(t.Context())
