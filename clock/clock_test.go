@@ -76,8 +76,8 @@ func TestBlockUntil(t *testing.T) {
 	<-done
 }
 
-// ahead is a clock that runs an hour ahead, and no Timer: a wait on it takes as
-// long as on the system's.
+// ahead is a clock that is an hour ahead, and not a Timer: a wait takes as long as
+// on the system's clock.
 type ahead struct{}
 
 func (ahead) Now() time.Time { return time.Now().Add(time.Hour) }

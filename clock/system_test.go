@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// In a bubble and after it, Now returns the time of the clock in it.
+// UnixMilli returns the same time as time.Now, inside a bubble and outside it.
 func TestSystemInABubble(t *testing.T) {
 	check := func(t *testing.T) {
 		t.Helper()
@@ -31,8 +31,7 @@ func TestSystemInABubble(t *testing.T) {
 	check(t)
 }
 
-// A reading is not used for longer than it is good: a wall clock that was set is
-// seen then.
+// A reading expires after maxReading, so that a wall clock that was set is noticed.
 func TestSystemReadsTheWallClockAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

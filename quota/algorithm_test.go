@@ -26,7 +26,7 @@ func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 	}
 }
 
-// What cannot read the table names every algorithm all the same.
+// Files that can't use the table of algorithms name every algorithm.
 func TestEveryAlgorithmIsNamed(t *testing.T) {
 	for _, file := range []string{"../throttler/aliases.go", "../.golangci.yml", "../docs/algorithms.md", "../cmd/demo-api/example.yaml"} {
 		text, err := os.ReadFile(file)

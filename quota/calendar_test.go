@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // also where the host has none
+	_ "time/tzdata" // for hosts without it
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
@@ -85,8 +85,8 @@ func instant(t *testing.T, text string) time.Time {
 	return at
 }
 
-// A window ends after now, and the same instant ends it for all of its instants; the next one
-// begins there, and neither is shorter than Length says.
+// A window ends after now, and at the same time for all instants in it. The next window begins
+// there, and neither is shorter than Length.
 func TestCalendarsFollowEachOther(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	zones := []string{

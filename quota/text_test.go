@@ -109,7 +109,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// FuzzLimit holds that a limit's text is read as the same limit.
+// FuzzLimit checks that a limit's text is parsed as the same limit.
 func FuzzLimit(f *testing.F) {
 	for _, text := range []string{"10 per 1m", "5000 per 1d12h aligned", "3 per 1.5s token-bucket burst 30", "3 per 1h0m1s leaky-bucket max-wait 1h0m0.5s"} {
 		f.Add(text)

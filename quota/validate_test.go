@@ -60,7 +60,7 @@ func TestWarningsNameThePair(t *testing.T) {
 	bucket := quota.Limit{Quota: 600, Window: 600 * time.Second, Algorithm: quota.TokenBucket, Burst: 5}
 	for _, test := range []struct {
 		limits []quota.Limit
-		want   []string // parts of the warnings, one each
+		want   []string // a part of each warning
 	}{
 		{[]quota.Limit{per(20, time.Minute), per(5, 3*time.Second)}, nil},
 		{[]quota.Limit{per(600, 600*time.Second), per(10, 10*time.Second)}, []string{"limit 0, 600 per 10m0s (fixed-window), can never refuse next to limit 1, 10 per 10s"}},

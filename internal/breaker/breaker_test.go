@@ -40,7 +40,7 @@ func TestOpensAfterAHang(t *testing.T) {
 	})
 }
 
-// Calls that are rarer than the window is long open it too.
+// Calls that are rarer than one per window open it, too.
 func TestOpensAfterRareCallsInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(down, nil)
@@ -78,14 +78,14 @@ func TestOpensWhenHalfOfTwentyCallsFail(t *testing.T) {
 	})
 }
 
-// One percent of errors, alone or in bursts, is no reason to open at any rate.
+// An error rate of one percent, with single errors or bursts, does not open the breaker.
 func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 	for _, burst := range []int{1, 10} {
 		synctest.Test(t, func(t *testing.T) {
 			r := testseed.Rand(t, 0)
 			b := New(down, nil)
 			defer b.Close()
-			for range 10 * minCalls { // or two bursts in a row at the start would be half of all calls
+			for range 10 * minCalls { // otherwise two bursts at the start would be half of all calls
 				b.Record(time.Now(), nil)
 				time.Sleep(time.Millisecond)
 			}
@@ -148,7 +148,7 @@ func TestClosesWhenTheServerAnswers(t *testing.T) {
 	})
 }
 
-// A refused connection needs no second one. The first probe is made at once, so that
+// One refused connection opens the breaker. The first probe is made at once, so that
 // a breaker that opened for nothing closes at once.
 func TestTripOpensAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestTripOpensAtOnce(t *testing.T) {
 	})
 }
 
-// A probe succeeds while calls are under way that the server did not answer, and that
-// fail later: they do not open the breaker again.
+// A probe succeeds while older calls still wait for the server. When these calls fail
+// later, they do not open the breaker again.
 func TestLateFailuresOfAnOutageThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int64
@@ -220,7 +220,7 @@ func TestLateFailuresOfAnOutageThatIsOver(t *testing.T) {
 	})
 }
 
-// Close waits for every probe, whatever opens the breaker meanwhile.
+// Close waits for every probe, even if the breaker opens during the call.
 func TestCloseWhileItOpens(t *testing.T) {
 	for range 200 {
 		b := New(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil)
@@ -248,8 +248,8 @@ func TestCloseWhileItOpens(t *testing.T) {
 	}
 }
 
-// Probes succeed and calls fail: the breaker opens and closes ever more rarely, and
-// after it has been closed for a while it closes at once again.
+// If probes succeed but calls fail, the breaker stays open for longer each time. After
+// it has been closed for a while, it closes at once again.
 func TestBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(func(context.Context) error { return nil }, nil)
@@ -277,7 +277,7 @@ func TestBacksOff(t *testing.T) {
 	})
 }
 
-// Close does not wait until a breaker that opened again begins to probe.
+// Close does not wait for the backoff before the next probe.
 func TestCloseWhileItBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(func(context.Context) error { return nil }, nil)

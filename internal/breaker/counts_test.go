@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Calls count for a window and are forgotten step by step, also those of a time in
-// which there were none.
+// Calls count for a window and are forgotten step by step, even if no calls were
+// added since.
 func TestCounts(t *testing.T) {
 	c := new(counts)
 	check := func(now time.Duration, calls, failed int) {
@@ -22,7 +22,7 @@ func TestCounts(t *testing.T) {
 	check(5*step, 3, 2)
 	check(window-1, 3, 2)
 	check(window, 1, 1)
-	c.add(window, nil) // in the place of the first two
+	c.add(window, nil) // replaces the first two
 	check(window, 2, 1)
 	c.add(window-1, nil) // by a goroutine that was late: in a separate step
 	check(window, 3, 1)

@@ -45,7 +45,7 @@ func overTLS(t *testing.T, client, server net.Conn) (net.Conn, net.Conn) {
 	return c, e
 }
 
-// A reply is there when this process reads it, after the deadline.
+// A reply that has arrived is read, even after the deadline.
 func TestALateProcessReadsWhatHasCome(t *testing.T) {
 	for name, over := range map[string]func(*testing.T, net.Conn, net.Conn) (net.Conn, net.Conn){
 		"TCP": func(_ *testing.T, c, s net.Conn) (net.Conn, net.Conn) { return c, s },
@@ -61,7 +61,7 @@ func TestALateProcessReadsWhatHasCome(t *testing.T) {
 			if _, err := server.Write([]byte("PONG")); err != nil {
 				t.Fatal(err)
 			}
-			if err := inner.SetReadDeadline(time.Unix(1, 0)); err != nil { // it has passed meanwhile
+			if err := inner.SetReadDeadline(time.Unix(1, 0)); err != nil { // it has passed by now
 				t.Fatal(err)
 			}
 			got := make([]byte, 4)
@@ -85,13 +85,13 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// fake is a connection whose reads time out, each so much after its deadline.
+// fake is a connection with reads that time out, each late after its deadline.
 type fake struct {
 	net.Conn
 	late            time.Duration
 	deadline, write time.Time
 	reads           int
-	answersAt       int // the read that has the reply
+	answersAt       int // number of the read that returns the reply
 }
 
 func (f *fake) Read(p []byte) (int, error) {
@@ -104,7 +104,7 @@ func (f *fake) Read(p []byte) (int, error) {
 func (f *fake) SetReadDeadline(t time.Time) error  { f.deadline = t; return nil }
 func (f *fake) SetWriteDeadline(t time.Time) error { f.write = t; return nil }
 
-// A process that is late each time does not take that for silence before long.
+// A process that is late each time reads again several times before it reports silence.
 func TestALateProcessLooksAgain(t *testing.T) {
 	f := &fake{late: 2 * late, answersAt: 8}
 	c := Conn(f, LeastTime)
@@ -116,7 +116,7 @@ func TestALateProcessLooksAgain(t *testing.T) {
 	}
 }
 
-// A look does not go on for ever.
+// The number of these reads is bounded.
 func TestLooksHaveAnEnd(t *testing.T) {
 	f := &fake{late: 2 * late}
 	c := Conn(f, LeastTime)
@@ -125,7 +125,7 @@ func TestLooksHaveAnEnd(t *testing.T) {
 	}
 }
 
-// What this process did before it read or wrote is not the server's time.
+// Time that this process spent before a read or write is not the server's.
 func TestDeadlinesThatHavePassed(t *testing.T) {
 	f := new(fake)
 	c := Conn(f, 30*time.Millisecond)

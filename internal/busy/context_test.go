@@ -11,7 +11,7 @@ import (
 func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewContext()
-		for range 2 { // the second time it is another's
+		for range 2 { // the second time for another call
 			c.Start(context.WithValue(t.Context(), valueKey{}, "alice"), time.Now().Add(50*time.Millisecond))
 			time.Sleep(25 * time.Millisecond)
 			if c.Err() != nil || c.Value(valueKey{}) != "alice" {
@@ -32,7 +32,7 @@ func TestContextEnds(t *testing.T) {
 
 type valueKey struct{}
 
-// A process that is stopped, however long, loses no more than one step.
+// A process that is stopped loses at most one step, however long the stop is.
 func TestStepsThatCameLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -51,7 +51,7 @@ func TestStepsThatCameLate(t *testing.T) {
 	})
 }
 
-// What begins when its time has passed, because this process was late, has time.
+// A call that begins after its deadline, because this process was late, has LeastTime.
 func TestNoTimeLeft(t *testing.T) {
 	for _, left := range []time.Duration{-time.Second, 0, soon - 1} {
 		synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Both agree with arithmetic that has no bound, at edges and between them.
+// MulDiv and Exceeds agree with package big, at edges and between them.
 func TestBigNumbers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	edges := []int64{0, 1, 2, 3, 999, 1000, 31_622_400_000, most - 1, most}

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Policy, key and partition are all of a name, and only in their own places.
+// A name depends on policy, key and partition, and on the role of each.
 func TestNamesDiffer(t *testing.T) {
 	h := keyed.NewHasher()
 	of := make(map[keyed.Name]string)
@@ -37,7 +37,7 @@ func TestNamesDiffer(t *testing.T) {
 			add(h.Numbered(policy, 100, i), fmt.Sprint(policy, 100, i))
 		}
 	}
-	for i := range 1000 { // a client may choose what partitions are
+	for i := range 1000 { // a client may choose the partitions
 		c := quota.Charge{Policy: &quota.Policy{Name: "core"}, Key: "k", Partition: fmt.Sprint(i)}
 		add(h.Of(&c), c.Partition)
 	}

@@ -18,8 +18,8 @@ func name(n uint64) keyed.Name { return keyed.Name{n, n} }
 
 func used(v *thing) float64 { return v.used }
 
-// The values of the lowest rank make room, and those to keep do not. What has no weight
-// needs no room and makes none.
+// The values of the lowest rank make room, but values to keep do not. Values without weight
+// neither need nor make room.
 func TestMakeRoom(t *testing.T) {
 	s := keyed.Stripe[*thing]{Most: 3}
 	var removed []float64
@@ -50,8 +50,8 @@ func TestMakeRoom(t *testing.T) {
 	}
 }
 
-// A sweep looks at every value, although it removes some, and others go and come between
-// its steps.
+// A sweep visits every value, even if it removes some, and others are removed and added
+// between its steps.
 func TestSweep(t *testing.T) {
 	r := testseed.Rand(t, 1)
 	for range 200 {

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/internal/stats"
 )
 
-// No change is lost, and none is seen in part.
+// No change is lost, or seen in part.
 func TestCounts(t *testing.T) {
 	var counts stats.Counts[struct{ one, two int }]
 	var wg sync.WaitGroup

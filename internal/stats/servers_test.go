@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// A node that left its cluster goes; the servers of an idle process stay.
+// A node that left its cluster is forgotten. The servers of an idle process are kept.
 func TestForgottenServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := Servers{Max: 10}

@@ -19,10 +19,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// It never goes back.
+// Waited never decreases.
 func TestWaited(t *testing.T) {
 	if _, err := os.Stat("/proc/pressure/cpu"); err != nil {
-		return // nothing is counted here
+		return // the system doesn't count
 	}
 	before := Waited()
 	if after := Waited(); before <= 0 || after < before {

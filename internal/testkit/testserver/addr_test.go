@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Addresses that are asked for at once differ, although nothing listens on them yet.
+// Concurrent calls return different addresses, although nothing listens on them yet.
 func TestFreeAddr(t *testing.T) {
 	var mu sync.Mutex
 	seen := make(map[string]bool)

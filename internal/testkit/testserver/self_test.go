@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Processes live on when threads end that other goroutines have locked.
+// Processes survive the end of threads that other goroutines have locked.
 func TestStartOutlivesThreads(t *testing.T) {
 	var all [8]*exec.Cmd
 	var started, locked, ended sync.WaitGroup
@@ -22,7 +22,7 @@ func TestStartOutlivesThreads(t *testing.T) {
 	}
 	started.Wait()
 	end := make(chan struct{})
-	for range 100 { // at once, so that they lock each thread that can be had
+	for range 100 { // at once, so that they lock every available thread
 		locked.Add(1)
 		ended.Go(func() {
 			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine

@@ -26,7 +26,7 @@ func TestServersAnswerAndEnd(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// WAIT waits for what its own connection wrote.
+		// WAIT waits for the writes of its own connection.
 		if _, err := ask(primary.Addr, "SET planet mars\r\nWAIT 1 5000", ":1"); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestSentinelsFailOver(t *testing.T) {
 }
 
 func TestClusterFailsOver(t *testing.T) {
-	c := Cluster(t, 3, 1, "--cluster-node-timeout", "1500") // a busy machine fails over by itself below
+	c := Cluster(t, 3, 1, "--cluster-node-timeout", "1500") // with less, a busy machine fails over by itself
 	for i, how := range map[int]func(){
 		0: c.Nodes[0].Kill,
 		1: func() {
@@ -175,7 +175,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestPortTakenIsSeen(t *testing.T) {
 	holder, victim := Redis(t), Redis(t)
 	victim.Kill()
-	victim.Addr = holder.Addr // which answers like a Redis server, but is another process
+	victim.Addr = holder.Addr // answers like a Redis server, but is another process
 	if err := victim.launch(); !errors.Is(err, errPortTaken) {
 		t.Errorf("start on a taken port: got %v, want %v", err, errPortTaken)
 	}
@@ -208,7 +208,7 @@ func TestServerDiesWithProgram(t *testing.T) {
 		select {}
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithProgram$")
-	cmd.Env = append(os.Environ(), "TESTSERVER_CHILD=1", "TMPDIR="+t.TempDir()) // the child cannot remove what it leaves
+	cmd.Env = append(os.Environ(), "TESTSERVER_CHILD=1", "TMPDIR="+t.TempDir()) // the killed child can't clean up
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
