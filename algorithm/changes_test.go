@@ -11,14 +11,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// changed is a key whose policy has two forms, which processes of both kinds run
-// side by side: the second has other windows and quotas.
+// changed is a key with two forms of its policy, and processes of both kinds side by
+// side. The second form has other windows and quotas.
 type changed struct {
 	t     *testing.T
 	forms [2][]throttler.Limit
 	state algorithm.State
 
-	charged [2]bool // the form was; else it counts what it adopts
+	charged [2]bool // by form; a form that was not charged counts adopted units
 }
 
 func (c *changed) look(form int, cost, now int64) (bool, []driver.Result) {
@@ -32,7 +32,7 @@ func (c *changed) used(form int, now int64) int64 {
 	return r[0].Used
 }
 
-// take is a take as a store makes it: what is kept goes through its stored form.
+// take is a take as a store makes it: the state goes through its stored form.
 func (c *changed) take(form int, cost, now int64) (bool, []driver.Result) {
 	allowed, r := take(&c.state, c.forms[form], cost, now)
 	state, err := algorithm.Parse(c.state.Append(nil))
@@ -75,19 +75,19 @@ func changeOf(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	}
 }
 
-// longest is for how many ms l refuses what fits its capacity, at most.
+// longest returns the maximum time in ms for l to refuse a cost that fits its capacity.
 func longest(l throttler.Limit) int64 {
 	w, lasts := l.Window.Milliseconds(), algorithm.Lifetime(l).Milliseconds()
 	if l.Algorithm.Drains() {
-		return max(lasts, w) + 1 // two times are rounded up, of which Lifetime is one
+		return max(lasts, w) + 1 // two times are rounded up, one of them by Lifetime
 	}
 	return lasts
 }
 
-// Whatever both kinds of processes take and refund: a retry time that one received
-// holds for both unless quotas were lowered, until the next charge; reset times stay;
-// no client is refused for longer than both windows; a refund gives back no more than
-// was charged, under either policy.
+// Both kinds of processes take and refund. Until the next charge, a retry time of one
+// holds for both, unless quotas were lowered. Reset times stay. No client is refused
+// for longer than both windows. Under either policy, a refund returns no more units
+// than were charged.
 func TestSequentialStatedTimesOutliveChanges(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 5000 {
@@ -120,14 +120,14 @@ func TestSequentialStatedTimesOutliveChanges(t *testing.T) {
 				before := [2]int64{c.used(0, now), c.used(1, now)}
 				c.refund(ch.form, ch.cost, ch.at, now, ch.results)
 				for form := range forms {
-					// The straight line that a longer sliding window adopts may go on
-					// longer when the first of two windows gets something back, but
-					// never above the estimate itself.
+					// The straight line that a longer sliding window adopts may last
+					// longer after a refund to the first of two windows, but never
+					// exceeds the estimate itself.
 					most := before[form]
 					if l.Algorithm == throttler.SlidingWindow {
 						most = max(most, c.used(1-form, now))
 					}
-					// What is adopted for a longer window also bends with what it is drawn from.
+					// The units adopted for a longer window also change with the record that they come from.
 					exact := l.Algorithm != throttler.LeakyBucket && (l.Algorithm != throttler.SlidingWindow || c.charged[form])
 					if l.Algorithm == throttler.TokenBucket { // units of two sizes, rounded up
 						before[form]--
@@ -174,7 +174,7 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 	}
 	for other := range forms {
 		looser := forms[other].Quota >= forms[form].Quota && forms[other].Capacity() >= forms[form].Capacity()
-		isQueue := forms[other].Algorithm == throttler.LeakyBucket // it stays as long as its starts say
+		isQueue := forms[other].Algorithm == throttler.LeakyBucket // its charges stay until their starts
 		if other != form && (c.charged[other] || isQueue || !looser) {
 			continue
 		}
@@ -245,7 +245,7 @@ func TestChangedWindowExamples(t *testing.T) {
 			if r[1].Used < 80 || r[1].Used > 100 { // an estimate sinks in a straight line now
 				t.Errorf("%v: the limit of 2 h has used %d, want nearly 100", a, r[1].Used)
 			}
-			if r[0].RetryAt > now+2*60*1000 && a != throttler.LeakyBucket { // whose starts were returned
+			if r[0].RetryAt > now+2*60*1000 && a != throttler.LeakyBucket { // its starts were returned
 				t.Errorf("%v: the limit of 1 m refuses for %d s", a, (r[0].RetryAt-now)/1000)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// chain is two charges of two limits each, whose second has room for two more.
+// chain returns two charges of two limits each, and their states. The last limit allows two.
 func chain() (driver.Request, []*algorithm.State) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}, {Quota: 9, Window: time.Hour, Algorithm: throttler.TokenBucket}}}
 	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute, Algorithm: throttler.SlidingWindow}, {Quota: 2, Window: time.Second, Algorithm: throttler.SlidingLog}}}
@@ -45,7 +45,7 @@ func TestDecisionsAreAllOrNothing(t *testing.T) {
 	wantUsed(t, settled, true, 1, 1, 5, 5)
 }
 
-// A decision allocates its statuses, and nothing else.
+// A decision allocates only its statuses.
 func TestDecisionAllocatesItsStatuses(t *testing.T) {
 	r, states := chain()
 	for i := range r.Charges() {

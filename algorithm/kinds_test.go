@@ -35,7 +35,7 @@ func TestEveryAlgorithmIsCounted(t *testing.T) {
 	kindOf(&quota.Limit{Quota: 1, Window: time.Second, Algorithm: 255})
 }
 
-// What package quota says of an algorithm is what its limits do here.
+// Limits behave as the methods of quota.Algorithm report.
 func TestAlgorithmsKeepTheirPromises(t *testing.T) {
 	const second = 1000
 	limits := []quota.Limit{{Quota: 10, Window: 10 * time.Second}}
@@ -65,7 +65,7 @@ func TestAlgorithmsKeepTheirPromises(t *testing.T) {
 		}
 		s = State{}
 		s.Charge(limits, 4, start, results)
-		s.Charge(limits, 4, start+5*second, results) // so late that a part of a window would be another
+		s.Charge(limits, 4, start+5*second, results) // late enough for another part of the window
 		atOnce := results[0].ResetAt == firstReset && used(firstReset-1) == 8 && used(firstReset) == 0
 		if atOnce != a.ResetsAtOnce() {
 			t.Errorf("%v: ResetsAtOnce is %v, but that charges end together is %v", a, a.ResetsAtOnce(), atOnce)
@@ -135,7 +135,7 @@ func luaParts(t *testing.T) string {
 	return string(all)
 }
 
-// luaConstant returns what "local A, NAME = 1, 2" makes of NAME.
+// luaConstant returns the value of NAME in "local A, NAME = 1, 2".
 func luaConstant(t *testing.T, name string) string {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^ *local ([A-Z_, ]+) = ([^-\n]+)`).FindAllStringSubmatch(luaParts(t), -1) {

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A state lives until its reset time where clocks agree, and for no longer than its
-// limits explain where they do not.
+// A state lives until its reset time if clocks agree; otherwise, for no longer than its
+// limits explain.
 func TestLife(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range skewed.Counts(now) {

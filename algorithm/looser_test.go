@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// alone returns how many units a limit by itself admits at most within w ms, both ends
-// included: across the edge of a window twice the quota, and of a sliding log once.
+// alone returns the maximum units that l by itself admits within w ms, both ends included.
+// Across the edge of a window, that is twice the quota; for a sliding log, once.
 func alone(l throttler.Limit, w int64) int64 {
 	window := l.Window.Milliseconds()
 	switch {
@@ -24,11 +24,11 @@ func alone(l throttler.Limit, w int64) int64 {
 	}
 }
 
-// looser returns what two versions of a limit admit together at most within w ms, as
-// docs/algorithms.md promises: what the looser admits alone. Of two token buckets that is
-// one with the larger burst and the faster rate of both; of two queues, one with the longer
-// wait and the faster rate; of two windows, one quota of the longer one comes on top, for
-// what came before its record began.
+// looser returns the maximum units that two versions of a limit admit together within w ms.
+// As docs/algorithms.md promises, it is the maximum of the looser version alone. For token
+// buckets, the looser version has the larger burst and the faster rate of the two; for
+// queues, the longer wait and the faster rate. For windows, a quota of the longer window is
+// added, for charges before its record began.
 func looser(a, b throttler.Limit, w int64) int64 {
 	most := max(alone(a, w), alone(b, w))
 	switch rate := max(perMs(a), perMs(b)); {
@@ -48,7 +48,7 @@ func looser(a, b throttler.Limit, w int64) int64 {
 
 func perMs(l throttler.Limit) float64 { return float64(l.Quota) / float64(l.Window.Milliseconds()) }
 
-// otherVersion returns l with another quota, window or burst, or several of these.
+// otherVersion returns l with another quota, window or burst, or several of them.
 func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	n, scale := l, 2+rng.Int64N(11)
 	switch rng.IntN(4) {
@@ -67,9 +67,9 @@ func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	return n
 }
 
-// TestSequentialTwoVersionsGiveNoMoreThanTheLooser has processes of two versions of a policy take
-// in random turns. In no time, of whatever length, do both together admit more than the
-// looser of both.
+// TestSequentialTwoVersionsGiveNoMoreThanTheLooser lets processes with two versions of a policy
+// take in random turns. In no period, of any length, do they together admit more than the
+// looser version.
 func TestSequentialTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 150 {
@@ -88,7 +88,7 @@ func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
 	c := &changed{t: t, forms: [2][]throttler.Limit{versions[:1], versions[1:]}}
 	type unit struct{ at, cost int64 }
 	var admitted []unit
-	now, share := int64(day), rng.IntN(11) // of ten requests, of the first version
+	now, share := int64(day), rng.IntN(11) // of ten requests, for the first version
 	pause := versions[rng.IntN(2)].Window.Milliseconds()
 	for range 250 {
 		switch rng.IntN(40) {
@@ -120,8 +120,8 @@ func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
 	}
 }
 
-// TestSequentialVersionsInTurn has two versions take one unit after the other, as two services do
-// that share the name of a policy.
+// TestSequentialVersionsInTurn lets two versions take units in turn, as two services do that
+// share the name of a policy.
 func TestSequentialVersionsInTurn(t *testing.T) {
 	limit := func(a quota.Algorithm, quota int64, window time.Duration, burst int64) throttler.Limit {
 		return throttler.Limit{Algorithm: a, Quota: quota, Window: window, Burst: burst}
@@ -129,7 +129,7 @@ func TestSequentialVersionsInTurn(t *testing.T) {
 	const minute = time.Minute
 	for _, test := range []struct {
 		versions [2]throttler.Limit
-		turns    int // one of so many is the first version's
+		turns    int // one take of turns is the first version's
 		lasts    time.Duration
 		least    int
 		most     int
@@ -154,9 +154,9 @@ func TestSequentialVersionsInTurn(t *testing.T) {
 	}
 }
 
-// TestVersionsInBursts has both versions take what fits, the one with the shorter window
-// first, each time that the longer window's record has just ended. They get what
-// docs/algorithms.md says: one quota of the shorter window more in each of the longer.
+// TestVersionsInBursts lets both versions take as many units as fit, the shorter window first,
+// each time that the longer window's record has just ended. As docs/algorithms.md says, they
+// get one more quota of the shorter window per longer window.
 func TestVersionsInBursts(t *testing.T) {
 	for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog} {
 		for _, test := range []struct {

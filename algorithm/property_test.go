@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Without limits on what is held: a cost is no number of units there, and no instant is known.
+// Algorithms that hold units are left out: a cost is not a number of units, and no time is known.
 var algorithms = slices.DeleteFunc(quota.Algorithms(), quota.Algorithm.Holds)
 
-// randomLimit returns a valid limit, small ones and extreme ones.
+// randomLimit returns a valid limit, small or extreme.
 func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 	for {
 		l := throttler.Limit{
@@ -39,10 +39,10 @@ func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 	}
 }
 
-// A refusal's retry at is the first instant at which the charge fits; next at is
-// that of one unit, whatever was asked for and whether it was allowed; reset at
-// is the first at which nothing counts; and what counts never grows by itself,
-// so time that steps back finds no quota that was not there.
+// RetryAt of a refusal is the first time at which the charge fits. NextAt is the
+// first time at which one unit fits, whatever the cost and the decision. ResetAt is
+// the first time at which nothing counts. The used units never grow without a
+// charge, so a clock that steps back finds no additional quota.
 func TestSequentialClosedForms(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 20_000 {
@@ -86,7 +86,7 @@ func TestSequentialClosedForms(t *testing.T) {
 	}
 }
 
-// Both buckets against rational numbers.
+// Both buckets agree with rational arithmetic.
 func TestSequentialBucketIsExact(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 5000 {
@@ -161,7 +161,7 @@ func TestSequentialSlidingLogIsExactOverAMillionCalls(t *testing.T) {
 	}
 }
 
-// What is given back at once leaves the state's answers as they were.
+// A refund at once leaves the state's answers as before the charge.
 func TestRefundUndoesACharge(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 5000 {
@@ -182,7 +182,7 @@ func TestRefundUndoesACharge(t *testing.T) {
 		s.Settle(limits, algorithm.Settlement{TakenAt: now, Marks: []driver.Mark{r[0].Mark}, Charged: cost}, now, after[:])
 		want := before[0].Used
 		if start := r[0].StartAt; start != 0 && start <= now {
-			want = max(want, 1) // a queue keeps the place of what has started
+			want = max(want, 1) // a queue keeps the place of a charge that has started
 		}
 		if after[0].Used != want {
 			t.Fatalf("%v: used %d, then %d was charged and given back: used %d", limits[0], before[0].Used, cost, after[0].Used)
@@ -219,7 +219,7 @@ func TestStoredForm(t *testing.T) {
 	}
 }
 
-// Whatever bytes a server returns: an error or a state, never a panic.
+// Parse returns an error or a state for any bytes, and never panics.
 func FuzzParse(f *testing.F) {
 	var s algorithm.State
 	take(&s, []throttler.Limit{{Quota: 5, Window: time.Hour}}, 1, day)

@@ -11,7 +11,7 @@ import (
 
 const day = 1_900_000_800_000 // ms, a multiple of a day
 
-// take looks and, if it fits, charges.
+// take evaluates and, if the cost fits, charges.
 func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []driver.Result) {
 	results := make([]driver.Result, len(limits))
 	if !s.Evaluate(limits, cost, now, results) {

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// TestResumeCountsNoLess charges states at random times, and compares each with the
-// state that Resume makes of its results, then and later.
+// TestResumeCountsNoLess charges a state again and again, and compares it with the
+// state that Resume makes of its results, at once and later.
 func TestResumeCountsNoLess(t *testing.T) {
 	const start = 1_900_000_000_123
 	for _, a := range quota.Algorithms() {
@@ -43,8 +43,8 @@ func TestResumeCountsNoLess(t *testing.T) {
 	}
 }
 
-// TestResumeKeepsLimitsApart has one limit in use and one not: the second must not
-// adopt what the first counts.
+// TestResumeKeepsLimitsApart resumes a used limit and an unused one: the second must not
+// adopt the units of the first.
 func TestResumeKeepsLimitsApart(t *testing.T) {
 	const now = 1_900_000_000_000
 	limits := []throttler.Limit{{Quota: 20, Window: time.Minute}, {Quota: 5, Window: 3 * time.Second}}

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Each case spoils a reply that can be, by which the one named is at fault.
+// Each case spoils one field of a plausible reply. The error names the field.
 func TestPlausible(t *testing.T) {
 	const now, soon, far = int64(1_900_000_000_000), int64(1_900_000_001_000), maxInstant + 2*maxWindow
 	fixed := quota.Limit{Quota: 10, Window: time.Minute}

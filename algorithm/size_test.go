@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A state that was loaded into the memory of another one is as it was stored, and
-// as long as Size says.
+// A state that is loaded into the memory of another state equals the stored state, and
+// Size is its length.
 func TestLoadReusesMemory(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	var loaded algorithm.State
@@ -44,8 +44,8 @@ func TestLoadReusesMemory(t *testing.T) {
 	}
 }
 
-// A log that is made coarser says the same of used and reset at, and never allows
-// what it would have refused.
+// Coarsen does not change Used and ResetAt. A coarsened log never allows a charge that the
+// exact log refuses.
 func TestCoarsen(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 300 {

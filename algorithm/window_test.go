@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A window decides as the executor does, answer by answer, also where the clock
-// steps and the quota changes.
+// A Window decides as a State does, answer by answer, even if the clock steps or the
+// quota changes.
 func TestWindowsDecideAsStatesDo(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	const maxInstant = 253402300799000
@@ -64,8 +64,8 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 	}
 }
 
-// What is written as digits is read again, in the order of the windows' reset times and
-// counts.
+// ReadDigits reads the digits that AppendDigits writes, and their order is the order of the
+// windows' reset times and counts.
 func TestDigitsAreReadAsWritten(t *testing.T) {
 	before := ""
 	for _, w := range []algorithm.Window{

@@ -20,7 +20,7 @@ const now = 1000 // Unix ms
 
 var perMinute = []throttler.Limit{{Quota: 10, Window: time.Minute}}
 
-// used returns what a stored count has used, -1 if there is none.
+// used returns the used units of a stored count, or -1 if s is nil.
 func used(t *testing.T, s *handoff.Stored) int64 {
 	t.Helper()
 	if s == nil {
@@ -41,8 +41,8 @@ func release(s *handoff.Stored, to handoff.BackendID, version, clock int64) (han
 	return handoff.Release(&handoff.ReleaseRequest{To: to, Version: version, Keep: time.Minute, Now: now}, s, clock)
 }
 
-// TestSlowMover has one process release a count, another overtake it and bring
-// the count back with more used, and then the first arrive with what it knew.
+// TestSlowMover lets one process release a count, another overtake it and bring the
+// count back with more used units, and then the first arrive with its older state.
 func TestSlowMover(t *testing.T) {
 	const here, there, clock = 1, 2, 0
 	arrive := func(at *handoff.Stored, place handoff.BackendID, version int64, r handoff.Released) (*handoff.Stored, handoff.Location) {
@@ -61,21 +61,21 @@ func TestSlowMover(t *testing.T) {
 	}
 	charged(second, 1)
 
-	slow, left1b := release(left1, there, 30, clock) // the slow one, by view 30, finds what stayed
+	slow, left1b := release(left1, there, 30, clock) // the slow process, by view 30, finds the kept state
 	released2, left2 := release(second, here, 20, clock)
 	if used(t, left2) != 4 {
 		t.Fatalf("left with %d used, want 4", used(t, left2))
 	}
-	// View 20 cannot bring it here, where view 30 has been: it follows that.
+	// View 20 cannot bring the count here, where view 30 has been, and follows view 30.
 	if _, where := arrive(left1b, here, 20, released2); where.Owner != there || where.Version != 30 {
 		t.Errorf("by view 20: where is %+v, want there by 30", where)
 	}
-	// View 30 arrives with 3 used. What stayed there has 4, and is newer.
+	// View 30 arrives with 3 used. The count that stayed there has 4, and is newer.
 	final, where := arrive(left2, there, 30, slow)
 	if where != (handoff.Location{}) || used(t, final) != 4 {
 		t.Errorf("by view 30: %+v, used %d; want 4", where, used(t, final))
 	}
-	// Nothing older gets it any more, nor that same view.
+	// Neither an older view nor the same view gets the count now.
 	for _, version := range []int64{29, 30} {
 		if r, left := release(final, here, version, clock); !r.Superseded || r.Version != 30 || left != nil {
 			t.Errorf("released to view %d: %+v", version, r)
@@ -106,8 +106,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// An expired count without a claim says nothing: it may have started again
-// elsewhere. With a claim it has not.
+// An expired count without a claim is ignored: it may have started again elsewhere.
+// With a claim, it has not.
 func TestDeadCounts(t *testing.T) {
 	const here, there = 1, 2
 	const later = now + 60_000 // the window has ended
@@ -135,7 +135,7 @@ func TestDeadCounts(t *testing.T) {
 	}
 }
 
-// Processes whose clocks are years off may have written a count that arrives.
+// An arriving count may come from processes with clocks that are years off.
 func TestArrivalFromStrayClocks(t *testing.T) {
 	for _, c := range skewed.Counts(time.UnixMilli(now)) {
 		arrival := &handoff.Placement{Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: c.State, ReleaseVersion: 4}}}
@@ -163,8 +163,7 @@ func FuzzParseStored(f *testing.F) {
 			return
 		}
 		if again := s.Append(nil); !bytes.Equal(again, b) {
-			// The short form of what was written long, and a claim of a count
-			// that is here has no parting.
+			// Append writes the short form of a state, even if b has the long form.
 			parsed, err := handoff.Parse(again)
 			if err != nil || !bytes.Equal(parsed.Append(nil), again) {
 				t.Errorf("%x is read and written as %x, which is read with %v", b, again, err)

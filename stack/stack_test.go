@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// t0 is where clocks start.
+// t0 is the time at which clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC)
 
 var (
@@ -69,7 +69,7 @@ func silentRoot(t *testing.T) []synced.Root {
 	return []synced.Root{{Name: "root", Client: client}}
 }
 
-// everything returns options with all parts. Clients are at the store "other".
+// everything returns options with all parts. The flag selects the store "other".
 func everything(t *testing.T, other handoff.Store) *stack.Options {
 	return &stack.Options{
 		Rollout: &stack.Rollout{Name: "one", Others: map[string]handoff.Store{"other": other}, Client: flag(t, "other")},
@@ -128,7 +128,7 @@ func TestTheOrder(t *testing.T) {
 func TestBackend(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T) driver.Backend {
 		options := everything(t, memorybackend.NewDefault())
-		options.Refusals.MaxAge = 1 // else what a refusal says may be a second old, as package refusals has it
+		options.Refusals.MaxAge = 1 // otherwise a refusal's times may be a second old: see package refusals
 		return newStack(t, memorybackend.NewDefault(), options).Backend
 	})
 }
@@ -159,7 +159,7 @@ func TestEachPartTakesPart(t *testing.T) {
 	}
 }
 
-// Close gives back what was leased and not spent.
+// Close refunds leased units that were not spent.
 func TestCloseGivesBackLeases(t *testing.T) {
 	store, now := memorybackend.NewDefault(), clock.NewManual(t0)
 	s, err := stack.New(store, &stack.Options{Clock: now, Modes: &stack.Modes{
@@ -193,8 +193,8 @@ func TestCloseGivesBackLeases(t *testing.T) {
 	}
 }
 
-// TestErrorsSayWhatWouldBeRight holds also that what New made before an error is closed:
-// see TestMain.
+// TestErrorsSayWhatWouldBeRight also checks that New closes all that it made before an error:
+// TestMain finds leaks.
 func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*stack.Options)
@@ -244,7 +244,7 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 	})
 }
 
-// A mode can be set later if what it needs is there.
+// A mode can be set later if the stack has the parts that it needs.
 func TestModesChangeWhileInUse(t *testing.T) {
 	s := newStack(t, memorybackend.NewDefault(), &stack.Options{Modes: &stack.Modes{Policies: map[*quota.Policy]modes.Mode{window: modes.Exact}}})
 	if err := s.Modes.Set(window, modes.Leased); !errors.Is(err, quota.ErrInvalid) {
@@ -258,8 +258,8 @@ func TestModesChangeWhileInUse(t *testing.T) {
 	}
 }
 
-// What decides around a store lets it decide about several partitions at once, unless a
-// policy's counts are here in an outage.
+// The parts around a store let it decide about several partitions at once, unless this
+// process keeps counts in an outage.
 func TestPartitionsAreJoined(t *testing.T) {
 	for _, test := range []struct {
 		options stack.Options

@@ -29,11 +29,11 @@ import (
 	"github.com/weir-go/weir/wrap/refusals"
 )
 
-// where is a place that a verb is asked of.
+// where is a kind of backend that verbs are tried on.
 type where struct {
 	name  string
-	limit throttler.Limit                                                         // that it is for
-	open  func(t *testing.T, p *throttler.Policy) (b driver.Backend, wrong error) // wrong is of its construction
+	limit throttler.Limit                                                         // of the policy
+	open  func(t *testing.T, p *throttler.Policy) (b driver.Backend, wrong error) // wrong is the construction's error
 }
 
 var (
@@ -122,15 +122,15 @@ func openShares(t *testing.T, p *throttler.Policy) (driver.Backend, error) {
 	return b, nil
 }
 
-// verb is one thing that a program asks, of a throttler and another one with the same counts. Some
-// are about their own limits.
+// verb is an operation on a throttler, and on another throttler with the same counts. If limit is
+// not nil, it replaces the limit of where.
 type verb struct {
 	name  string
 	limit *throttler.Limit
 	ask   func(ctx context.Context, t, other *throttler.Throttler, p *throttler.Policy) error
 }
 
-// expected returns an error, which no argument is to blame for, unless ok.
+// expected returns an error that doesn't wrap ErrInvalid, or nil if ok.
 func expected(ok bool, what string, got any) error {
 	if ok {
 		return nil
@@ -138,7 +138,7 @@ func expected(ok bool, what string, got any) error {
 	return fmt.Errorf("%s: %v", what, got)
 }
 
-// inMode takes 4 and then as much of 8 as the mode takes.
+// inMode returns a test that takes 4, then 8 in mode m.
 func inMode(m quota.Mode, allowed bool, used int64) func(ctx context.Context, t, _ *throttler.Throttler, p *throttler.Policy) error {
 	return func(ctx context.Context, t, _ *throttler.Throttler, p *throttler.Policy) error {
 		if _, err := t.Take(ctx, throttler.Charge{Policy: p, Key: "k", Cost: 4}); err != nil {
@@ -210,7 +210,7 @@ func verbs() []verb {
 			}
 			soon, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
-			_, err := t.Wait(soon, p.Charge("k")) // which would start in some minutes
+			_, err := t.Wait(soon, p.Charge("k")) // it would start in some minutes
 			return expected(errors.Is(err, context.DeadlineExceeded), "one that comes too late", err)
 		}},
 		{"`Pause`", nil, func(ctx context.Context, t, _ *throttler.Throttler, p *throttler.Policy) error {
@@ -254,9 +254,9 @@ func verbs() []verb {
 	}
 }
 
-// TestVerbs holds that each verb works everywhere, or is an error that wraps ErrInvalid, and that
-// docs/verbs.md says so: "yes", "at the call", or "at the start" where nothing can be constructed
-// for such a policy.
+// TestVerbs checks that each verb works everywhere, or returns an error that wraps ErrInvalid, and
+// that docs/verbs.md says so: "yes", "at the call", or "at the start" if the backend can't be
+// constructed for such a policy.
 func TestVerbs(t *testing.T) {
 	all := wheres()
 	var table strings.Builder
