@@ -20,7 +20,7 @@ func Example() {
 	page.Stats("memory", func() any { return backend.Stats() })
 	t := throttler.New(backend, &throttler.Options{Observer: page})
 
-	// A listener that only operators reach, and not the application's own.
+	// Use a listener that only operators can reach, not the application's.
 	operators := http.NewServeMux()
 	operators.Handle("GET /debug/weir", page.Handler())
 

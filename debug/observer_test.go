@@ -22,7 +22,7 @@ import (
 
 var began = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// newAt returns an Observer, and what moves its clock.
+// newAt returns an Observer, and a function that moves its clock.
 func newAt(options *Options) (*Observer, func(time.Duration) time.Time) {
 	o, now := New(options), began
 	o.since = began
@@ -97,8 +97,8 @@ func TestSparkHasAPointForEachSecond(t *testing.T) {
 	}
 }
 
-// The key that is refused most is found among many that are refused once each, with a count
-// that is right to what the page says.
+// The most refused key is found among many keys that are refused once each. Its count is
+// exact within the excess on the page.
 func TestMostRefusedKeys(t *testing.T) {
 	o, pass := newAt(nil)
 	at := began
@@ -186,8 +186,8 @@ func TestServersMovesAndFailures(t *testing.T) {
 	}
 }
 
-// A node that has left its cluster is not shown for ever: its shard's others are checked, and it is
-// not.
+// A node that has left its cluster is no longer shown once others of its shard are checked, and
+// it is not.
 func TestANodeThatLeft(t *testing.T) {
 	o, pass := newAt(nil)
 	check := func(server string) { o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: server}) }
@@ -238,7 +238,7 @@ func TestStatsAsJSON(t *testing.T) {
 	}
 }
 
-// What a program makes names of does not grow without bound.
+// The number of names is bounded, whatever a program uses as names.
 func TestNamesAreBounded(t *testing.T) {
 	o, _ := newAt(nil)
 	for i := range 2 * maxNames {
@@ -260,7 +260,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-// A throttler tells the observer of a refused take alone, the key and until when.
+// A throttler gives the observer the key and the retry time only for a refused take.
 func TestThrottlerTellsWhichKeyIsRefused(t *testing.T) {
 	var got []observe.Decided
 	c := clock.NewManual(began)

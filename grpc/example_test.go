@@ -55,7 +55,7 @@ func Example() {
 	// ResourceExhausted []
 }
 
-// A caller has a quota in all, and one for each method.
+// A caller has a quota for all methods, and one for each method.
 func ExampleNew() {
 	verify := func(_ *http.Request, key string) (subject string, ok bool) { return "alice", key == "secret" }
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Minute}}}
@@ -70,7 +70,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// limiter is a ratelimit.Limiter of go-grpc-middleware.
+// limiter implements ratelimit.Limiter of go-grpc-middleware.
 type limiter struct {
 	throttler *throttler.Throttler
 	classify  middleware.Classifier

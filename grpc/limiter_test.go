@@ -32,7 +32,7 @@ import (
 
 var start = time.Date(2030, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// handlers are what a service runs: nothing and an answer for each message, unless set.
+// handlers are a service's handlers. If nil, calls do nothing, and streams answer each message.
 type handlers struct {
 	unary  func(ctx context.Context) error
 	stream func(s pb.TestService_FullDuplexCallServer) error
@@ -86,7 +86,7 @@ type failures struct {
 
 func (f failures) Failed(e observe.Failed) { f.results <- e.Result }
 
-// setup is what a test may set of a fixture.
+// setup contains the options of a fixture.
 type setup struct {
 	limit    throttler.Limit                        // 2 per minute if zero
 	classify func(*fixture) middleware.Classifier   // in place of limit
@@ -163,7 +163,7 @@ func serve(t *testing.T, server *grpc.Server, config string) *grpc.ClientConn {
 	return conn
 }
 
-// answer is what a client sees of a call.
+// answer is the outcome of a call for its client.
 type answer struct {
 	code            codes.Code
 	message         string
@@ -214,7 +214,7 @@ func (f *fixture) send(t *testing.T, n int) (received int, a answer) {
 	return received, answerOf(err, header, s.Trailer())
 }
 
-// expect checks metadata: pairs of a name and its only value, or "" for none.
+// expect checks md. pairs are a name and its only value, or "" if md must not contain it.
 func expect(t *testing.T, where string, md metadata.MD, pairs ...string) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -270,7 +270,7 @@ func TestUnary(t *testing.T) {
 	expectCode(t, f.call(t.Context()), codes.OK)
 }
 
-// retries is a configuration whose backoff a test would not wait for.
+// retries is a service configuration. Its arguments are the first and the maximum backoff.
 const retries = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":%q,"maxBackoff":%q,
 	"backoffMultiplier":1,"retryableStatusCodes":["RESOURCE_EXHAUSTED","UNAVAILABLE"]}}]}`
 
@@ -318,7 +318,7 @@ func TestWhatNeverFitsIsNotRetried(t *testing.T) {
 	}
 }
 
-// A handler's error is retried as it would be without the limit: nothing is sent before it.
+// A handler's error is retried as without the limit, since nothing is sent before it.
 func TestAHandlersErrorIsRetried(t *testing.T) {
 	f := newFixture(t, setup{dial: fmt.Sprintf(retries, "0.001s", "0.001s")})
 	tries := 0
@@ -372,7 +372,7 @@ func TestACallWithoutChargesIsServed(t *testing.T) {
 	expect(t, "header", a.header, "x-ratelimit-limit", "")
 }
 
-// failing is a backend that answers nothing.
+// failing is a backend that is unavailable.
 type failing struct {
 	driver.Backend
 	err error
@@ -435,7 +435,7 @@ func TestAnInvalidChargeIsInternal(t *testing.T) {
 	}
 }
 
-// hung is a backend that answers when its caller's time is over.
+// hung is a backend that fails when its caller's time is over.
 type hung struct{ driver.Backend }
 
 func (hung) Take(ctx context.Context, _ driver.Request) (driver.Decision, error) {
@@ -484,7 +484,7 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
-// A client cannot have its calls for nothing by leaving.
+// A client can't avoid charges by leaving.
 func TestNoRefundForAClientThatLeaves(t *testing.T) {
 	f := newFixture(t, setup{options: weirgrpc.Options{RefundIf: func(context.Context, string, error) bool { return true }}})
 	ctx, leave := context.WithCancel(t.Context())
@@ -542,7 +542,7 @@ func TestLeakyBucket(t *testing.T) {
 	expectCode(t, <-second, codes.OK)
 }
 
-// A call is in flight while it waits for its start, also for longer than a lease.
+// A call is in flight while it waits for its start, even for longer than a lease.
 func TestInFlightWhileItWaits(t *testing.T) {
 	const lease = 15 * time.Second
 	f := newFixture(t, setup{classify: func(f *fixture) middleware.Classifier {

@@ -51,7 +51,7 @@ func TestAStreamIsChargedPerMessage(t *testing.T) {
 	expect(t, "trailer", a.trailer, "grpc-retry-pushback-ms", "60000")
 	f.expectUsed(t, everyone, 2)
 
-	// A handler cannot take the refusal for the end of the messages.
+	// A handler can't mistake the refusal for the end of the messages.
 	f = newFixture(t, setup{options: weirgrpc.Options{PerMessage: true}})
 	f.stream = func(s pb.TestService_FullDuplexCallServer) error {
 		for {
@@ -90,7 +90,7 @@ func TestHeadersOfStreams(t *testing.T) {
 	expect(t, "header", a.header, "x-own", "1", "x-ratelimit-used", "1")
 
 	f.stream = func(s pb.TestService_FullDuplexCallServer) error {
-		if err := grpc.SendHeader(s.Context(), metadata.Pairs("x-own", "1")); err != nil { // past the limit
+		if err := grpc.SendHeader(s.Context(), metadata.Pairs("x-own", "1")); err != nil { // bypasses the limit's stream
 			return err
 		}
 		return s.Send(&pb.StreamingOutputCallResponse{})
@@ -100,7 +100,7 @@ func TestHeadersOfStreams(t *testing.T) {
 	expect(t, "trailer", a.trailer, "x-ratelimit-used", "2")
 }
 
-// A call, and a stream, is in flight until its handler has ended.
+// A call or stream is in flight until its handler has ended.
 func TestInFlight(t *testing.T) {
 	one := throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: quota.InFlight}
 	f := newFixture(t, setup{limit: one, options: weirgrpc.Options{PerMessage: true}})

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A line is for all refusals of a limit in a minute: the next will have their count.
+// A limit's refusals are logged once a minute: the next line has their count.
 func ExampleNew() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -34,7 +34,7 @@ func ExampleNew() {
 
 // All backends and the throttler get the same observer.
 func ExampleNew_redis() {
-	var metrics observe.Nothing // in its place, the Observer of package prom or otel
+	var metrics observe.Nothing // or the Observer of package prom or otel
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"redis-a.internal:6379"}})
 	if err != nil {
 		log.Fatal(err)

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logged is an Observer, and what it logged.
+// logged is an Observer and its log.
 type logged struct {
 	*Observer
 	text *buffer
 }
 
-// buffer is what timers log to.
+// buffer is a bytes.Buffer that timers can log to.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -102,7 +102,7 @@ func TestServers(t *testing.T) {
 		replica := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Cut: true, Lag: 3 * time.Second}
 		l.Checked(replica)
 		l.want(t, `level=WARN msg="rate limit: a replica is cut off from its primary, and is not asked" backend=redisbackend shard=a server="replica 0" lag=3s`)
-		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // says nothing of the primary
+		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // not about the primary
 		l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server="replica 0"`)
 		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
 		l.want(t,
@@ -118,8 +118,8 @@ func TestServers(t *testing.T) {
 	})
 }
 
-// That clocks differ is logged once, and once that they are close again, which is well below
-// the most.
+// A difference of clocks is logged once, and its end once, when it is well below the
+// maximum.
 func TestSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged(nil)
@@ -140,12 +140,12 @@ func TestSkew(t *testing.T) {
 	})
 }
 
-// Of a server that stops and answers in turn, one line in 10 s has the count.
+// If a server stops and answers in turn, one line in 10 s has the count.
 func TestFlappingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged(nil)
 		primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
-		for i := range 100 { // of 10 s
+		for i := range 100 { // in 10 s
 			primary.Open = i%2 == 0
 			l.Checked(primary)
 			l.Checked(primary)
@@ -198,8 +198,8 @@ func TestMoves(t *testing.T) {
 	})
 }
 
-// The first failure of a shard and cause is logged at once, further ones once a minute,
-// and that they are over when a minute had none.
+// The first failure of a shard and cause is logged at once, further failures once a
+// minute, and their end after a minute without failures.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged(nil)
@@ -238,8 +238,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// A server that varies causes by its replies does not fill the log, and what
-// there was no line for is counted.
+// A server that varies the causes in its replies does not fill the log. Failures
+// without a line are counted.
 func TestManyCausesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged(nil)
@@ -270,8 +270,8 @@ func TestWarnings(t *testing.T) {
 	})
 }
 
-// A thousand servers that come and go, and ten thousand policies that refuse, must not
-// fill the log; and what is wrong in the end must be logged in the end.
+// Many servers that stop and answer in turn, and many policies that refuse, must not fill
+// the log. Problems that last must be logged in the end.
 func TestLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, servers = 60, 100
@@ -279,7 +279,7 @@ func TestLinesAreBounded(t *testing.T) {
 		check := func(i int, open bool) {
 			l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i), Open: open})
 		}
-		for tenth := range 10*60 - 1 { // the next minute has lines to come
+		for tenth := range 10*60 - 1 { // less than a minute, since the next one has more lines
 			for i := range servers {
 				check(i, tenth%2 == 0)
 				l.Decided(context.Background(), observe.Decided{Policy: fmt.Sprint("p", tenth, i), Outcome: observe.OutcomeRefused})
@@ -316,7 +316,7 @@ func TestRememberedServersAreBounded(t *testing.T) {
 	}
 }
 
-// Each refusal is in one line, also those that come while a line is made.
+// Each refusal is counted in one line, even if it comes while a line is written.
 func TestManyGoroutines(t *testing.T) {
 	text := new(buffer)
 	o := New(slog.New(slog.NewTextHandler(text, nil)), &Options{Every: time.Nanosecond, MaxLines: 1 << 30})
@@ -347,7 +347,7 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
-// A refusal that is not logged costs next to nothing.
+// A refusal that is not logged allocates nothing.
 func TestNoAllocations(t *testing.T) {
 	for name, log := range map[string]*slog.Logger{
 		"sampled": slog.New(slog.NewTextHandler(new(bytes.Buffer), nil)), "off": slog.New(slog.DiscardHandler),

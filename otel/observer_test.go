@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// observed is an Observer and what reads it.
+// observed is an Observer, and readers of its metrics and spans.
 type observed struct {
 	*weirotel.Observer
 	reader *metric.ManualReader
@@ -47,7 +47,7 @@ func newObserved(t testing.TB, maxNames int) *observed {
 	return o
 }
 
-// series returns what is read: each data point as a text with its unit, and its value.
+// series returns the data points, each as a text with its unit, and its value.
 func (o *observed) series(t testing.TB) (read []observertest.Series) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -154,7 +154,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// By default, the SDK puts what is beyond 2,000 combinations of attributes into one.
+// By default, the SDK merges combinations of attributes beyond 2,000 into one.
 func TestAllPoliciesFitInTheSDK(t *testing.T) {
 	o := newObserved(t, 0)
 	for i := range 300 {
@@ -268,7 +268,7 @@ func TestGlobalProvidersAreTheDefault(t *testing.T) {
 	}
 }
 
-// What the observer costs a take in memory.
+// BenchmarkTake measures the cost of the observer for a take in memory.
 func BenchmarkTake(b *testing.B) {
 	o := newObserved(b, 0)
 	traced, _ := o.tracer.Tracer("test").Start(b.Context(), "request")

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// What a client did is in the metrics; its key is not.
+// The metrics contain a client's decisions, but not its key.
 func ExampleNew() {
 	registry := prometheus.NewRegistry()
 	observer, err := weirprom.New(registry, nil)
@@ -42,7 +42,7 @@ func ExampleNew() {
 	// weir_decisions_total{op="take",outcome="refused",policy="core"} 3
 }
 
-// The handler belongs where only you can reach it.
+// The handler must be reachable only for operators.
 func ExampleNew_handler() {
 	backend := memorybackend.NewDefault()
 

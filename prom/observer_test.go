@@ -29,7 +29,7 @@ func newObserver(t testing.TB, options *weirprom.Options) (*weirprom.Observer, *
 	return o, registry
 }
 
-// want fails the test unless the metrics of these names are the lines, and no more.
+// want fails the test unless lines are exactly the metrics of these names.
 func want(t *testing.T, registry *prometheus.Registry, lines string, names ...string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(lines), names...); err != nil {
@@ -183,7 +183,7 @@ func TestOneObserverForEachRegisterer(t *testing.T) {
 	}
 }
 
-// What the observer costs a take in memory.
+// BenchmarkTake measures the cost of the observer for a take in memory.
 func BenchmarkTake(b *testing.B) {
 	o, _ := newObserver(b, nil)
 	for _, run := range []struct {

@@ -20,7 +20,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// answer returns a response with headers, of names and values in turn.
+// answer returns a response. Its headers are names and values in turn.
 func answer(status int, headers ...string) *http.Response {
 	h := make(http.Header)
 	for i := 0; i < len(headers); i += 2 {
@@ -40,8 +40,8 @@ func newClient(t *testing.T, base roundTripper, retries int) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// Three workers that are each sent away for two seconds have all been served after little
-// more than two.
+// Three workers that are each told to wait two seconds are all served after little more
+// than two seconds.
 func TestWorkersThatAreSentAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, requests := time.Now(), 0
@@ -52,7 +52,7 @@ func TestWorkersThatAreSentAway(t *testing.T) {
 			first := requests <= 3
 			mu.Unlock()
 			if first {
-				time.Sleep(300 * time.Millisecond) // so that all are on their way
+				time.Sleep(300 * time.Millisecond) // so that all have been sent
 				return answer(http.StatusTooManyRequests, "Retry-After", "2"), nil
 			}
 			if early := time.Since(began); early < 2300*time.Millisecond {
@@ -76,7 +76,7 @@ func TestWorkersThatAreSentAway(t *testing.T) {
 	})
 }
 
-// What a response says pauses requests to its host, and no others.
+// A response can pause requests to its host, but no others.
 func TestPauses(t *testing.T) {
 	for name, test := range map[string]struct {
 		status  int
@@ -136,8 +136,8 @@ type body struct {
 
 func (b *body) Close() error { b.closed = true; return nil }
 
-// A request that cannot start in time is not sent, and one that cannot be sent again, or not
-// in time, or often enough, has the response.
+// A request that can't start in time is not sent. If it can't be sent again, in time or at
+// all, or has used up its retries, its response is returned.
 func TestRequestsThatAreNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
@@ -192,8 +192,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// What a request has in flight ends with its response: when that is read, closed or has no
-// body, and when there is none, or the request is sent again.
+// A request is in flight until its response is read or closed, or has no body. If it has no
+// response or is sent again, it is no longer in flight.
 func TestRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour, Algorithm: throttler.InFlight}}}
@@ -216,7 +216,7 @@ func TestRequestsInFlight(t *testing.T) {
 			response.Body = struct {
 				io.ReadCloser
 				io.Writer
-			}{response.Body, io.Discard} // as of one that has switched protocols
+			}{response.Body, io.Discard} // as after a switch of protocols
 			return response, nil
 		})
 		tr, err := transport.New(th, transport.ByHost(policy), &transport.Options{Base: base, Retries: 1})
@@ -272,7 +272,7 @@ func TestRequestsInFlight(t *testing.T) {
 	})
 }
 
-// A body that is not sent again is not opened again: nobody would close it.
+// A body that is not sent again is not opened again, since it would not be closed.
 func TestABodyIsOpenedToBeSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for status, retries := range map[int]int{http.StatusTooManyRequests: 0, http.StatusForbidden: 1} {
