@@ -10,11 +10,10 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// What a framework around the middleware sends after the outermost handler has returned.
+// Responses that a framework sends after the outermost handler has returned.
 
-// framework passes requests through limit to a handler that writes nothing, and responds
-// by after when that has returned, as Echo does with a handler's error: through the
-// writer that the handler got.
+// framework passes requests through limit to handler. When limit has returned, after
+// responds through the writer that handler got, as Echo responds to a handler's error.
 func framework(limit func(http.Handler) http.Handler, handler, after http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inside := http.ResponseWriter(unwrapping{w})
@@ -90,7 +89,7 @@ func TestWhatIsSentAfterTheHandlerIsTheResponse(t *testing.T) {
 	}
 }
 
-// A Refuse that leaves the response to the framework.
+// Refuse may leave the response to the framework.
 func TestARefusalThatTheFrameworkSends(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(1, time.Minute))

@@ -66,8 +66,8 @@ func costsInMemory() []cost {
 	}
 }
 
-// request returns a function that has h serve one request, with its own header
-// as net/http has it.
+// request returns a function that serves one request with h. As in net/http, each
+// response has a new header.
 func request(tb testing.TB, h http.Handler, body string) func() {
 	var reader io.Reader
 	if body != "" {
@@ -81,7 +81,7 @@ func request(tb testing.TB, h http.Handler, body string) func() {
 	return func() { h.ServeHTTP(&discard{header: make(http.Header)}, r) }
 }
 
-// With the race detector, a sync.Pool of the backend forgets a part of what it is given.
+// With the race detector, a sync.Pool of the backend drops some of its items.
 func TestSequentialAllocations(t *testing.T) {
 	const runs = 1000
 	bare := testing.AllocsPerRun(runs, request(t, hello, ""))

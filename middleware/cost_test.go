@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// report serves one request through h, whose handler calls f.
+// report serves one request through wrap, with a handler that calls f.
 func report(t *testing.T, wrap func(http.Handler) http.Handler, f func(r *http.Request) error) (err error) {
 	t.Helper()
 	get(wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { err = f(r) })))
@@ -29,7 +29,7 @@ func TestSetCostMeansTheInnermostThatAsked(t *testing.T) {
 	th, _ := newThrottler()
 	requests, tokens, batches, next := policy("requests", per(100, time.Minute)), policy("tokens", per(10000, time.Minute)), policy("batches", per(10000, time.Minute)), policy("tokens.next", per(10000, time.Minute))
 	stack := func(h http.Handler) http.Handler {
-		h = limit(th, requests, nil)(h) // the innermost, but it did not ask
+		h = limit(th, requests, nil)(h) // the innermost, but without CostReported
 		h = must(newMiddleware(th, everyone(tokens).CostReported(), nil))(h)
 		h = must(newMiddleware(th, everyone(next).CostReported(), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))(h)
 		return must(newMiddleware(th, everyone(batches).CostReported(), nil))(h)
@@ -39,7 +39,7 @@ func TestSetCostMeansTheInnermostThatAsked(t *testing.T) {
 	}
 	expectUsed(t, th, requests, 1)
 	expectUsed(t, th, tokens, 1500)
-	expectUsed(t, th, next, 1500) // a dry run asks for itself
+	expectUsed(t, th, next, 1500) // a dry run gets the cost, too
 	expectUsed(t, th, batches, 1)
 	if err := report(t, stack, func(r *http.Request) error { return middleware.SetCostOf(r, "batches", 20) }); err != nil {
 		t.Error(err)
@@ -76,7 +76,7 @@ func TestSetCostReplacesItsShareOfASum(t *testing.T) {
 	if err := report(t, wrap, func(r *http.Request) error { return middleware.SetCost(r, 50) }); err != nil {
 		t.Error(err)
 	}
-	expectUsed(t, th, p, 51) // 1 that was not marked, and the cost, once
+	expectUsed(t, th, p, 51) // 1 without CostReported, and the cost, once
 	get(wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = middleware.SetCost(r, 50)
 		w.WriteHeader(304)
@@ -138,7 +138,7 @@ func TestSetCostIsNoErrorInAnOutage(t *testing.T) {
 	}
 }
 
-// The memory of a decision is used again when its request is over.
+// A decision's memory is reused when its request is over.
 func TestALateReportIsNotAboutAnotherRequest(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(100, time.Minute))
@@ -158,7 +158,7 @@ func TestALateReportIsNotAboutAnotherRequest(t *testing.T) {
 	expectUsed(t, th, p, 11)
 }
 
-// Its dry run has asked for the cost, and has made no charge.
+// A dry run that is not decided has asked for the cost, but made no charge.
 func TestSetCostIsNoErrorWhereADryRunIsNotDecided(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
@@ -202,7 +202,7 @@ func TestABadCostHeaderIsLogged(t *testing.T) {
 	}
 }
 
-// A handler that failed to take the connection over has not responded.
+// A handler that failed to hijack the connection has not responded.
 func TestAHijackThatFailedIsNoResponse(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(100, time.Minute))
@@ -276,8 +276,8 @@ func TestTheCostHeaderNeverReachesTheClient(t *testing.T) {
 	}
 }
 
-// A policy that an operator has linked to a parent is settled as before, and its parent
-// with it: to a reported cost, in a 304, and if some charges are not refunded.
+// A policy that an operator has linked to a parent is settled as before, together with its
+// parent: to a reported cost, after a 304, and if some charges are not refunded.
 func TestParentsCostWhatTheirChildrenDo(t *testing.T) {
 	table := new(policies.Table)
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: table})
@@ -293,8 +293,8 @@ func TestParentsCostWhatTheirChildrenDo(t *testing.T) {
 		name                   string
 		wrap                   func(http.Handler) http.Handler
 		status                 int
-		cost                   int64 // that is reported, if any
-		bucket, secondary, org int64 // more than before
+		cost                   int64 // reported cost, or 0
+		bucket, secondary, org int64 // increases
 	}{
 		{"a charge", one, 200, 0, 1, 0, 1},
 		{"a cost", one, 200, 50, 50, 0, 50},

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// dead is a backend that fails while it is, and names its server.
+// dead is a backend that fails while its field is is true. Its errors name its server.
 type dead struct {
 	driver.Backend
 	is bool
@@ -42,8 +42,8 @@ func (b *dead) Peek(ctx context.Context, r driver.Request) (driver.Decision, err
 	return b.Backend.Peek(ctx, r)
 }
 
-// TestNoHeaderLiesInAnOutage has a policy of each choice, behind a middleware that
-// would serve.
+// TestNoHeaderLiesInAnOutage tests a policy of each choice, behind a middleware that
+// serves in outages.
 func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	backend := &dead{Backend: memorybackend.NewDefault()}
 	log, _ := newLog()
@@ -59,7 +59,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	th := throttler.New(b, nil)
 	options := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, Observer: log}
 	open, local, closed := policy("open", per(3, time.Hour)), policy("local", per(3, time.Hour)), policy("closed", per(3, time.Hour))
-	// A handler that sets its own rate header must not pass for weir.
+	// A rate header that a handler sets must not pass for weir's.
 	lies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Remaining", "99") })
 	handler := func(p *throttler.Policy) http.Handler { return must(newMiddleware(th, everyone(p), options))(lies) }
 	none := []string{
@@ -95,7 +95,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 		t.Errorf("the status is %d %s", w.Code, w.Body)
 	}
 
-	// One that is behind a middleware that knows its counts: no header for either.
+	// Behind a middleware that knows its counts, neither has a header.
 	both := must(newMiddleware(throttler.New(memorybackend.NewDefault(), nil), everyone(policy("known", per(9, time.Hour))), options))(handler(open))
 	expect(t, get(both), 200, none...)
 }

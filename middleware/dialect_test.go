@@ -21,12 +21,12 @@ func unit(p *throttler.Policy, u quota.Unit) *throttler.Policy {
 	return p
 }
 
-// The headers of each dialect after one request of four policies, after one that is
-// refused, and after a 304. All are charged 1.
+// dialects are the headers of each dialect after a request with four policies, after a
+// refusal, and after a 304. All policies are charged 1.
 var dialects = []struct {
 	name             string
 	dialect          middleware.Dialect
-	allowed, refused []string // names and values; a 304 is as if nothing was used
+	allowed, refused []string // names and values; after a 304, nothing is used
 	free             []string
 }{
 	{"GitHub", nil,
@@ -57,7 +57,7 @@ var dialects = []struct {
 	{"of a program", &ours{}, []string{"X-Left", "0"}, []string{"X-Left", "0"}, []string{"X-Left", "1"}},
 }
 
-// rfc3339 returns t0 and so many seconds, rounded up.
+// rfc3339 returns t0 plus seconds, rounded up.
 func rfc3339(seconds int64) string {
 	return time.Unix(t0.Unix()+seconds+1, 0).UTC().Format(time.RFC3339)
 }
@@ -80,7 +80,7 @@ func namesOf(d middleware.Dialect) []string {
 	return d.Names()
 }
 
-// alone checks that h has the rate headers of want alone, of all that the dialects have.
+// alone checks that h has no headers of dialects other than want.
 func alone(t *testing.T, h http.Header, want middleware.Dialect) {
 	t.Helper()
 	allowed := strings.ToLower(strings.Join(namesOf(want), " ") + " ")
@@ -117,8 +117,8 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// What a handler, or a server behind it, sets under a dialect's names goes from early hints,
-// headers and trailers.
+// Values that a handler, or a server behind it, sets under a dialect's names are removed
+// from early hints, headers and trailers.
 func TestDialectsReplaceHeadersOfOthers(t *testing.T) {
 	for _, test := range dialects {
 		t.Run(test.name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestDialectsReplaceHeadersOfOthers(t *testing.T) {
 	}
 }
 
-// Each dialect of any middleware that the request passes reports the limits of all.
+// The dialects of all middlewares that a request passes report the limits of all.
 func TestNestedDialects(t *testing.T) {
 	th, _ := newThrottler()
 	outer := limit(th, policy("outer", per(9, time.Minute)), nil)
@@ -170,13 +170,12 @@ func TestNestedDialects(t *testing.T) {
 		expect(t, get(h), code, "X-RateLimit-Resource", "inner", "X-RateLimit-Remaining", "0", "x-ratelimit-limit-requests", "1", "x-ratelimit-remaining-requests", "0",
 			"RateLimit", `"outer";r=8;t=60, "inner";r=0;t=60`)
 	}
-	// A refusal further out has the dialects of the middlewares that the request has passed.
+	// A refusal further out has the dialects of the middlewares that the request reached.
 	h = inner(outer(status(200)))
 	expect(t, get(h), 429, "X-RateLimit-Resource", "", "RateLimit", `"inner";r=0;t=60`)
 }
 
-// Of a limit with NoHeaders nothing is said, by no middleware: neither in headers nor in
-// bodies.
+// No middleware reports a limit with NoHeaders, neither in headers nor in bodies.
 func TestNoHeadersSaysNothing(t *testing.T) {
 	for _, accept := range []string{"application/json", "application/problem+json"} {
 		th, _ := newThrottler()
@@ -195,7 +194,7 @@ func TestNoHeadersSaysNothing(t *testing.T) {
 	}
 }
 
-// A limit that is not reported keeps nothing from being reported while it is undecided.
+// A limit that is not reported does not hide other limits while it is undecided.
 func TestNoHeadersWithoutADecision(t *testing.T) {
 	log, _ := newLog()
 	th, _ := newThrottler()
@@ -204,7 +203,7 @@ func TestNoHeadersWithoutADecision(t *testing.T) {
 	expect(t, get(outer(login(status(200)))), 200, "X-RateLimit-Resource", "outer", "X-RateLimit-Remaining", "8")
 }
 
-// slicy is a dialect that cannot be compared, and misnamed one whose name is none.
+// slicy is a dialect that can't be compared. misnamed has an invalid header name.
 type (
 	slicy struct {
 		middleware.GitHub
@@ -233,7 +232,7 @@ func TestWrongDialects(t *testing.T) {
 	}
 }
 
-// Retry-After with jitter is never early, and at most 3 % late; the body says the same.
+// Retry-After with jitter is never early, and at most 3 % late. The body has the same value.
 func TestRetryAfterJitter(t *testing.T) {
 	th, _ := newThrottler()
 	h := limit(th, policy("core", per(1, 24*time.Hour)), &middleware.Options{RetryAfterJitter: 0.03})(status(200))

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// TestDryRun puts a stricter policy in front of the one that is enforced.
+// TestDryRun puts a stricter policy in front of the enforced one.
 func TestDryRun(t *testing.T) {
 	th, _ := newThrottler()
 	strict, lax := policy("core.next", per(2, time.Hour)), policy("core", per(5, time.Hour))

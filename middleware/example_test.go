@@ -17,14 +17,14 @@ import (
 
 var helloHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 
-// stillThrottler returns a throttler whose clock does not move, so that the
-// examples print the same each time.
+// stillThrottler returns a throttler with a stopped clock, so that the examples
+// print the same each time.
 func stillThrottler() *throttler.Throttler {
 	clk := clock.NewManual(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
 	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk})
 }
 
-// printGet asks h for path, and prints the status and some of the headers.
+// printGet gets path from h, and prints the status and some of the headers.
 func printGet(h http.Handler, path, authorization string) {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	if authorization != "" {
@@ -58,11 +58,11 @@ func Example() {
 	// retry after 3600 s
 }
 
-// Requests with a valid token count for its user; all others count for the
-// client's address, so an invented token does not get a fresh quota.
+// Requests with a valid token are charged to its user. All others are charged to
+// the client's address, so an invented token does not get a fresh quota.
 func ExampleFirstOf() {
 	t := stillThrottler()
-	users := map[string]string{"demo-token": "alice"} // in place of your own check of tokens
+	users := map[string]string{"demo-token": "alice"} // replace this with your check of tokens
 	verify := func(_ *http.Request, token string) (user string, ok bool) {
 		user, ok = users[token]
 		return user, ok
@@ -83,8 +83,8 @@ func ExampleFirstOf() {
 	// 200 core used 2 of 60
 }
 
-// Two limits on one caller are one decision. A 304 is free of the first and
-// counts against the second.
+// Two limits on one caller are one decision. A 304 is refunded by the first
+// limit, but counts against the second.
 func ExampleAll() {
 	t := stillThrottler()
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
@@ -107,7 +107,7 @@ func ExampleAll() {
 	// 304 "core";r=59;t=3600, "secondary";r=898;t=60
 }
 
-// A login is charged to the account and to the address: one address cannot try many accounts.
+// A login is charged to the account and the address, so one address can't try many accounts.
 func ExampleAll_independentKeys() {
 	t := stillThrottler()
 	accounts := &throttler.Policy{Name: "accounts", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute}}}
@@ -158,7 +158,7 @@ func ExampleClassifier_Within() {
 	// org=acme&user=carol 429 orgs 0
 }
 
-// account is what a middleware that authenticates put into the request's context.
+// account is put into the request's context by an authenticating middleware.
 type account struct{ id, plan string }
 
 type accountKey struct{}
@@ -204,8 +204,8 @@ func ExampleClassifierFunc() {
 	// 200 api-pro used 21 of 5000
 }
 
-// A limit on all callers together runs before the one on each. What the inner
-// one refuses costs nothing in the outer one.
+// A limit on all callers together runs before the limit on each caller. A request
+// that the inner limit refuses costs nothing in the outer one.
 func ExampleNew_stacked() {
 	t := stillThrottler()
 	global := &throttler.Policy{Name: "global", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second}}}
@@ -254,8 +254,8 @@ func ExampleStatus() {
 	// {"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893502800,"limits":[{"limit":60,"used":1,"remaining":59,"reset":1893502800,"window":"1h","algorithm":"fixed-window"}]}}}
 }
 
-// The handler knows what a request cost when the work is done. Called before the
-// response begins, SetCost also corrects the headers.
+// The handler knows the cost of a request when the work is done. If called before
+// the response begins, SetCost also corrects the headers.
 func ExampleSetCost() {
 	t := stillThrottler()
 	rows := &throttler.Policy{Name: "rows", Limits: []throttler.Limit{{Quota: 1000, Window: time.Minute}}}
@@ -275,7 +275,7 @@ func ExampleSetCost() {
 	// Output: 200 rows used 42 of 1000
 }
 
-// A stricter policy is tried out: it is evaluated and reported, not enforced.
+// A stricter policy is tried out: it is evaluated and reported, but not enforced.
 func ExampleOptions_dryRun() {
 	t := stillThrottler()
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
@@ -316,7 +316,7 @@ func (xLeft) Write(h http.Header, r *middleware.Report) {
 	h.Set("X-Left", strconv.FormatInt(r.Binding().Remaining, 10))
 }
 
-// A dialect of a program, next to OpenAI's.
+// A program can define a dialect, and use it with others.
 func ExampleDialect() {
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	t := throttler.New(memorybackend.NewDefault(), nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// Whatever a client writes into X-Forwarded-For, it counts as the address that the
-// trusted proxy appended, and, without a trusted proxy, as its own.
+// Whatever a client writes into X-Forwarded-For, its key is the address that the trusted
+// proxy appended or, without a trusted proxy, its own address.
 func FuzzForwardedFor(f *testing.F) {
 	for _, forged := range []string{"", "198.51.100.1", "10.0.0.7", "10.0.0.7, 10.0.0.8", ",", "unknown", "[2001:db8::1]:80", "for=1.2.3.4", "::ffff:10.1.1.1", "1.2.3.4, \t, x", "10.0.0.9%eth0", "\x00"} {
 		f.Add(forged, "10.0.0.1:4711", false)

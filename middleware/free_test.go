@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// What must not be free, and what is.
+// Requests that must not be free, and requests that are.
 
 func TestAProxiedResponseIsChargedThoughTheClientHangsUp(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
@@ -77,8 +77,8 @@ func TestAClientThatLeftIsChargedWhateverRefundIfSays(t *testing.T) {
 	})
 }
 
-// A handler whose time was over has done its work, and a TimeoutHandler in front
-// may have answered for it.
+// A handler whose deadline has passed may have done its work, and a TimeoutHandler in
+// front may have answered for it.
 func TestAResponseAfterTheDeadlineIsCharged(t *testing.T) {
 	for name, timeout := range map[string]func(http.Handler) http.Handler{
 		"of the context": func(h http.Handler) http.Handler {
@@ -114,8 +114,8 @@ func TestAResponseAfterTheDeadlineIsCharged(t *testing.T) {
 	}
 }
 
-// An upload that breaks becomes a 502 of a proxy, after the upstream has begun to
-// work on it.
+// A proxy answers a broken upload with a 502, after the upstream has begun to work on
+// it.
 func TestARequestThatCannotBeReadIsCharged(t *testing.T) {
 	for name, request := range map[string]string{
 		"that is half":        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf",
@@ -164,14 +164,14 @@ func TestA304OfAReadAndClosedBodyIsFree(t *testing.T) {
 	})
 }
 
-// errorsAreFree is what makes a panic free, which counts as a 500.
+// errorsAreFree is a RefundIf that makes 5xx responses free, and panics, which count as 500.
 func errorsAreFree(_ *http.Request, status int, _ http.Header) bool { return status >= 500 }
 
 func TestAPanicIsRefundedOnlyIfNothingWasSentAndRefundIfSaysSo(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		handler http.HandlerFunc
-		used    int64 // where RefundIf says that a 500 is free
+		used    int64 // if RefundIf refunds a 500
 	}{
 		{"at once", func(http.ResponseWriter, *http.Request) { panic("x") }, 0},
 		{"to abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
@@ -284,7 +284,7 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
 	nobody := func(*http.Request, string) (string, bool) { return "", false }
-	// Both have no key, and so the same one.
+	// Both have no key, and so share a count.
 	h := must(newMiddleware(th, middleware.All(
 		middleware.Limit(p, middleware.APIKey("X-Key", nobody)), middleware.Limit(p, middleware.BearerToken(nobody))), nil))(status(200))
 	expect(t, get(h), 200, "X-RateLimit-Used", "2")
@@ -337,7 +337,7 @@ func TestARefundThatFailsIsLogged(t *testing.T) {
 	var got error
 	p := policy("core", per(5, time.Minute))
 	h := limit(th, p, &middleware.Options{Observer: log, OnError: func(_ *http.Request, err error) { got = err }})(status(304))
-	expect(t, get(h), 304, "X-RateLimit-Used", "1") // the charge stays, and the headers say so
+	expect(t, get(h), 304, "X-RateLimit-Used", "1") // the charge stays, and the headers show it
 	if !errors.Is(got, throttler.ErrUnavailable) {
 		t.Errorf("OnError got %v", got)
 	}

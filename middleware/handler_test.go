@@ -53,8 +53,8 @@ func TestFromContext(t *testing.T) {
 	}
 }
 
-// What a handler takes is in the headers, which report the limit that binds and the newest
-// count of each.
+// Charges of a handler are in the headers, which report the limit that binds, and the
+// newest count of each.
 func TestTakeInAHandler(t *testing.T) {
 	core, points := policy("core", per(10, time.Hour)), policy("points", per(20, time.Minute))
 	all := middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}
@@ -116,7 +116,7 @@ func TestTakeWithoutAMiddlewareOrADecision(t *testing.T) {
 	expect(t, get(h), 204, "X-RateLimit-Remaining", "0")
 	expect(t, get(h), 429, "X-RateLimit-Remaining", "0", "Retry-After", "60")
 
-	// A backend that answers the middleware and not the handler.
+	// A backend that answers the middleware, but not the handler.
 	var gone error
 	b := &flaky{memorybackend.NewDefault(), func(string) error { return gone }}
 	for onFailure, want := range map[middleware.FailurePolicy]int{middleware.Open: 204, middleware.Closed: 503} {
@@ -143,7 +143,7 @@ func TestTakeWithoutAMiddlewareOrADecision(t *testing.T) {
 	expectUsed(t, th, points, 2)
 }
 
-// What a handler took is settled to what it reports, before the response begins or after.
+// A handler's charges are settled to its reported cost, before the response begins or after.
 func TestTheCostOfATake(t *testing.T) {
 	core, points := policy("core", per(10, time.Hour)), policy("points", per(20, time.Minute))
 	for _, after := range []bool{false, true} {
@@ -175,7 +175,7 @@ func TestTheCostOfATake(t *testing.T) {
 	}
 }
 
-// What a handler took is free if RefundIf says so of its panic.
+// A handler's charges are refunded if RefundIf reports that its panic is free.
 func TestAPanicAfterTake(t *testing.T) {
 	core, points := policy("core", per(10, time.Hour)), policy("points", per(20, time.Minute))
 	for _, free := range []bool{false, true} {
@@ -222,7 +222,7 @@ func TestTakeWaitsAndTheBodyStays(t *testing.T) {
 	})
 }
 
-// A proxy that only checks charges nothing, and leaves the service's headers as they are.
+// A proxy with CheckOnly charges nothing, and does not change the service's headers.
 func TestCheckOnly(t *testing.T) {
 	th, _ := newThrottler()
 	core := policy("core", per(2, time.Minute))

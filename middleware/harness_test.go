@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// used returns what key has used of the first limit of p.
+// used returns the units that key has used of the first limit of p.
 func used(t testing.TB, th *throttler.Throttler, p *throttler.Policy, key string) int64 {
 	t.Helper()
 	d, err := th.Peek(t.Context(), p.Charge(key))
@@ -32,7 +32,7 @@ func used(t testing.TB, th *throttler.Throttler, p *throttler.Policy, key string
 	return d.Limit(0).Used
 }
 
-// expectUsed checks what "everyone" has used of p.
+// expectUsed checks the units that "everyone" has used of p.
 func expectUsed(t testing.TB, th *throttler.Throttler, p *throttler.Policy, want int64) {
 	t.Helper()
 	if got := used(t, th, p, "everyone"); got != want {
@@ -40,7 +40,7 @@ func expectUsed(t testing.TB, th *throttler.Throttler, p *throttler.Policy, want
 	}
 }
 
-// aMinute is a deadline that only a hang needs: the default is short for a busy
+// aMinute is a deadline that only a hang exceeds. The default is short for a busy
 // machine.
 const aMinute = time.Minute
 
@@ -100,7 +100,7 @@ func (b *logBuffer) lines() []string {
 	return strings.Split(text, "\n")
 }
 
-// newLog returns an observer that logs, and what it logs.
+// newLog returns an observer that logs, and its log.
 func newLog() (observe.Observer, *logBuffer) {
 	b := new(logBuffer)
 	return weirlog.New(slog.New(slog.NewTextHandler(b, nil)), nil), b
@@ -110,7 +110,7 @@ func newLog() (observe.Observer, *logBuffer) {
 type server struct {
 	*httptest.Server
 	log  *logBuffer    // the server's ErrorLog
-	done chan struct{} // receives for each request whose handler has returned or panicked
+	done chan struct{} // receives when a request's handler has returned or panicked
 }
 
 // start serves handler. configure may be nil.
@@ -181,8 +181,8 @@ func proxyTo(t testing.TB, target *server) *httputil.ReverseProxy {
 	return p
 }
 
-// expectHeaders checks headers of a response, each of which must be there once; a
-// value of "" means that there is none.
+// expectHeaders checks headers of a response. Each must appear once, or not at all if
+// its value is "".
 func expectHeaders(t testing.TB, h http.Header, header ...string) {
 	t.Helper()
 	for i := 0; i < len(header); i += 2 {
@@ -194,7 +194,7 @@ func expectHeaders(t testing.TB, h http.Header, header ...string) {
 	}
 }
 
-// soon fails the test if c does not deliver in a time that only a hang needs.
+// soon fails the test if c does not deliver in a time that only a hang exceeds.
 func soon[T any](t testing.TB, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -205,8 +205,8 @@ func soon[T any](t testing.TB, c <-chan T, what string) (v T) {
 	return v
 }
 
-// pipes is a listener whose connections are in memory, so that a server runs in a
-// synctest bubble, where no time passes that nothing waits for.
+// pipes is a listener with connections in memory, so that a server can run in a synctest
+// bubble, where time passes only while all goroutines wait.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}

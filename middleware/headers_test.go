@@ -56,7 +56,7 @@ func TestEarlyHintsHaveNoRateHeadersOfOthers(t *testing.T) {
 		})
 		upstream := start(t, false, hint, nil)
 		for name, handler := range map[string]http.Handler{"a handler": hint, "an upstream": proxyTo(t, upstream)} {
-			for _, dry := range []bool{false, true} { // which leaves others' headers alone
+			for _, dry := range []bool{false, true} { // a dry run doesn't change others' headers
 				options, want := new(middleware.Options), ""
 				if dry {
 					options.DryRun, want = func(*http.Request, throttler.Decision) {}, "9999"
@@ -74,7 +74,7 @@ func TestEarlyHintsHaveNoRateHeadersOfOthers(t *testing.T) {
 	})
 }
 
-// An upstream that has its own rate limits, and spells the names as it likes.
+// upstreamWithLimits returns a server with its own rate limits, and names in several spellings.
 func upstreamWithLimits(t testing.TB, code int) *server {
 	return start(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
@@ -115,7 +115,7 @@ func TestHandlersOwnSpellingsAreReplaced(t *testing.T) {
 }
 
 func TestA500AfterAPanicShowsTheRefund(t *testing.T) {
-	// Free only if it is sent further out, where the middleware does not see it.
+	// A 500 is free only if it is sent further out, where the middleware does not see it.
 	outside := func(_ *http.Request, _ int, h http.Header) bool { return h.Get("Recovered") == "" }
 	for _, test := range []struct {
 		name string
@@ -132,7 +132,7 @@ func TestA500AfterAPanicShowsTheRefund(t *testing.T) {
 			th, _ := newThrottler()
 			inner := must(newMiddleware(th, everyone(policy("core", per(2, time.Minute))), &middleware.Options{RefundIf: outside}))
 			return limit(recoverer(inner(h)))
-		}, "0"}, // the inner one's is refunded, and is the one that binds
+		}, "0"}, // the inner charge is refunded, and the inner limit binds
 	} {
 		th, _ := newThrottler()
 		s := start(t, false, test.wrap(limit(th, policy("core", per(5, time.Minute)), &middleware.Options{RefundIf: outside}), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

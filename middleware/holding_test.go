@@ -18,12 +18,12 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// points is GitHub's secondary limit: so many at once, and points a minute.
+// points is like GitHub's secondary limits: requests at once, and points per minute.
 var points = policy("points",
 	throttler.Limit{Quota: 2, Window: 30 * time.Second, Algorithm: quota.InFlight},
 	per(100, time.Minute))
 
-// expectHeld checks what one client has in flight of points, and has used of its rate.
+// expectHeld checks the units of points that "everyone" has in flight, and its used points.
 func expectHeld(t *testing.T, th *throttler.Throttler, when string, inFlight, rate int64) {
 	t.Helper()
 	d, err := th.Peek(context.Background(), points.Charge("everyone"))
@@ -38,7 +38,7 @@ func expectHeld(t *testing.T, th *throttler.Throttler, when string, inFlight, ra
 	}
 }
 
-// A request is in flight until its handler ends, however that is, and its points stay charged
+// A request is in flight until its handler ends, in whatever way. Its points stay charged
 // unless the response is free.
 func TestInFlightUntilTheHandlerEnds(t *testing.T) {
 	for _, test := range []struct {
@@ -91,8 +91,8 @@ func TestInFlightUntilTheHandlerEnds(t *testing.T) {
 
 type leaveKey struct{}
 
-// As many as the limit are served at once, and the next when one has ended. What is served is
-// renewed for as long as it lasts.
+// As many requests as the limit allows are served at once, and the next when one has ended.
+// Requests are renewed as long as they last.
 func TestInFlightIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memorybackend.NewDefault(), nil)
@@ -113,12 +113,12 @@ func TestInFlightIsRenewed(t *testing.T) {
 		if w := serve(); w.Code != http.StatusOK {
 			t.Errorf("after both have ended, %d", w.Code)
 		}
-		time.Sleep(time.Hour) // nothing is renewed any more
+		time.Sleep(time.Hour) // nothing is renewed now
 	})
 }
 
-// A process that was stopped for longer than its lease, while another took its place, hears of
-// it, and gives nothing back that the other has.
+// If a process was stopped for longer than its lease, and another has taken its units, OnError
+// gets an error, and the other's units are not released.
 func TestInFlightThatLapsed(t *testing.T) {
 	store := memorybackend.NewDefault()
 	stopped, running := clock.NewManual(t0), clock.NewManual(t0)
@@ -142,15 +142,15 @@ func TestInFlightThatLapsed(t *testing.T) {
 	expectHeld(t, b, "at the end", 2, 3)
 }
 
-// What is said of a limit in flight is about requests at once. Its lease is nowhere: a client
-// that waited for that would come back much too late.
+// Responses report an in-flight limit as requests at once. They don't contain its lease: a
+// client that waited for its end would come back much too late.
 func TestDialectsOfWhatIsInFlight(t *testing.T) {
 	two := policy("streams", throttler.Limit{Quota: 2, Window: 30 * time.Second, Algorithm: quota.InFlight})
 	soon := strconv.FormatInt(t0.Unix()+2, 10) // in a second, rounded up
 	for _, test := range []struct {
 		dialect          middleware.Dialect
-		first            []string // of a stream that remains alone
-		refused, ofPoint []string // when two are in flight; of a policy with a rate, too
+		first            []string // of the only stream
+		refused, ofPoint []string // with two in flight; of a policy that also has a rate
 	}{
 		{middleware.GitHub{},
 			[]string{"X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "1", "X-RateLimit-Used", "1", "X-RateLimit-Resource", "streams"},
@@ -180,7 +180,7 @@ func TestDialectsOfWhatIsInFlight(t *testing.T) {
 				refused []string
 			}{{two, test.refused}, {points, test.ofPoint}} {
 				var nest func(left int) http.Handler
-				nest = func(left int) http.Handler { // of a request whose handler sends the next
+				nest = func(left int) http.Handler { // the handler sends the next request
 					return must(newMiddleware(th, everyone(of.policy), &middleware.Options{Dialect: test.dialect}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 						if left > 0 {
 							h := get(nest(left - 1))

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// Keys and headers that a client makes up.
+// Keys and headers that a client invents.
 
 func TestPathsWithoutARouteCountByClient(t *testing.T) {
 	th, _ := newThrottler()
@@ -72,7 +72,7 @@ func TestWhatARequestLacksOfAJoinedKey(t *testing.T) {
 	}
 }
 
-// However a path is spelled, the route that serves it is its key.
+// However a path is spelled, its key is the route that serves it.
 func TestSpellingsOfARouteShareAKey(t *testing.T) {
 	key := middleware.Join(middleware.ClientIP(nil), middleware.RoutePattern())
 	for name, outside := range map[string][]func(http.Handler) http.Handler{
@@ -175,7 +175,7 @@ func TestAnIPv6AddressThatStandsForAnIPv4Address(t *testing.T) {
 			t.Errorf("%s: %d limits of the chain, want %d", test.from, got, test.limits)
 		}
 	}
-	// It is no proxy because the address in it is one.
+	// An address that embeds a proxy's address is not a proxy.
 	key = middleware.ClientIP(&middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, from := range []string{"[64:ff9b::10.0.0.1]:9", "[2002:a00:1::1]:9"} {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -25,7 +25,7 @@ func TestRateLimitFields(t *testing.T) {
 		"RateLimit", `"auth.createToken-1m-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m-sliding-window";r=29;t=115`)
 }
 
-// A calendar's windows are not all so many seconds long: w is left out.
+// A calendar's windows vary in length, so w is left out.
 func TestRateLimitFieldsOfACalendar(t *testing.T) {
 	th, c := newThrottler()
 	c.Set(time.Date(2030, time.February, 27, 0, 0, 0, 0, time.UTC))
@@ -39,7 +39,7 @@ func TestRateLimitFieldsOfACalendar(t *testing.T) {
 	}
 }
 
-// Whatever the policy, the fields are what a parser of structured fields reads.
+// For any policy, a parser of structured fields can read the fields.
 func FuzzRateLimitFields(f *testing.F) {
 	f.Add("core", int64(60), int64(3600_000))
 	f.Add("a:b/c_d-e.f", int64(math.MaxInt64), int64(1))

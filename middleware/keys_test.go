@@ -34,18 +34,18 @@ func TestClientIP(t *testing.T) {
 		remote, forwarded, want string
 	}{
 		{"10.0.0.1:99", "203.0.113.7", "ip:203.0.113.7"},
-		{"10.0.0.1:99", "198.51.100.1, 203.0.113.7", "ip:203.0.113.7"}, // what the client claims stays to the left
+		{"10.0.0.1:99", "198.51.100.1, 203.0.113.7", "ip:203.0.113.7"}, // the client's claim is to the left
 		{"10.0.0.1:99", "::ffff:203.0.113.7", "ip:203.0.113.7"},
 		{"10.0.0.1:99", "2001:db8:1:2:3:4:5:6", "ip:2001:db8:1:2::/64"},
 		{"10.0.0.1:99", "2001:db8:1:2:ffff::1", "ip:2001:db8:1:2::/64"},
 		{"10.0.0.1:99", "2001:db8:1:3::1", "ip:2001:db8:1:3::/64"},
-		{"10.0.0.1:99", "nonsense", "ip:10.0.0.1"}, // no worse than the proxy
+		{"10.0.0.1:99", "nonsense", "ip:10.0.0.1"}, // the proxy's address
 	} {
 		if got, ok := keyOf(ip, test.remote, "X-Forwarded-For", test.forwarded); got != test.want || ok != (test.want != "") {
 			t.Errorf("from %s for %s: %q, %v; want %q", test.remote, test.forwarded, got, ok, test.want)
 		}
 	}
-	// Without chi's middleware no header is believed.
+	// Without chi's middleware, no header is trusted.
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Forwarded-For", "203.0.113.7")
 	if got, ok := ip.Of(r); got != "ip:192.0.2.1" || !ok {
@@ -219,7 +219,7 @@ func TestClientIPWithoutAnyOtherMiddleware(t *testing.T) {
 		{behind, "172.16.9.9:99", []string{"203.0.113.7"}, "ip:203.0.113.7"},
 		{behind, "172.17.9.9:99", []string{"203.0.113.7"}, "ip:172.17.9.9"},
 		{behind, "[2001:db8::9]:99", []string{"203.0.113.7,\t10.1.1.1 ,10.2.2.2"}, "ip:203.0.113.7"},
-		{behind, "10.0.0.1:99", []string{"198.51.100.1, 203.0.113.7"}, "ip:203.0.113.7"}, // what the client claims is left
+		{behind, "10.0.0.1:99", []string{"198.51.100.1, 203.0.113.7"}, "ip:203.0.113.7"}, // the client's claim is ignored
 		{behind, "10.0.0.1:99", []string{"198.51.100.1", "203.0.113.7", "10.9.9.9"}, "ip:203.0.113.7"},
 		{behind, "10.0.0.1:99", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"}, // only proxies
 		// With ports, as Azure's gateway sends them, and in brackets.
@@ -230,7 +230,7 @@ func TestClientIPWithoutAnyOtherMiddleware(t *testing.T) {
 		{behind, "10.0.0.1:99", []string{"2001:db9:1:2::3%eth0"}, "ip:2001:db9:1:2::/64"},
 		{behind, "10.0.0.1:99", []string{"::ffff:203.0.113.7"}, "ip:203.0.113.7"},
 		{behind, "10.0.0.1:99", []string{"203.0.113.7, ::ffff:10.1.1.1"}, "ip:203.0.113.7"},
-		// What is no address ends the walk: never further left.
+		// A value that is not an address ends the walk to the left.
 		{behind, "10.0.0.1:99", []string{"203.0.113.7, unknown"}, "ip:10.0.0.1"},
 		{behind, "10.0.0.1:99", []string{"203.0.113.7, "}, "ip:10.0.0.1"},
 		{behind, "10.0.0.1:99", []string{"203.0.113.7", ""}, "ip:10.0.0.1"},

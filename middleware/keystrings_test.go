@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// What is said without a request is the key of the request.
+// The keys that are built without a request equal the keys of requests.
 func TestKeyStrings(t *testing.T) {
 	alice := middleware.Subject(func(*http.Request) (string, bool) { return "alice", true })
 	wide := &middleware.IPOptions{IPv6Prefix: 48}

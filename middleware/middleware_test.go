@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// t0 is within a second, so that rounding shows.
+// t0 is not a whole second, so that rounding shows.
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 250e6, time.UTC)
 
 func policy(name string, limits ...throttler.Limit) *throttler.Policy {
@@ -53,12 +53,12 @@ func everyone(p *throttler.Policy) middleware.Classifier {
 	return middleware.Limit(p, middleware.KeyFunc(func(*http.Request) (string, bool) { return "everyone", true }))
 }
 
-// charging returns a Classifier of the same charges for every request.
+// charging returns a Classifier with the same charges for every request.
 func charging(charges ...throttler.Charge) middleware.Classifier {
 	return middleware.ClassifierFunc(func(*http.Request) []throttler.Charge { return charges })
 }
 
-// anyToken takes every token for its bearer's name.
+// anyToken accepts every token as its bearer's name.
 func anyToken(_ *http.Request, token string) (string, bool) { return token, true }
 
 func get(h http.Handler, header ...string) *httptest.ResponseRecorder {
@@ -75,7 +75,7 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-// expect checks headers of a response; a value of "" means that there is none.
+// expect checks the status and headers of a response. A value of "" means no header.
 func expect(t *testing.T, w *httptest.ResponseRecorder, code int, header ...string) {
 	t.Helper()
 	if w.Code != code {
@@ -91,8 +91,8 @@ func expect(t *testing.T, w *httptest.ResponseRecorder, code int, header ...stri
 func TestHeadersOnEveryResponse(t *testing.T) {
 	th, c := newThrottler()
 	h := must(newMiddleware(th, everyone(policy("core", per(2, time.Minute))), nil))(status(204))
-	// 03:05:05.250 is the reset-at: the second after it is the first at which
-	// the window is surely over.
+	// The window resets at 03:05:05.250. The next whole second is the first after
+	// its end.
 	reset := strconv.FormatInt(t0.Unix()+61, 10)
 	expect(t, get(h), 204, "X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "1", "X-RateLimit-Used", "1",
 		"X-RateLimit-Reset", reset, "X-RateLimit-Resource", "core", "Retry-After", "")
@@ -212,7 +212,7 @@ func TestRefundIf(t *testing.T) {
 		},
 	}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code == 0 {
-			w.Header().Set("X-Free", "yes") // and writes nothing: what is around it may still send an error
+			w.Header().Set("X-Free", "yes") // and writes nothing: an outer handler may still send an error
 			return
 		}
 		w.WriteHeader(code)
@@ -373,7 +373,7 @@ func TestSettle(t *testing.T) {
 		t.Errorf("a cost of -5: used %d, told %q; want the estimate to stand", now(), errs)
 	}
 	w = serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 50); w.WriteHeader(304) })
-	expect(t, w, 304, "X-RateLimit-Used", "20") // a refund goes before
+	expect(t, w, 304, "X-RateLimit-Used", "20") // a refund takes precedence
 	serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCostOf(r, "rows", 200) })
 	if now() != 220 {
 		t.Errorf("used %d, want a debt of 120", now())
@@ -476,7 +476,7 @@ func TestANilDependencyPanics(t *testing.T) {
 	}
 }
 
-// A RefundIf that panics leaves the response to what recovers it.
+// If RefundIf panics, the response is left to the handler that recovers.
 func TestARefundIfThatPanicsIsNoResponse(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))

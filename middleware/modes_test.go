@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The headers of a charge in each mode, of a limit of 10 with 7 used and with 10, and what is
-// used when its handler has returned.
+// The headers of a charge in each mode, for a limit of 10 with some units used, and the used
+// units when its handler has returned.
 func TestModesInHeaders(t *testing.T) {
 	for _, test := range []struct {
 		mode       quota.Mode
@@ -52,8 +52,8 @@ func TestModesInHeaders(t *testing.T) {
 	}
 }
 
-// What is checked costs what the handler reports, and what it does not report keeps what it
-// was charged; a free response gives that back.
+// A checked charge is settled to the cost that the handler reports. Charges without a reported
+// cost stay, but a free response refunds them.
 func TestModesAreSettled(t *testing.T) {
 	th, _ := newThrottler()
 	requests, tokens, batch := policy("requests", per(10, time.Minute)), policy("tokens", per(100, time.Minute)), policy("batch", per(8, time.Minute))

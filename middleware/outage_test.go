@@ -24,8 +24,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// flaky is a backend of one shard for each first letter of a key; what its fail
-// returns for a shard is the answer.
+// flaky is a backend with one shard for each first letter of a key. It answers with
+// the error that fail returns for a shard.
 type flaky struct {
 	driver.Backend
 	fail func(shard string) error
@@ -85,7 +85,7 @@ func TestAnOutageIsALineAMinute(t *testing.T) {
 			load()
 		}
 		l := lines.lines()
-		if len(l) != 4 { // at seconds 0, 60 and 120, and when a minute had none
+		if len(l) != 4 { // at seconds 0, 60 and 120, and after a minute without failures
 			t.Fatalf("%d lines about a minute:\n%s", len(l), lines)
 		}
 		for i, want := range [][]string{
@@ -117,7 +117,7 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 			n := answered.Add(1)
 			switch {
 			case shard == "a":
-				return fmt.Errorf("read tcp 127.0.0.1:%d: %w", 30000+n, os.ErrDeadlineExceeded) // each text is another
+				return fmt.Errorf("read tcp 127.0.0.1:%d: %w", 30000+n, os.ErrDeadlineExceeded) // each text is different
 			case shard == "b" && n%2 == 0:
 				return errors.New("READONLY You can't write against a read only replica.")
 			case shard == "b" && n%5 == 0:
@@ -147,7 +147,7 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 		if strings.Contains(text, "127.0.0.1") {
 			t.Errorf("an address was logged:\n%s", text)
 		}
-		// Shard a is not over because others answer.
+		// Shard a's failures are not over because others answer.
 		for range 30 {
 			get(h, "User", "c")
 			time.Sleep(time.Second)
@@ -197,8 +197,8 @@ func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A program that sets no observer has failures in its default log, the backend's in
-// memory too.
+// If a program sets no observer, failures are logged to its default log, including
+// those of the memory backend.
 func TestWithoutAnObserverFailuresAreInTheDefaultLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, was := new(logBuffer), slog.Default()

@@ -15,14 +15,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// overloaded is a backend of a process that is.
+// overloaded is a backend of an overloaded process.
 type overloaded struct{ driver.Backend }
 
 func (overloaded) Take(context.Context, driver.Request) (driver.Decision, error) {
 	return driver.Decision{}, &driver.UnavailableError{Backend: "b", Shard: "a", Err: fmt.Errorf("%w: %w", driver.ErrOverloaded, driver.ErrNotSent)}
 }
 
-// An overloaded process sheds requests before their work is done, whatever is chosen for
+// An overloaded process sheds requests before their work is done, whatever the policy for
 // outages.
 func TestAnOverloadedProcessServesNothing(t *testing.T) {
 	for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {

@@ -17,8 +17,8 @@ import (
 
 var resets = regexp.MustCompile(`"reset":\d+`)
 
-// Each caller's plan is in the status, with all of its limits, and a blocked caller gets the
-// status that blocks have.
+// The status shows each caller's plan with all its limits. A blocked caller gets the status
+// code of blocks.
 func TestPlansOfRequests(t *testing.T) {
 	var table policies.Table
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Clock: clock.NewManual(t0)})
@@ -55,9 +55,9 @@ func TestPlansOfRequests(t *testing.T) {
 	}
 }
 
-// Status lists a policy that does not limit the key as unlimited, whether its windows count on or
-// nothing is counted, and also where a program has such a policy. The others are resources, also
-// next to one that is blocked.
+// Status lists a policy that does not limit the key as unlimited, whether or not it still counts,
+// and even if the program defined it so. The other policies are resources, even next to a blocked
+// one.
 func TestStatusOfUnlimitedKeys(t *testing.T) {
 	var table policies.Table
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Clock: clock.NewManual(t0)})

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A client that asks at 0.95 of the rate, and stops at Remaining 0 until Reset as
-// go-github does, gets most of its quota under each algorithm. Until Reset named the
-// next unit at Remaining 0, it got 26 of 60 of a sliding window, 35 of a sliding log.
+// A client that sends requests at 0.95 of the rate, and pauses at Remaining 0 until
+// Reset as go-github does, gets most of its quota under each algorithm. When Reset did
+// not name the next unit, it got 26 of 60 of a sliding window, 35 of a sliding log.
 func TestAClientThatWaitsForResetGetsItsQuota(t *testing.T) {
 	const requests, units, window, atLeast = 60, 12, 6 * time.Second, 54
 	for _, l := range []throttler.Limit{
@@ -58,8 +58,8 @@ func TestAClientThatWaitsForResetGetsItsQuota(t *testing.T) {
 	}
 }
 
-// At Remaining 0, all that a client reads says when one more unit fits; else when the
-// whole quota is free.
+// At Remaining 0, all reset times for the client are when one more unit fits; otherwise,
+// when the whole quota is free.
 func TestResetAtRemaining0IsTheNextUnits(t *testing.T) {
 	begin := time.Unix(1_900_000_000, 0)
 	per10s := func(a quota.Algorithm) []throttler.Limit {

@@ -42,12 +42,12 @@ func TestRandomStacks(t *testing.T) {
 		s := start(t, http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer func() {
 				if v := recover(); v != nil {
-					panic(http.ErrAbortHandler) // and log nothing
+					panic(http.ErrAbortHandler) // logs nothing
 				}
 			}()
 			stack.ServeHTTP(w, r)
 		}), nil)
-		s.Client().Transport.(*http.Transport).DisableKeepAlives = !http2 // a POST on a connection that ends is not repeated
+		s.Client().Transport.(*http.Transport).DisableKeepAlives = !http2 // a POST on a closing connection is not repeated
 		for i := range 8 {
 			m.ops = m.randomOps(rng)
 			status, header := m.send(t, s)
@@ -61,7 +61,7 @@ func TestRandomStacks(t *testing.T) {
 	}
 }
 
-// layer is a middleware of the stack, or something between two.
+// layer is a middleware of the stack, or a handler between two.
 type layer struct {
 	kind   string // "limit", "invalid", "open", "closed"; "recover", "timeout", "wrap"
 	dry    bool
@@ -70,13 +70,13 @@ type layer struct {
 	cost   int64
 	keep   bool // NoRefund
 	asks   bool // CostReported
-	free   bool // RefundIf says that errors of the server are free
+	free   bool // RefundIf refunds errors of the server
 
-	used    int64 // as the model has it
+	used    int64 // by the model
 	charged bool
 	settled bool
-	report  int64 // -1: none
-	named   int64 // reported under the policy's name, which goes first; -1: none
+	report  int64 // -1 if none
+	named   int64 // reported under the policy's name, takes precedence; -1 if none
 }
 
 // op is a step of the handler.
@@ -94,7 +94,7 @@ type model struct {
 
 	left  chan context.CancelFunc
 	ran   bool
-	notes []string // where the middleware surprised the handler
+	notes []string // unexpected results that the handler saw
 
 	// The model's view of the last request.
 	status  int // 0 if the connection broke, or was hijacked
@@ -215,7 +215,7 @@ func (m *model) handle(w http.ResponseWriter, r *http.Request) {
 		case "copy":
 			_, _ = io.Copy(w, bytes.NewReader([]byte("x")))
 		case "read":
-			if r.ProtoMajor == 1 { // in HTTP/2 a client that has its response sends no more
+			if r.ProtoMajor == 1 { // in HTTP/2, a client with a response stops sending
 				_, _ = io.CopyN(io.Discard, r.Body, o.n)
 			}
 		case "flush":
@@ -234,7 +234,7 @@ func (m *model) handle(w http.ResponseWriter, r *http.Request) {
 			}
 		case "left":
 			if r.ProtoMajor == 1 {
-				_, _ = io.Copy(io.Discard, r.Body) // net/http watches for the client only then
+				_, _ = io.Copy(io.Discard, r.Body) // only then does net/http watch the client
 			}
 			(<-m.left)()
 			<-r.Context().Done()
@@ -244,7 +244,7 @@ func (m *model) handle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send sends a request and returns the response's status and header, if one came.
+// send sends a request and returns the response's status and header, or status 0 if it failed.
 func (m *model) send(t *testing.T, s *server) (int, http.Header) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -355,7 +355,7 @@ func (m *model) predictHandler() {
 		case "costof":
 			m.setCostOf("p1", o.n)
 		case "costheader":
-			costHeader = o.n // after the response began it is a trailer
+			costHeader = o.n // after the response has begun, it is a trailer
 		case "hint":
 			if !sent {
 				m.fromHeader(costHeader)
@@ -381,7 +381,7 @@ func (m *model) predictHandler() {
 			return
 		}
 		if held == 0 || !inside {
-			held = 500 // which the recoverer writes, unless something is held back
+			held = 500 // the recoverer writes it, unless a response is held back
 		}
 	}
 	if held == 0 {
@@ -396,12 +396,12 @@ func (m *model) predictHandler() {
 		return true
 	})
 	if hijacked || left && m.status != 0 {
-		m.status = -1 // what the client sees is up to chance
+		m.status = -1 // the client may see any outcome
 	}
 }
 
-// panics lets a panic pass from the innermost layer outwards. It reports whether
-// something recovers it, and does so inside a TimeoutHandler.
+// panics passes a panic from the innermost layer outwards. It reports whether a
+// layer recovers it, and whether that layer is inside a TimeoutHandler.
 func (m *model) panics(sent, left bool, costHeader int64) (recovered, inside bool) {
 	m.fromHeader(costHeader)
 	inside = m.buffered
@@ -415,7 +415,7 @@ func (m *model) panics(sent, left bool, costHeader int64) (recovered, inside boo
 		case l.policy != nil && l.reported():
 			l.settle(false)
 		}
-		if l.policy != nil && !sent && !left && !inside { // nor will anything be sent
+		if l.policy != nil && !sent && !left && !inside { // and nothing will be sent
 			for j := i; j < len(m.layers); j++ {
 				if m.layers[j].free {
 					m.layers[j].settle(true)
@@ -426,7 +426,7 @@ func (m *model) panics(sent, left bool, costHeader int64) (recovered, inside boo
 	return false, false
 }
 
-// fromHeader reports what is in the cost header to all that read it.
+// fromHeader reports the cost header's value to all layers that read it.
 func (m *model) fromHeader(cost int64) {
 	if cost < 0 {
 		return
@@ -453,7 +453,7 @@ func (m *model) setCost(cost int64) {
 	}
 }
 
-// setCostOf reports under a policy, which goes before a cost for all.
+// setCostOf reports a cost for one policy. It takes precedence over a cost for all.
 func (m *model) setCostOf(policy string, cost int64) {
 	m.limits(func(l *layer) bool {
 		if l.policy.Name == policy && l.charged && !l.settled {
@@ -485,7 +485,7 @@ func (l *layer) settle(free bool) {
 	l.used += cost - l.cost
 }
 
-// compare checks the counts, and the headers of a response that came.
+// compare checks the counts, and the status and headers of the response.
 func (m *model) compare(t *testing.T, at string, status int, header http.Header) {
 	t.Helper()
 	if len(m.notes) > 0 {
@@ -511,7 +511,7 @@ func (m *model) compare(t *testing.T, at string, status int, header http.Header)
 		t.Errorf("%s: the cost was sent to the client", at)
 	}
 	switch value := header.Values("X-RateLimit-Used"); {
-	case len(names) == 0: // the handler's own, if there is one
+	case len(names) == 0: // only the handler may have set it
 	case m.unknown && len(value) > 0:
 		t.Errorf("%s: rate headers %v though a decision is missing", at, value)
 	case !m.unknown && (len(value) != 1 || value[0] == "77"):

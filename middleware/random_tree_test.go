@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// TestRandomTrees sends requests through random stacks in which handlers between
-// the middlewares call the next one several times, or send something else in place
-// of a refusal, and compares each count with a model.
+// TestRandomTrees sends requests through random stacks, and compares each count with a
+// model. Handlers between the middlewares call the next one several times, or replace a
+// refusal by another response.
 func TestRandomTrees(t *testing.T) {
 	t.Parallel()
 	first := testseed.Of(t)
@@ -64,20 +64,20 @@ type treeLayer struct {
 	keep     bool // NoRefund
 	quota    int64
 	cost     int64
-	used     int64 // as the model has it
-	times    int   // that a fan calls the next handler
+	used     int64 // by the model
+	times    int   // number of calls by a fan to the next handler
 	parallel bool
-	instead  int // what a fallback sends in place of a 429
+	instead  int // status that a fallback sends instead of 429
 }
 
-// treeModel is a stack and what it should do.
+// treeModel is a stack and a model of its counts.
 type treeModel struct {
 	layers []*treeLayer
-	code   int         // what the handler at the end sends
+	code   int         // status of the handler at the end
 	nodes  []*treeNode // behind the outermost limit
 }
 
-// treeNode is one passage of a limit.
+// treeNode is one pass of a request through a limit.
 type treeNode struct {
 	layer               *treeLayer
 	outer               *treeNode
@@ -101,7 +101,7 @@ func newTreeModel(rng *rand.Rand) *treeModel {
 		}
 		m.layers = append(m.layers, l)
 	}
-	// Behind a limit and a single fan, it makes no difference which part comes first.
+	// Behind a limit and a single fan, the order of the parts makes no difference.
 	limited := false
 	var fans []*treeLayer
 	for _, l := range m.layers {
@@ -164,7 +164,7 @@ func (l *treeLayer) wrap(th *throttler.Throttler, next http.Handler) http.Handle
 // request runs the model for one request and returns the response's status.
 func (m *treeModel) request() int { return m.pass(0, nil) }
 
-// end settles what was charged behind one outermost limit, which sends code.
+// end settles the charges behind one outermost limit, which sends code.
 func (m *treeModel) end(code int) {
 	for _, n := range slices.Backward(m.nodes) {
 		refused := n.answered || n.innerDont && !n.innerRan

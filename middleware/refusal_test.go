@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Bodies are put together by hand: they must be what encoding/json would write.
+// Bodies are built by hand. They must equal the output of encoding/json.
 func TestTheTextOfRefusals(t *testing.T) {
 	const url = `https://api.example.org/limits?a="b"&c=\d`
 	const message = `API rate limit exceeded: a:b/c-d_1.2 allows 2 per 1m30s. Try again in 90 s.`
@@ -51,8 +51,8 @@ func TestTheTextOfRefusals(t *testing.T) {
 	}
 }
 
-// A bucket whose debt outlasts the last instant has no time to name. Its text must not
-// say that the cost is too high.
+// If a bucket's debt lasts beyond the last valid time, there is no retry time. The text
+// must not claim that the cost is too high.
 func TestADebtBeyondTheLastInstant(t *testing.T) {
 	p := policy("yearly", throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 1, Window: 366 * 24 * time.Hour})
 	th, _ := newThrottler()
@@ -70,8 +70,8 @@ func TestADebtBeyondTheLastInstant(t *testing.T) {
 	}
 }
 
-// On the wire a refusal has its length, also where something in front has set
-// another, and the same for HEAD.
+// On the wire, a refusal has its own length, even if an outer handler has set
+// another, and the same length for HEAD.
 func TestRefusalsHaveTheirLength(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
 		th, _ := newThrottler()
@@ -99,7 +99,7 @@ func TestRefusalsHaveTheirLength(t *testing.T) {
 	})
 }
 
-// A header's values are the response's own: what changes them changes no other's.
+// Responses don't share header values: a change to one doesn't affect another.
 func TestResponsesShareNoValues(t *testing.T) {
 	th, _ := newThrottler()
 	h := limit(th, policy("core", per(1, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
@@ -120,8 +120,8 @@ func TestResponsesShareNoValues(t *testing.T) {
 	}
 }
 
-// A blocked key has the status of a refusal, when it ends if it does, and no rate headers:
-// nothing was asked.
+// A blocked key gets the status of a refusal, the end of the block if it has one, and no rate
+// headers, since no count was read.
 func TestBlockedKeys(t *testing.T) {
 	p := policy("core", per(5, time.Minute))
 	for _, test := range []struct {
@@ -151,7 +151,7 @@ func TestBlockedKeys(t *testing.T) {
 	}
 }
 
-// A policy that the table makes a queue has its requests wait.
+// If the table makes a policy a queue, its requests wait.
 func TestAPolicyThatBecomesAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table policies.Table

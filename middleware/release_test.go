@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// What ran and is over is known until the whole request is: to SetCostOf, which names a
-// policy further out, and to the headers of what is refused later.
+// The decisions of inner middlewares that have returned are kept until the request ends: for
+// SetCostOf, which names a policy further out, and for the headers of later refusals.
 
 func TestSetCostOfAPolicyFurtherOut(t *testing.T) {
 	th, _ := newThrottler()

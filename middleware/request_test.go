@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The request as others see it.
+// The request as other handlers see it.
 
 func TestTemporaryFilesOfUploadsAreRemoved(t *testing.T) {
 	dir := t.TempDir()

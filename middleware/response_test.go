@@ -21,7 +21,7 @@ type failing struct{ *httptest.ResponseRecorder }
 
 func (failing) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errors.New("no") }
 
-// methods lists what handlers ask a writer for.
+// methods lists the optional interfaces of a writer.
 func methods(w http.ResponseWriter) string {
 	var all []string
 	note := func(name string, ok bool) {
@@ -80,7 +80,7 @@ func TestTheControllerDoesNotPassByTheHooks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		soon(t, flushed, "the flush") // which fails if the client has closed the stream
+		soon(t, flushed, "the flush") // it would fail if the client had closed the stream
 		res.Body.Close()
 		expectHeaders(t, res.Header, "X-RateLimit-Used", "1")
 		soon(t, s.done, "the handler")
@@ -88,7 +88,7 @@ func TestTheControllerDoesNotPassByTheHooks(t *testing.T) {
 	})
 }
 
-// unwrapping is a writer with nothing but Unwrap.
+// unwrapping is a writer with only the additional method Unwrap.
 type unwrapping struct{ w http.ResponseWriter }
 
 func (u unwrapping) Header() http.Header         { return u.w.Header() }
@@ -151,7 +151,7 @@ func TestSuperfluousCallsAreBlamedOnTheHandler(t *testing.T) {
 		"http: superfluous response.WriteHeader call from " + here,
 		"http: response.WriteHeader on hijacked connection from " + here,
 		"http: response.Write on hijacked connection from " + here,
-		"http: response.Write on hijacked connection from io.WriteString (io.go:", // as net/http has it
+		"http: response.Write on hijacked connection from io.WriteString (io.go:", // as in net/http
 	}
 	got := s.log.lines()
 	if len(got) != len(want) {
@@ -176,7 +176,7 @@ func TestABadStatusPanicsAsInNetHTTP(t *testing.T) {
 	expectUsed(t, th, p, 1)
 }
 
-// stringWriter notes which way a string came.
+// stringWriter counts calls to WriteString and Write.
 type stringWriter struct {
 	*httptest.ResponseRecorder
 	strings, bytes int

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// serve starts a server of real connections, HTTP/1.1 or HTTP/2, behind one policy
+// serve starts a server with real connections, HTTP/1.1 or HTTP/2, behind a policy
 // of 100 per minute.
 func serve(t *testing.T, http2 bool, handler http.HandlerFunc) *httptest.Server {
 	th, _ := newThrottler()
@@ -52,7 +52,7 @@ func TestStreaming(t *testing.T) {
 			t.Errorf("%s, used %q", res.Proto, res.Header.Get("X-RateLimit-Used"))
 		}
 		body := bufio.NewReader(res.Body)
-		for _, want := range []string{"one\n", "two\n"} { // each arrives before the handler goes on
+		for _, want := range []string{"one\n", "two\n"} { // each arrives before the handler continues
 			if got, err := body.ReadString('\n'); err != nil || got != want {
 				t.Errorf("got %q, error %v; want %q", got, err, want)
 			}
@@ -79,7 +79,7 @@ func TestResponseController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.Copy(io.Discard, res.Body) // the handler has ended, and no client has left it
+		_, _ = io.Copy(io.Discard, res.Body) // the handler has ended, and its client has not left
 		res.Body.Close()
 		if res.Header.Get("X-RateLimit-Used") != "1" {
 			t.Errorf("used %q", res.Header.Get("X-RateLimit-Used"))
@@ -156,7 +156,7 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 	})
 }
 
-// The next request of a client that has read a 304 finds the unit back.
+// Once a client has read a 304, its next request finds the unit refunded.
 func TestRefundIsThereForTheNextRequest(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
 		s := serve(t, http2, status(304))

@@ -36,7 +36,7 @@ func (b *slow) Settle(ctx context.Context, s driver.Settlement) (driver.Decision
 }
 
 // shutDown lets n requests wait in a queue behind b, and shuts their server down. It returns
-// how long that took, and what is used of the queue. It must run in a synctest bubble.
+// the time that this took, and the used units of the queue. It must run in a synctest bubble.
 func shutDown(t *testing.T, b *slow, n int) (took time.Duration, used int64) {
 	t.Helper()
 	b.Backend = memorybackend.NewDefault()
@@ -75,13 +75,13 @@ func shutDown(t *testing.T, b *slow, n int) (took time.Duration, used int64) {
 
 func TestAShutdownGivesALongQueueBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		if _, used := shutDown(t, &slow{takes: time.Millisecond}, 3000); used != 1 { // the one that has started
+		if _, used := shutDown(t, &slow{takes: time.Millisecond}, 3000); used != 1 { // the request that has started
 			t.Errorf("%d of 3001 places are taken, want 1", used)
 		}
 	})
 }
 
-// A backend that does not answer keeps no server from shutting down.
+// A backend that does not answer does not keep a server from shutting down.
 func TestAShutdownWhileTheBackendDoesNotAnswer(t *testing.T) {
 	for name, b := range map[string]*slow{
 		"fails":   {takes: 50 * time.Millisecond, err: &driver.UnavailableError{Backend: "test", Shard: "a", Err: errors.New("no")}},

@@ -75,8 +75,8 @@ func TestTheHeadersSpeakOfWhatBindsAmongAll(t *testing.T) {
 }
 
 func TestADryRunKeepsItsChargeIfAnotherRefuses(t *testing.T) {
-	// A wider policy is tried in place of the one that is enforced: it would have
-	// let these requests pass, and so they count.
+	// A wider policy is tried in place of the enforced one. It would have allowed
+	// these requests, so they count.
 	th, _ := newThrottler()
 	wide, tight := policy("core.next", per(10, time.Minute)), policy("core", per(1, time.Minute))
 	h := limit(th, wide, &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})(limit(th, tight, nil)(status(200)))
@@ -115,12 +115,12 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 	} {
 		th, _ := newThrottler()
 		h := limit(th, outer, nil)(test.inner(th)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Errorf("%s: served", test.name) })))
-		expect(t, get(h), test.code, "X-RateLimit-Limit", "") // not all that is enforced is known
+		expect(t, get(h), test.code, "X-RateLimit-Limit", "") // not all enforced limits are known
 		expectUsed(t, th, outer, 0)
 	}
 }
 
-// What a handler between has done would be free for clients that hang up in time.
+// If refunded, the work of a handler in between would be free for clients that hang up in time.
 func TestAClientThatLeavesBetweenTwoMiddlewaresIsChargedInFront(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
 		th, _ := newThrottler()
@@ -166,8 +166,8 @@ func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
 	}
 }
 
-// Stacked, a limit on all callers is one count, and those on each spread over the
-// backend.
+// Stacked, a limit on all callers is one count, and the limits on each caller are spread over
+// the backend.
 func TestTogetherAndEach(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 	together, each := policy("together", per(3, time.Minute)), policy("each", per(2, time.Minute))

@@ -15,10 +15,10 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Handlers between two middlewares that call the inner one several times, or send
-// something else than what it has answered.
+// Handlers between two middlewares that call the inner one several times, or replace
+// its response.
 
-// copyTo sends what was recorded.
+// copyTo sends the recorded response.
 func copyTo(w http.ResponseWriter, rec *httptest.ResponseRecorder) {
 	for name, values := range rec.Header() {
 		w.Header()[name] = values
@@ -56,7 +56,7 @@ func TestWhatRanIsChargedThoughAnotherPartIsRefused(t *testing.T) {
 			return func(w http.ResponseWriter, r *http.Request) {
 				var all sync.WaitGroup
 				for range parts {
-					all.Go(func() { h.ServeHTTP(httptest.NewRecorder(), r) }) // one request for all, which is fine where none changes it
+					all.Go(func() { h.ServeHTTP(httptest.NewRecorder(), r) }) // one request for all, since no handler changes it
 				}
 				all.Wait()
 				w.WriteHeader(429)
@@ -116,7 +116,7 @@ func TestWhatRanIsChargedThoughAnotherPartIsRefused(t *testing.T) {
 	}
 }
 
-// The inner middleware does not charge each request.
+// The inner middleware does not charge every request.
 func TestWhatRanUnchargedCountsAsWell(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(1, time.Minute))
@@ -175,7 +175,7 @@ func TestARefusalThatIsNotSentRefundsNothing(t *testing.T) {
 	}
 }
 
-// What a part sets in its request is seen by the handler that made the part.
+// A handler that made a part sees the values that are set in the part's request.
 func TestEachLevelSeesWhatWasSetFurtherIn(t *testing.T) {
 	th, _ := newThrottler()
 	mux := http.NewServeMux()
@@ -215,7 +215,7 @@ func TestPartsKeepTheirOwnCosts(t *testing.T) {
 	expectUsed(t, th, inner, 120)
 }
 
-// A handler between may be done with a part's context before the response begins.
+// A handler in between may cancel a part's context before the response begins.
 func TestA304OfAPartWhoseContextIsOverIsFree(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))

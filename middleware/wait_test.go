@@ -25,8 +25,8 @@ import (
 // queue admits one request per ten seconds, and lets up to 100 wait.
 var queue = policy("queue", throttler.Limit{Quota: 1, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket, Burst: 100})
 
-// queued returns a server behind queue, in which one request has started: the next
-// waits for ten seconds of the clock.
+// queued returns a server behind queue. One request has started, so the next waits for
+// ten seconds of the clock.
 func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options) (*server, *throttler.Throttler, *clock.Manual) {
 	t.Helper()
 	th, c := newThrottler()
@@ -36,7 +36,7 @@ func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options)
 	return start(t, false, limit(th, queue, options)(handler), nil), th, c
 }
 
-// response is what a request in the background got.
+// response is the response to a request in the background, or an error.
 type response struct {
 	*http.Response
 	body string
@@ -78,7 +78,7 @@ func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
 	if res.err != nil || res.StatusCode != 200 || res.body != "served" {
 		t.Errorf("%+v", res)
 	}
-	// The bucket drained while the request waited: reset is what is left of it.
+	// The bucket drained while the request waited. The reset is the time for the rest.
 	expectHeaders(t, res.Header, "X-RateLimit-Used", "2", "RateLimit", `"queue";r=98;t=10`)
 	expectUsed(t, th, queue, 1)
 }
@@ -118,7 +118,7 @@ func TestAWaitIsNoPartOfTheServersTimeouts(t *testing.T) {
 	})
 }
 
-// No handler runs whose response cannot be sent.
+// A handler does not run if its response can't be sent.
 func TestAWaitThatTheServerCutsOffIsRefused(t *testing.T) {
 	th, _ := newThrottler()
 	_, _ = th.Take(t.Context(), queue.Charge("everyone"))
@@ -138,8 +138,8 @@ func TestAWaitThatTheServerCutsOffIsRefused(t *testing.T) {
 	}
 }
 
-// timedOut is a context that, when it is canceled, has passed its deadline: whatever the
-// machine is busy with, not before the test says so.
+// timedOut is a context that reports a passed deadline once it is canceled, and so at a time
+// that the test chooses.
 type timedOut struct{ context.Context }
 
 func (c timedOut) Err() error {
@@ -194,7 +194,7 @@ func TestShutdownWakesWaiters(t *testing.T) {
 			}
 		})
 	}
-	// One that stopped in the middle of its body.
+	// A client that stopped in the middle of its body.
 	stalled := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf")
 	c.BlockUntil(waiters + 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -236,7 +236,7 @@ func TestAWaiterThatLeavesIsNoticed(t *testing.T) {
 	}
 }
 
-// What was read ahead is handed on, to the last byte.
+// The handler gets all bytes that were read ahead.
 func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
@@ -261,8 +261,8 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 	}
 }
 
-// A handler that has read a part of the body, and then charges more, waits as any request
-// does: its client is noticed when it leaves, and the body goes on where the handler was.
+// A handler that reads a part of the body, and then charges a queue, waits as any request
+// does: it is noticed if the client leaves, and the body continues where the handler was.
 func TestAWaitWithinAHandlerReadsAhead(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		th, c := newThrottler()
@@ -291,7 +291,7 @@ func TestAWaitWithinAHandlerReadsAhead(t *testing.T) {
 	}
 }
 
-// A body that comes slowly goes on to the handler when the wait is over.
+// The rest of a slow body reaches the handler when the wait is over.
 func TestABodyThatIsStillComing(t *testing.T) {
 	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -324,7 +324,7 @@ func TestAnAnswerWithoutReadingTheBodyLeavesAtOnce(t *testing.T) {
 			th, c := newThrottler()
 			_, _ = th.Take(t.Context(), queue.Charge("everyone"))
 			s := start(t, false, recoverer(limit(th, queue, nil)(handler)), nil)
-			// For the rest of a body of up to 256 KiB net/http itself waits.
+			// net/http itself waits for the rest of a body of up to 256 KiB.
 			conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nhalf")
 			c.BlockUntil(1)
 			c.Advance(10 * time.Second)

@@ -78,7 +78,7 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 	}
 }
 
-// What a header was given stays: it may be on its way when another is written, as
+// The values of a header don't change: it may be in transit when another is written, as
 // by a handler that http.TimeoutHandler has given up.
 func TestHeadersShareNoValues(t *testing.T) {
 	l := new(ledger)
@@ -100,10 +100,9 @@ func TestHeadersShareNoValues(t *testing.T) {
 	}
 }
 
-// Every request has a ledger. Its size is a good part of what a request leaves to the
-// garbage collector.
+// Every request has a ledger, which is a large part of the garbage that a request leaves.
 func TestLedgersAreSmall(t *testing.T) {
-	if size := unsafe.Sizeof(ledger{}); size > 704 { // a size that the allocator has
+	if size := unsafe.Sizeof(ledger{}); size > 704 { // a size class of the allocator
 		t.Errorf("a ledger has %d bytes, want at most 704", size)
 	}
 }
