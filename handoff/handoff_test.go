@@ -106,8 +106,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// An expired count without a claim is ignored: it may have started again elsewhere.
-// With a claim, it has not.
+// An expired count without a claim proves nothing: it may have started again
+// elsewhere. With a claim, it has not.
 func TestDeadCounts(t *testing.T) {
 	const here, there = 1, 2
 	const later = now + 60_000 // the window has ended

@@ -46,7 +46,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// take returns what was logged since the last call.
+// take returns the log since the last call.
 func (b *buffer) take() string {
 	synctest.Wait()
 	text := b.String()

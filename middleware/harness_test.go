@@ -106,7 +106,7 @@ func newLog() (observe.Observer, *logBuffer) {
 	return weirlog.New(slog.New(slog.NewTextHandler(b, nil)), nil), b
 }
 
-// server is a real server whose requests can be waited for.
+// server is a real server that reports the end of each request.
 type server struct {
 	*httptest.Server
 	log  *logBuffer    // the server's ErrorLog

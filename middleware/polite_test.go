@@ -58,7 +58,7 @@ func TestAClientThatWaitsForResetGetsItsQuota(t *testing.T) {
 	}
 }
 
-// At Remaining 0, all reset times for the client are when one more unit fits; otherwise,
+// At Remaining 0, all times that a client reads are when one more unit fits; otherwise,
 // when the whole quota is free.
 func TestResetAtRemaining0IsTheNextUnits(t *testing.T) {
 	begin := time.Unix(1_900_000_000, 0)

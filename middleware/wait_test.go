@@ -262,7 +262,7 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 }
 
 // A handler that reads a part of the body, and then charges a queue, waits as any request
-// does: it is noticed if the client leaves, and the body continues where the handler was.
+// does. If the client leaves, the wait ends. The body continues where the handler was.
 func TestAWaitWithinAHandlerReadsAhead(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		th, c := newThrottler()

@@ -42,7 +42,7 @@ func ExampleNew() {
 	// weir_decisions_total{op="take",outcome="refused",policy="core"} 3
 }
 
-// The handler must be reachable only for operators.
+// Serve the handler only where operators can reach it.
 func ExampleNew_handler() {
 	backend := memorybackend.NewDefault()
 

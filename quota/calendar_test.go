@@ -85,8 +85,8 @@ func instant(t *testing.T, text string) time.Time {
 	return at
 }
 
-// A window ends after now, and at the same time for all instants in it. The next window begins
-// there, and neither is shorter than Length.
+// A window ends after now, and its end is the same for all instants in it. The next window
+// begins there, and neither is shorter than Length.
 func TestCalendarsFollowEachOther(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	zones := []string{

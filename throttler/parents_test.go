@@ -81,8 +81,8 @@ func TestABucketMovesToAnotherOrganization(t *testing.T) {
 	}
 }
 
-// Parents can be overridden, and have parents, as all policies do. They are charged even for a
-// key that is not charged itself.
+// Parents can be overridden, and have parents themselves. They are charged even for a key that
+// is not charged.
 func TestParentsAreInForceAsAllAre(t *testing.T) {
 	log := policy("log", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.SlidingLog})
 	both(t, func(t *testing.T, b driver.Backend) {
@@ -125,7 +125,7 @@ func TestParentsAreInForceAsAllAre(t *testing.T) {
 	})
 }
 
-// The parents of charges are settled to the costs of these charges.
+// Parents are settled to the costs of their children.
 func TestParentsAreSettledWithTheirChildren(t *testing.T) {
 	orgs, b1, b2 := policy("orgs", per(1000, time.Hour)), policy("b1", per(100, time.Hour)), policy("b2", per(100, time.Hour))
 	for _, test := range []struct {

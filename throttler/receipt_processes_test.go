@@ -115,7 +115,7 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 }
 
 // Five processes make calls at once, against 100 tokens a minute. Calls that fit are allowed, and
-// the used tokens are in the end their real costs. A limiter that charges a call when it ends
+// in the end the used tokens are their real costs. A limiter that charges a call when it ends
 // allows all five.
 func TestFiveCallsAgainstAHundredTokens(t *testing.T) {
 	f := startProcesses(t, 5)

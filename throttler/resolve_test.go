@@ -164,7 +164,7 @@ func TestUnlimitedKeys(t *testing.T) {
 	}
 }
 
-// A program may only name policies, with their limits in the table.
+// A program may use a policy without limits if the table has them.
 func TestPoliciesOfTheTableAlone(t *testing.T) {
 	th, _, edit := withTable(t)
 	named := policy("plan")

@@ -96,7 +96,7 @@ func callsOf(t *testing.T, client *redis.Client) (n int) {
 	return n
 }
 
-// mostIn returns the most of at, ms since the epoch, in any second.
+// mostIn returns the maximum number of times of at, in ms since the epoch, in any second.
 func mostIn(at []int64) (most int) {
 	slices.Sort(at)
 	for i := range at {

@@ -48,7 +48,7 @@ func (s *starts) add(i int) {
 	s.at, s.order = append(s.at, time.Now()), append(s.order, i)
 }
 
-// most returns the most starts in any second.
+// most returns the maximum number of starts in any second.
 func (s *starts) most() int {
 	slices.SortFunc(s.at, time.Time.Compare)
 	most := 0

@@ -136,8 +136,8 @@ type body struct {
 
 func (b *body) Close() error { b.closed = true; return nil }
 
-// A request that can't start in time is not sent. If it can't be sent again, in time or at
-// all, or has used up its retries, its response is returned.
+// A request that can't start in time is not sent. If a refused request can't be sent again, in
+// time or at all, or has no retries left, its response is returned.
 func TestRequestsThatAreNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0

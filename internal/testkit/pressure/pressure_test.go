@@ -22,7 +22,7 @@ func TestParse(t *testing.T) {
 // Waited never decreases.
 func TestWaited(t *testing.T) {
 	if _, err := os.Stat("/proc/pressure/cpu"); err != nil {
-		return // the system doesn't count
+		return // the system has no such counter
 	}
 	before := Waited()
 	if after := Waited(); before <= 0 || after < before {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A seed is fixed, and WEIR_SEED sets it.
+// The seed is fixed, unless WEIR_SEED sets it.
 func TestSeed(t *testing.T) {
 	t.Setenv("WEIR_SEED", "7")
 	if got := Of(t); got != 7 {
