@@ -63,7 +63,7 @@ func TestReferencePasses(t *testing.T) {
 	Run(t, func(*testing.T) driver.Backend { return newReference() })
 }
 
-// broken does one thing wrong, by the functions that are not nil.
+// A broken calls those of its functions that are not nil in place of the backend's methods.
 type broken struct {
 	driver.Backend
 	take   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)
@@ -100,7 +100,7 @@ func (b *broken) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return b.settle(b.Backend, ctx, s)
 }
 
-// renamed is a backend that confuses names.
+// renamed returns a backend that changes each charge by rename before it decides.
 func renamed(rename func(c *throttler.Charge)) broken {
 	each := func(charges []throttler.Charge) []throttler.Charge {
 		charges = append([]throttler.Charge(nil), charges...)
@@ -358,7 +358,7 @@ var mutants = []struct {
 	})},
 }
 
-// cut returns d without all that follows the first limit of its first charge.
+// cut returns d with only the first limit of its first charge.
 func cut(d driver.Decision) driver.Decision {
 	c := d.Charges()[0]
 	p := *c.Policy
@@ -378,8 +378,7 @@ func costsOf(d driver.Decision) []int64 {
 	return costs
 }
 
-// charge charges without looking whether there is room: as the settlement of a
-// take that cost nothing.
+// charge charges r without checking that it fits: it settles a take that cost nothing.
 func charge(b driver.Backend, ctx context.Context, r driver.Request, d driver.Decision) (driver.Decision, error) {
 	costs := costsOf(d)
 	free := append([]throttler.Charge(nil), d.Charges()...)
@@ -393,7 +392,7 @@ func charge(b driver.Backend, ctx context.Context, r driver.Request, d driver.De
 	return d.About(r), nil
 }
 
-// Each mutant fails, in a case that names the sentence which it breaks.
+// Each mutant fails in a case that names the sentence that it breaks.
 func TestMutantsFail(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -420,7 +419,7 @@ func TestMutantsFail(t *testing.T) {
 	}
 }
 
-// Failures quote sentences that are in the documentation.
+// Failures quote sentences of the documentation.
 func TestExplanationsAreTheContract(t *testing.T) {
 	var files, words []string
 	for _, pkg := range []string{"throttler", "throttler/decision", "throttler/driver", "quota"} {

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// BenchmarkPartition measures a take for one of many keys of one partition,
-// chosen at random, alone and together with the partition's own. A take must
-// not become slower with the number of counts.
+// BenchmarkPartition measures a take for one of many keys of one partition, chosen at random,
+// alone and together with a charge to the partition's own key. A take must not become slower
+// with the number of counts.
 func BenchmarkPartition(b *testing.B) {
 	policy := perHour(quota.MaxQuota)
 	member := func(i int) throttler.Charge {
@@ -65,7 +65,7 @@ func BenchmarkPartition(b *testing.B) {
 	}
 }
 
-// fill charges each of the counts once.
+// fill takes once from each of the counts.
 func fill(t testing.TB, th *throttler.Throttler, counts int, member func(i int) throttler.Charge) {
 	var wg sync.WaitGroup
 	var next atomic.Int64

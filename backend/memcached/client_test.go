@@ -25,8 +25,8 @@ func pipeClient(reply []byte) *Client {
 	return c
 }
 
-// Whatever a server replies, there are no items but those that were asked for, and no
-// larger ones than allowed.
+// Whatever a server replies, gets returns only items that were asked for, of at most maxBytes
+// each.
 func FuzzReplies(f *testing.F) {
 	for _, reply := range []string{
 		"END\r\n", "VALUE a 0 3 1\r\nabc\r\nEND\r\n", "VALUE a 0 3 1\r\nabc\r\nVALUE b 7 0 18446744073709551615\r\n\r\nEND\r\n",
@@ -96,7 +96,7 @@ func TestCloseDuringACall(t *testing.T) {
 	}
 }
 
-// What a server sends beyond a reply is never the reply to another call.
+// Bytes that a server sends after a reply are never read as the reply to another call.
 func TestMoreThanTheReply(t *testing.T) {
 	c := pipeClient([]byte("END\r\nSTORED\r\n"))
 	deadline := time.Now().Add(time.Minute)

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// What a process wrote whose clock is 50 years ahead lives no longer for what others
-// charge: not for years, and not until it is evicted.
+// An item written by a process with a clock 50 years ahead expires in time when other
+// processes charge it too, not after years and not only by eviction.
 func TestClockFarAhead(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -34,7 +34,7 @@ func TestClockFarAhead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i%2 == 0 { // some are given back, and one in the next window
+			if i%2 == 0 { // some are refunded, one of them in the next window
 				if _, err := fast.Refund(t.Context(), d); err != nil {
 					t.Fatal(err)
 				}
@@ -53,8 +53,8 @@ func TestClockFarAhead(t *testing.T) {
 	}
 }
 
-// What a right clock charges to a bucket that a clock far ahead has charged is kept until
-// it has drained.
+// Units that a correct clock charges to a bucket that a clock far ahead has charged are kept
+// until they have drained.
 func TestChargeBehindAClockFarAhead(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -75,8 +75,8 @@ func TestChargeBehindAClockFarAhead(t *testing.T) {
 	}
 }
 
-// A count that arrives, and was written by processes whose clocks are years off, lives no
-// longer than its limits explain.
+// An arriving count written by processes with clocks that are years off lives no longer than
+// its limits allow.
 func TestArrivalFromStrayClocks(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -95,7 +95,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 	}
 }
 
-// expiresIn asks the server in how long an item expires; negative if it does not.
+// expiresIn returns the time until an item expires by the server, negative if it never does.
 func expiresIn(t *testing.T, addr, key string) time.Duration {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

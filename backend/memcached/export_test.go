@@ -2,8 +2,8 @@ package memcachedbackend
 
 import "github.com/weir-go/weir/throttler"
 
-// SpillAt makes b spill counts from items whose counts take more than that many
-// bytes: all but one, if it is 1.
+// SpillAt makes b spill counts from items with more than that many bytes of counts: all counts
+// but one if bytes is 1.
 func (b *Backend) SpillAt(bytes int) {
 	for _, s := range b.servers {
 		s.spillAt = bytes

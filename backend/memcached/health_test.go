@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// slowServer runs f with a throttler over one server that has no items and replies
-// after a while, in virtual time. stored is its reply to a write.
+// slowServer runs f in virtual time, with a throttler over a server that has no items and
+// replies after wait. stored is its reply to a write.
 func slowServer(t *testing.T, wait time.Duration, stored string, f func(*testing.T, *Backend, *throttler.Throttler)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewClient("pipe:1")
@@ -50,14 +50,14 @@ func slowServer(t *testing.T, wait time.Duration, stored string, f func(*testing
 		}
 		f(t, b, throttler.New(b, nil))
 		b.Close()
-		time.Sleep(DefaultDeadline) // exchanges end
+		time.Sleep(DefaultDeadline) // the exchanges end
 		_ = c.Close()
-		time.Sleep(time.Hour) // the server's do
+		time.Sleep(time.Hour) // so do the server's goroutines
 	})
 }
 
-// opens takes n times, once every 30 ms, and reports whether the breaker has opened.
-// Each caller leaves after a time, by its deadline or by a cancel.
+// opens takes n times, once every 30 ms, and reports whether the breaker has opened. Each
+// caller leaves after the given time, by its deadline or, if cancels is set, by a cancel.
 func opens(t *testing.T, th *throttler.Throttler, n int, leave time.Duration, cancels bool) bool {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
 	for range n {
@@ -104,8 +104,8 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 	}
 }
 
-// A decision that other processes are ahead of until its deadline says nothing of the
-// server, which answers: what counts is how long the last exchange has waited.
+// A decision that loses to other processes until its deadline isn't held against the server,
+// which answers: only the time that its last exchange has waited counts.
 func TestLostRacesOpenNoBreaker(t *testing.T) {
 	slowServer(t, time.Millisecond, "NOT_STORED", func(t *testing.T, _ *Backend, th *throttler.Throttler) {
 		if opens(t, th, 200, 50*time.Millisecond, false) {
@@ -114,8 +114,7 @@ func TestLostRacesOpenNoBreaker(t *testing.T) {
 	})
 }
 
-// Two exchanges in a row that are slow do not open the breaker if one in between was
-// not, although no caller waited for it.
+// An exchange that succeeds ends a row of failures, although no caller waited for it.
 func TestExchangesWithoutCallersCount(t *testing.T) {
 	slowServer(t, 5*time.Millisecond, "STORED", func(t *testing.T, b *Backend, th *throttler.Throttler) {
 		s, down := b.servers[0], errors.New("down")
@@ -129,8 +128,8 @@ func TestExchangesWithoutCallersCount(t *testing.T) {
 	})
 }
 
-// A server whose replies are later than decisions need is probed as quickly as they need
-// them: its breaker stays open. One that is as quick as they need it closes it.
+// A probe waits no longer than decisions do: the breaker of a server that is too slow for
+// decisions stays open. If the server is quick enough, its breaker closes.
 func TestSlowServerStaysOpen(t *testing.T) {
 	for _, test := range []struct {
 		wait time.Duration // of each of the two replies that a decision needs
@@ -150,7 +149,7 @@ func TestSlowServerStaysOpen(t *testing.T) {
 	}
 }
 
-// A connection that comes too late for the call that needed it serves the next.
+// A connection that comes too late for the call that needed it serves the next call.
 func TestLateConnectionServesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, dials := NewClient("pipe:1"), 0

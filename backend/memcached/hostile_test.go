@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Whatever a server returns as items, a decision is an error or makes sense, and what is
-// then written is an item.
+// Whatever values a server returns, a decision fails or makes sense, and the item that it
+// writes can be read.
 func FuzzDecisionOnItem(f *testing.F) {
 	const (
 		at  = 1_900_000_000_000
@@ -68,7 +68,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 	})
 }
 
-// take makes the take r about an item.
+// take decides the take r on an item.
 func take(it *item, r driver.Request, names []name) (driver.Decision, error) {
 	var d driver.Decision
 	_, err := it.decide(names, handoff.Take(r, nil), &d)

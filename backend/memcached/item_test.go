@@ -64,7 +64,7 @@ func TestFuzzSeedsAreItems(t *testing.T) {
 	}
 }
 
-// An item goes back to the short form when all that was spilled has expired.
+// An item returns to the plain form when all its spilled counts have expired.
 func TestSpreadItemBecomesPlain(t *testing.T) {
 	it, err := newItem("", []byte(spreadSeed), 5000, spillAt)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestBackendOneServer(t *testing.T)              { backendtest.Run(t, opener(t, 1)) }
 func TestSequentialBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
 
-// Where the suite has several counts in a partition, they are spilled all the time.
+// Partitions with several counts spill them all the time.
 func TestSequentialBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
 func TestSequentialHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
 
@@ -35,8 +35,8 @@ func BenchmarkBackend(b *testing.B) {
 	backendtest.Bench(b, func(b *testing.B) driver.Backend { return open(nil) })
 }
 
-// opener returns a function that makes empty backends on the same new servers:
-// each has its own prefix.
+// opener returns a function that makes empty backends, each with its own prefix, on the same n
+// new servers.
 func opener(t testing.TB, n int) func(*testing.T) driver.Backend {
 	servers := make([]memcachedbackend.Server, n)
 	for i := range servers {
@@ -58,9 +58,9 @@ func spilling(open func(*testing.T) driver.Backend) func(*testing.T) driver.Back
 	}
 }
 
-// either returns a function that makes two backends over the same empty counts, as
-// two processes have, and a backend that asks one of them at a time. Each spills
-// while the other decides.
+// either returns a function that makes two backends over the same empty counts, as in two
+// processes, and a backend that sends each call to one of them at random. Each spills while
+// the other decides.
 func either(t *testing.T) func(*testing.T) driver.Backend {
 	addr := testserver.Memcached(t).Addr
 	clients := []*memcachedbackend.Client{newClient(t, addr), newClient(t, addr)}
@@ -110,7 +110,7 @@ func newBackend(t testing.TB, servers []memcachedbackend.Server, options *memcac
 		o = *options
 	}
 	if o.Deadline == 0 {
-		o.Deadline = 20 * time.Second // a busy machine is no hanging server
+		o.Deadline = 20 * time.Second // a busy machine isn't a server that hangs
 	}
 	b, err := memcachedbackend.New(servers, &o)
 	if err != nil {

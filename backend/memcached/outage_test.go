@@ -47,7 +47,7 @@ func (r *recorder) Checked(e observe.Checked) {
 	r.checked = append(r.checked, e)
 }
 
-// takeFor takes with a deadline.
+// takeFor takes with the deadline d.
 func takeFor(t *testing.T, th *throttler.Throttler, d time.Duration, c throttler.Charge) error {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -55,7 +55,7 @@ func takeFor(t *testing.T, th *throttler.Throttler, d time.Duration, c throttler
 	return err
 }
 
-// takeAsked takes with a deadline of the server's time, as the middleware does.
+// takeAsked takes with a deadline of the server's time, like the middleware.
 func takeAsked(t *testing.T, th *throttler.Throttler, c throttler.Charge) error {
 	ctx, cancel := driver.WithServerTime(t.Context(), outageDeadline)
 	defer cancel()
@@ -63,7 +63,7 @@ func takeAsked(t *testing.T, th *throttler.Throttler, c throttler.Charge) error 
 	return err
 }
 
-// openBreaker takes until the breaker is open, and returns how often that was.
+// openBreaker takes until the breaker is open, and returns the number of takes before that.
 func openBreaker(t *testing.T, th *throttler.Throttler, c throttler.Charge) int {
 	t.Helper()
 	for n := range 20 {
@@ -79,7 +79,7 @@ func openBreaker(t *testing.T, th *throttler.Throttler, c throttler.Charge) int 
 	return 0
 }
 
-// await returns when what is so, and fails the test if it never is.
+// await waits until so returns true. After a minute it fails the test with what.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
@@ -202,7 +202,7 @@ func TestWaitingDecisionsFailWhenTheBreakerOpens(t *testing.T) {
 	server.Resume()
 }
 
-// No context without a deadline waits for ever.
+// A take without a deadline does not wait forever: the backend's Deadline applies.
 func TestDeadlineOfItsOwn(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, &memcachedbackend.Options{Deadline: 20 * time.Millisecond})
@@ -213,9 +213,9 @@ func TestDeadlineOfItsOwn(t *testing.T) {
 	}
 }
 
-// A server that pauses executes later what it was sent. Of the decisions that failed,
-// it may have charged only those whose write was on its way, which for one key is one
-// exchange for each pause: a decision whose caller has left is not written.
+// A paused server executes the commands that it was sent once it resumes. Of the failed
+// decisions, it may have charged only those with a write on its way: one exchange for each key
+// and pause. A decision is not written after its caller has left.
 func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	const goroutines, pauses, keys = 600, 3, 2
 	server := testserver.Memcached(t)
@@ -293,8 +293,8 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	}
 }
 
-// A decision whose caller leaves while its item is read is not written. Others that
-// share the exchange are.
+// A decision is not written if its caller leaves while the item is read. Other decisions of
+// the exchange are.
 func TestCallerThatLeavesWhileItsItemIsRead(t *testing.T) {
 	server := testserver.Memcached(t)
 	var hold atomic.Bool
@@ -327,8 +327,8 @@ func TestCallerThatLeavesWhileItsItemIsRead(t *testing.T) {
 	}
 }
 
-// fakeServer serves connections in place of Memcached: reply returns what to send
-// for a line. It returns the address, and the number of connections so far.
+// fakeServer serves connections in place of Memcached, and answers each line with reply. It
+// returns its address and the number of connections so far.
 func fakeServer(t *testing.T, reply func(line string) string) (addr string, dials *atomic.Int64) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -360,7 +360,7 @@ func fakeServer(t *testing.T, reply func(line string) string) (addr string, dial
 	return listener.Addr().String(), dials
 }
 
-// A server that takes connections and is silent is dialed for probes only, once its
+// A server that accepts connections and never replies is dialed only for probes once its
 // breaker is open.
 func TestSilentServerIsNotDialed(t *testing.T) {
 	addr, dials := fakeServer(t, func(string) string { return "" })
@@ -383,8 +383,8 @@ func TestSilentServerIsNotDialed(t *testing.T) {
 	_ = client.Close()
 }
 
-// A server that hangs up on everyone costs two dials a decision, until its breaker
-// opens: a connection may have been broken before.
+// Until its breaker opens, a server that closes every connection costs a decision at most two
+// dials: the first connection may have been stale.
 func TestServerThatHangsUp(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -411,7 +411,7 @@ func TestServerThatHangsUp(t *testing.T) {
 	}
 }
 
-// A server that can be read and takes no writes is not back.
+// The breaker of a server that answers reads but accepts no writes stays open.
 func TestProbesWrite(t *testing.T) {
 	var reads, writes atomic.Int64
 	var readOnly atomic.Bool
@@ -444,7 +444,7 @@ func TestProbesWrite(t *testing.T) {
 	await(t, "decisions are made again", func() bool { return takeFor(t, th, time.Minute, policy.Charge("alice")) == nil })
 }
 
-// An item that is too large for the server is its own decision's error.
+// An item that is too large for the server fails its decision, and opens no breaker.
 func TestItemAboveTheServersLimit(t *testing.T) {
 	addr, _ := fakeServer(t, func(line string) string {
 		switch {
@@ -464,7 +464,7 @@ func TestItemAboveTheServersLimit(t *testing.T) {
 	}
 }
 
-// Replies are bounded before memory is set aside for them.
+// Replies are bounded before memory is allocated for them.
 func TestHostileReplies(t *testing.T) {
 	for _, hostile := range []string{
 		"VALUE %s 0 9000000000000000000 1\r\n", "VALUE %s 0 1000000000 1\r\n", "VALUE %s 0 -1 1\r\n", "VALUE %s 0 x 1\r\n", "VALUE %s 0 1 -1\r\nx\r\nEND\r\n",

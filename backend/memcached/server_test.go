@@ -30,7 +30,7 @@ func perHour(quota int64) *throttler.Policy {
 	return &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
 }
 
-// process returns a throttler with its own clients, as another process has.
+// process returns a throttler with its own clients, like another process.
 func process(t testing.TB, clk clock.Clock, options *memcachedbackend.Options, addrs ...string) *throttler.Throttler {
 	servers := make([]memcachedbackend.Server, len(addrs))
 	for i, addr := range addrs {
@@ -96,7 +96,7 @@ func TestHotKeyOfFourProcesses(t *testing.T) {
 	}
 }
 
-// takeHotKey is what each of the four processes does.
+// takeHotKey runs in each of the four processes.
 func takeHotKey(t *testing.T, addr string) {
 	th := process(t, clock.NewManual(t0), nil, addr)
 	var allowed, refused atomic.Int64
@@ -120,9 +120,9 @@ func takeHotKey(t *testing.T, addr string) {
 	t.Logf("allowed %d, refused %d", allowed.Load(), refused.Load())
 }
 
-// One process alone always finds out whether what it wrote has arrived. Of
-// several, one may find that others have written since: then it says so, and
-// what it leaves open is charged once or not at all.
+// A single process always finds out whether its write has arrived. One of several may find
+// that others have written since: it returns ErrUnavailable then, and its take was charged
+// once or not at all.
 func TestLostAnswersChargeOnce(t *testing.T) {
 	for _, processes := range []int{1, 3} {
 		server, random := testserver.Memcached(t), testseed.Locked(t, 0)
@@ -174,7 +174,7 @@ func TestRestart(t *testing.T) {
 		t.Helper()
 		var wg sync.WaitGroup
 		var most atomic.Int64
-		for i := range 200 { // some connections, and some keys
+		for i := range 200 { // several connections and keys
 			wg.Go(func() {
 				d, err := th.Take(t.Context(), policy.Charge(fmt.Sprint("key", i%20)))
 				if err != nil {
@@ -234,7 +234,7 @@ func TestWindowsBeyond30Days(t *testing.T) {
 			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limit(0).Used, d.Limit(0).ResetAt, err, first.Limit(0).ResetAt)
 		}
 	}
-	for _, days := range []time.Duration{29, 31, 365} { // and they expire when they are no longer needed
+	for _, days := range []time.Duration{29, 31, 365} { // items expire when they are no longer needed
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: days * day}}}
 		key := fmt.Sprint("client", days)
 		if _, err := th.Take(t.Context(), policy.Charge(key)); err != nil {
@@ -247,7 +247,7 @@ func TestWindowsBeyond30Days(t *testing.T) {
 	}
 }
 
-// timeToLive asks Memcached when an item goes.
+// timeToLive returns the time until an item expires by the server.
 func timeToLive(t *testing.T, addr, key string) time.Duration {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -265,8 +265,7 @@ func timeToLive(t *testing.T, addr, key string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Under memory pressure counts are lost, each as a whole: an answer has the
-// reset-at of the window before, or of a window that begins now.
+// Memory pressure evicts whole counts: the windows of a key all continue, or all begin again.
 func TestSequentialEviction(t *testing.T) {
 	for name, partition := range map[string]string{"partitions": "", "counts of one partition": "acme"} {
 		t.Run(name, func(t *testing.T) { evict(t, partition) })
@@ -330,7 +329,7 @@ func TestItemThatWouldBeTooLarge(t *testing.T) {
 	}
 }
 
-// A foreign item is not taken for a count, nor overwritten.
+// A foreign item is neither read as a count nor overwritten.
 func TestForeignItem(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -348,8 +347,8 @@ func TestForeignItem(t *testing.T) {
 	}
 }
 
-// A process whose clock has stopped does not renew an expiry: its windows would
-// never end. Nor is it by another count of the same item.
+// A process with a clock that has stopped does not extend an expiry, or its windows would
+// never end. Nor does another count of the same item.
 func TestClockThatStandsStill(t *testing.T) {
 	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{Margin: time.Millisecond}, testserver.Memcached(t).Addr)
 	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}
@@ -364,7 +363,7 @@ func TestClockThatStandsStill(t *testing.T) {
 		}
 		used := d.Limit(0).Used
 		if used <= last {
-			return // the window was over, by the host's clock
+			return // the window ended by the host's clock
 		}
 		last = used
 		if time.Now().After(deadline) {
@@ -373,7 +372,7 @@ func TestClockThatStandsStill(t *testing.T) {
 	}
 }
 
-// statOf returns a number of what "stats" says.
+// statOf returns the number called name in the server's stats.
 func statOf(t *testing.T, addr, name string) int64 {
 	t.Helper()
 	all := ask(t, addr, "stats\r\n")

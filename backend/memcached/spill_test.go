@@ -25,8 +25,8 @@ func member(policy *throttler.Policy, i int) throttler.Charge {
 	return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Cost: 1, Partition: "acme"}
 }
 
-// A take costs the server as many bytes with more counts in the partition than an item has
-// room for as with a few hundred, and all of them are found.
+// A take costs the server about as many bytes when the partition's counts exceed an item as
+// with a few hundred of them, and every count is found.
 func TestManyCountsInAPartition(t *testing.T) {
 	const members = 1000 // some 60 kB
 	options := &memcachedbackend.Options{MaxItemBytes: 48 << 10}
@@ -63,15 +63,15 @@ func TestManyCountsInAPartition(t *testing.T) {
 	}
 }
 
-// bytesOf returns what the server has read and written.
+// bytesOf returns the number of bytes that the server has read and written.
 func bytesOf(t *testing.T, addr string) int64 {
 	t.Helper()
 	return statOf(t, addr, "bytes_read") + statOf(t, addr, "bytes_written")
 }
 
-// Processes take, refund and settle for chains of charges, as their counts are
-// spilled and come back, and every answer of a server is late or lost. In the end
-// every count is what the decisions say, except for decisions of unknown outcome.
+// Processes take and refund chains of charges while their counts are spilled and return, and
+// some answers are late or lost. In the end every count matches the decisions, except for
+// decisions of unknown outcome.
 func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -136,7 +136,7 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, s := range d.Limits() {
-					// A take left open may have charged, a refund left open may not have given back.
+					// An open take may have charged, and an open refund may not have refunded.
 					if s.Used < want-open || s.Used > want+open {
 						t.Errorf("%s, %v: used %d; the decisions say %d, and %d are open", name, s.Limit, s.Used, want, open)
 					}
@@ -154,8 +154,7 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 	}
 }
 
-// sequence has each charge taken, one after another, and returns when what they
-// spill is spilled.
+// sequence takes each charge, one after another, and returns when their counts are spilled.
 func sequence(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge) (last throttler.Decision) {
 	t.Helper()
 	for _, c := range charges {
@@ -194,8 +193,8 @@ func TestPartitionOutlivesSpilledCounts(t *testing.T) {
 	}
 }
 
-// Without the partition's item, items of single counts are what was true once:
-// counts begin again, and none of them comes back later.
+// Without the partition's item, the items of single counts are stale: their counts begin
+// again, and no old count returns later.
 func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -223,7 +222,7 @@ func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
 	}
 }
 
-// A count that is lost by itself begins again, and the others go on.
+// A single lost count begins again, and the others continue.
 func TestLostCount(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -241,8 +240,8 @@ func TestLostCount(t *testing.T) {
 	}
 }
 
-// A foreign item in the place of a count is not taken for it, nor overwritten, and
-// spoils no other count.
+// A foreign item under a count's key is neither read as the count nor overwritten, and affects
+// no other count.
 func TestForeignItemOfACount(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -262,8 +261,8 @@ func TestForeignItemOfACount(t *testing.T) {
 	}
 }
 
-// A spilled count leaves for another backend with what it has used, and stays away
-// when the claim that says so is spilled.
+// A spilled count moves to another backend with its used units, and stays there when its claim
+// is spilled.
 func TestSpilledCountsMove(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
@@ -287,7 +286,7 @@ func TestSpilledCountsMove(t *testing.T) {
 	if err != nil || d.Results()[0].Used != 3 {
 		t.Errorf("there: %v, %v; want used 3", d, err)
 	}
-	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // push the claims out
+	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // spill the claims
 	here := &handoff.Placement{Backend: handoff.IDOf("here")}
 	_, err = b.TakeAt(t.Context(), driver.NewRequest(request.Now, request.Charges...), here)
 	elsewhere := (*handoff.ElsewhereError)(nil)
@@ -296,8 +295,7 @@ func TestSpilledCountsMove(t *testing.T) {
 	}
 }
 
-// One process' batch of large counts does not fit into an item, and is decided in
-// parts.
+// A batch of one process with counts too large for one item is decided in parts.
 func TestLargeCountsOfManyKeys(t *testing.T) {
 	server := testserver.Memcached(t)
 	clk := clock.NewManual(t0)
