@@ -104,8 +104,8 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 	}
 }
 
-// A decision that loses to other processes until its deadline isn't held against the server,
-// which answers: only the time that its last exchange has waited counts.
+// A decision that loses to other processes until its deadline is no failure of the server:
+// only the time that its last exchange has waited counts.
 func TestLostRacesOpenNoBreaker(t *testing.T) {
 	slowServer(t, time.Millisecond, "NOT_STORED", func(t *testing.T, _ *Backend, th *throttler.Throttler) {
 		if opens(t, th, 200, 50*time.Millisecond, false) {

@@ -10,11 +10,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A decision about one limit allocates its receipt, if there is something to give
-// back and the decision leaves its caller's frame, and nothing else.
+// A decision about one limit allocates nothing but its receipt, and that only if it can be
+// refunded and leaves its caller's frame.
 func TestAllocations(t *testing.T) {
 	inlined := 0.0
-	if testing.CoverMode() != "" { // what is counted is too large to be inlined
+	if testing.CoverMode() != "" { // functions with counters are too large to be inlined
 		inlined = 1
 	}
 	th := throttler.New(memorybackend.NewDefault(), nil)

@@ -15,8 +15,7 @@ import (
 
 const benchKeys = 100_000
 
-// BenchmarkTake is one take of a fixed window: by a throttler and, without what a
-// throttler does for every backend, by the backend alone.
+// BenchmarkTake measures a take from a fixed window, by a throttler and by the backend alone.
 func BenchmarkTake(b *testing.B) {
 	keys := make([]string, benchKeys)
 	for i := range keys {
@@ -62,8 +61,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// run calls take for all of charges, and then measures it from as many goroutines
-// as there are processors.
+// run calls take for all charges, and then measures it with as many goroutines as there are
+// processors.
 func run(b *testing.B, charges []throttler.Charge, take func(i int) error) {
 	for i := range charges {
 		if err := take(i); err != nil {
@@ -83,7 +82,7 @@ func run(b *testing.B, charges []throttler.Charge, take func(i int) error) {
 	})
 }
 
-// BenchmarkNewKey is the first take of a key. It ends far above the bound.
+// BenchmarkNewKey measures the first take of a key. It ends far above the bound on keys.
 func BenchmarkNewKey(b *testing.B) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	th := throttler.New(memorybackend.NewDefault(), nil)
@@ -93,7 +92,7 @@ func BenchmarkNewKey(b *testing.B) {
 	}
 }
 
-// BenchmarkGC is a collection while a million keys are kept.
+// BenchmarkGC measures a garbage collection while a million keys are kept.
 func BenchmarkGC(b *testing.B) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	backend := memorybackend.NewDefault()

@@ -21,7 +21,7 @@ import (
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// bounded returns a throttler on a backend of o, which logs nothing.
+// bounded returns a throttler over a backend with options o, which logs nothing.
 func bounded(o memorybackend.Options) (*throttler.Throttler, *memorybackend.Backend, *clock.Manual) {
 	if o.Observer == nil {
 		o.Observer = observe.Nothing{}
@@ -38,7 +38,7 @@ func hourly(name string, quota int64) *throttler.Policy {
 	return &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
 }
 
-// exhaust has keys use up p, from many goroutines, until one is pooled.
+// exhaust takes the quota of p for new keys, from many goroutines, until 1000 takes are pooled.
 func exhaust(t *testing.T, th *throttler.Throttler, b *memorybackend.Backend, p *throttler.Policy) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -59,8 +59,8 @@ func exhaust(t *testing.T, th *throttler.Throttler, b *memorybackend.Backend, p 
 	all.Wait()
 }
 
-// A flood of new keys, however many, never gives a key that has used up its
-// quota a fresh window.
+// A flood of new keys, however large, never gives a fresh window to a key that has used up its
+// quota.
 func TestFloodNeverFreesAnExhaustedKey(t *testing.T) {
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 4096})
 	p := hourly("core", 2)
@@ -85,7 +85,7 @@ func TestFloodNeverFreesAnExhaustedKey(t *testing.T) {
 	}
 }
 
-// Nor does it free a client whose charge was refused with a little left.
+// Nor does it free a key whose charge was refused with some units left.
 func TestFloodNeverFreesARefusedKey(t *testing.T) {
 	two := hourly("two", 100)
 	two.Limits = append(two.Limits, throttler.Limit{Quota: 1000, Window: 24 * time.Hour})
@@ -111,7 +111,7 @@ func TestFloodNeverFreesARefusedKey(t *testing.T) {
 	}
 }
 
-// A count that was reset makes room, as one that was never charged.
+// A count that was reset makes room, like a count that was never charged.
 func TestResetMakesRoom(t *testing.T) {
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 64})
 	p := hourly("core", 1)
@@ -131,10 +131,8 @@ func TestResetMakesRoom(t *testing.T) {
 	}
 }
 
-// Where all keys that are kept have used up their quotas, new ones are counted
-// together: each is limited, none is an error, and some are served.
-// Clients that came one after the other, and have used most of their quotas, are not
-// one another's only candidates to make room.
+// Keys that came one after the other, and have used most of their quotas, are not each other's
+// only candidates to make room.
 func TestSequentialFloodNeverFreesNeighbours(t *testing.T) {
 	th, _, _ := bounded(memorybackend.Options{MaxKeys: 20_000})
 	core := hourly("core", 60)
@@ -164,6 +162,8 @@ func TestSequentialFloodNeverFreesNeighbours(t *testing.T) {
 	}
 }
 
+// If all keys have used up their quotas, new keys share counts: each is limited, some are
+// served, and there are no errors.
 func TestNewKeysShareCountsWhenFull(t *testing.T) {
 	th, b, c := bounded(memorybackend.Options{MaxKeys: 4096})
 	p, other := hourly("core", 5), hourly("other", 3)
@@ -238,8 +238,8 @@ func TestFullOfOneExhaustedKey(t *testing.T) {
 	}
 }
 
-// A chain that finds no room for its keys is all or nothing on shared counts,
-// and its keys share none with each other.
+// A chain without room for its keys is all or nothing on shared counts, and no two of its keys
+// share a count.
 func TestChainOfNewKeysWhenFull(t *testing.T) {
 	th, _, _ := bounded(memorybackend.Options{MaxKeys: 1})
 	full, p := hourly("full", 1), hourly("user", 10)
@@ -262,8 +262,7 @@ func TestChainOfNewKeysWhenFull(t *testing.T) {
 	}
 }
 
-// A refund returns to the shared count that was charged, not to a count that the
-// key has had since.
+// A refund goes to the shared count that was charged, not to a count that the key got later.
 func TestRefundOfPooledTake(t *testing.T) {
 	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
 		t.Run(a.String(), func(t *testing.T) {
@@ -293,9 +292,9 @@ func TestRefundOfPooledTake(t *testing.T) {
 	}
 }
 
-// Random takes of many keys on few places: nothing is an error, no key that has
-// used up its own count is served before that ends, also when clocks step back,
-// and no more keys are kept than allowed.
+// Random takes of many keys with a small MaxKeys, while clocks step back: there are no errors,
+// no key that has used up its own count is served before its window ends, and at most MaxKeys
+// keys are kept.
 func TestSequentialRandomTakesOnFewPlaces(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 10 {
@@ -306,7 +305,7 @@ func TestSequentialRandomTakesOnFewPlaces(t *testing.T) {
 		}}}
 		type id struct{ policy, key string }
 		until := make(map[id]time.Time)
-		var latest time.Time // a count may be dropped once its window was over
+		var latest time.Time // a count may be dropped once its window has ended
 		for range 5000 {
 			p := policies[rng.IntN(len(policies))]
 			charge := p.Charge("key" + strconv.Itoa(rng.IntN(3*maxKeys)))
@@ -336,7 +335,7 @@ func TestSequentialRandomTakesOnFewPlaces(t *testing.T) {
 	}
 }
 
-// The bounds hold in bytes of the heap.
+// The bounds hold for bytes of the heap.
 func TestSequentialHeapIsBounded(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -346,7 +345,7 @@ func TestSequentialHeapIsBounded(t *testing.T) {
 		takes   int // of each key
 		key     func(i int) string
 		most    int64 // bytes of the heap
-		kept    int   // keys at least
+		kept    int   // keys, at least
 	}{
 		{
 			name: "many keys", options: memorybackend.Options{MaxKeys: 60_000}, keys: 50_000, takes: 1,
@@ -414,7 +413,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The memory of charges that have left a log is given back.
+// The memory of charges that have left a log is freed.
 func TestSequentialLogsThatShrink(t *testing.T) {
 	before := heap()
 	th, b, c := bounded(memorybackend.Options{})
@@ -441,7 +440,7 @@ func TestSequentialLogsThatShrink(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-// A log that finds no room to grow counts on, in coarser steps: never more than
+// A log without room to grow continues to count in coarser steps, and never allows more than
 // the quota in a window.
 func TestSequentialLogsWithoutRoom(t *testing.T) {
 	th, b, c := bounded(memorybackend.Options{MaxBytes: memorybackend.MinMaxBytes})

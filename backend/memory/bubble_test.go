@@ -43,9 +43,9 @@ func TestClaimsExpireInABubble(t *testing.T) {
 	})
 }
 
-// A count that arrives, and was written by processes whose clocks are years off, is over
-// when its limits explain it, by this process' clock. Nothing else removes it: to the
-// decisions here it may be live for years.
+// An arriving count written by processes with clocks that are years off ends no later than its
+// limits allow, by this process's clock. Nothing else removes it: for decisions here it may be
+// live for years.
 func TestArrivalFromStrayClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := memorybackend.NewDefault()
@@ -98,7 +98,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 	})
 }
 
-// So is one that a decision of this process made by a clock that is years ahead.
+// So does a count that this process charged by a clock that is years ahead.
 func TestTakeByAStrayClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := memorybackend.NewDefault()
@@ -121,7 +121,7 @@ func TestTakeByAStrayClock(t *testing.T) {
 	})
 }
 
-// New keys sweep all that is over, also while there are more of them than of those.
+// New keys sweep all counts that have ended, even if there are more new keys than ended counts.
 func TestSweepOfAGrowingTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := memorybackend.NewDefault()

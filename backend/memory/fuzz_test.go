@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Whatever a limit and the costs are, they are an error of arguments, or the answers make
-// sense: a refusal charges nothing, and no charge gives units.
+// For any limit and costs, calls return ErrInvalid or answers that make sense: a refusal
+// charges nothing, and no charge frees units.
 func FuzzCosts(f *testing.F) {
 	f.Add(int64(10), int64(60_000), int64(0), uint8(0), int64(3), int64(9), int64(1), int64(5000))
 	f.Add(int64(1)<<53, int64(1), int64(1), uint8(3), int64(1)<<53, int64(1)<<53, int64(0), int64(-1))
@@ -68,7 +68,7 @@ func FuzzCosts(f *testing.F) {
 	})
 }
 
-// Two counts are never one.
+// Different counts are never confused.
 func FuzzKeys(f *testing.F) {
 	f.Add("core", "alice", "alice", "core", "bob", "bob")
 	f.Add("core", "", "", "core", "", "x")

@@ -14,8 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A flood of releases keeps to the bound: what stays of counts that left is inside
-// it.
+// A flood of releases stays within the bounds, which include the claims of released counts.
 func TestReleasesAreBounded(t *testing.T) {
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 2000, MaxBytes: memorybackend.MinMaxBytes})
 	p := hourly("core", 5)
@@ -32,8 +31,8 @@ func TestReleasesAreBounded(t *testing.T) {
 	}
 }
 
-// Counts that arrive where all keys have used up their quotas are limited all the
-// same, and a release there is no error. Counts that left stay used up.
+// A count that arrives where all keys have used up their quotas is still limited, and a
+// release there is no error.
 func TestArrivalsWhenFull(t *testing.T) {
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 1000})
 	p := hourly("core", 5)
@@ -84,8 +83,7 @@ func inPartition(c throttler.Charge) throttler.Charge {
 	return c
 }
 
-// What stays of counts that left is within MaxKeys, and frees no key that has used
-// up its quota.
+// The claims of released counts are within MaxKeys, and free no key that has used up its quota.
 func TestWhatLeftIsBounded(t *testing.T) {
 	const maxKeys = 64
 	b, err := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})

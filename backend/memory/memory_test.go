@@ -20,7 +20,7 @@ func TestSequentialHistories(t *testing.T) {
 	backendtest.Histories(t, func(*testing.T) driver.Backend { return memorybackend.NewDefault() })
 }
 
-// What stayed of a count that left is forgotten in time, and a new one begins.
+// The claim of a released count expires, and a new count begins.
 func TestCountThatLeftLongAgo(t *testing.T) {
 	b := memorybackend.NewDefault()
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
@@ -40,7 +40,7 @@ func TestCountThatLeftLongAgo(t *testing.T) {
 	if err != nil || released[0].State == nil {
 		t.Fatalf("%+v, %v", released, err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; { // the claim goes by the host's clock
+	for deadline := time.Now().Add(time.Minute); ; { // the claim expires by the host's clock
 		d, err := th.Peek(t.Context(), p.Charge("alice"))
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v; want it forgotten", d, err)

@@ -2,5 +2,5 @@
 
 package memorybackend_test
 
-// With the race detector, a sync.Pool forgets a part of what it is given.
+// With the race detector, a sync.Pool drops some of the values that are put into it.
 const forgotten = 4

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Keys that meet behind one lock of one process do not meet in another: no client can
-// choose keys that do, without the seed of the process.
+// Keys that share a lock in one process do not in another: without the seed of the process, no
+// client can choose keys that share one.
 func TestHashesAreSeeded(t *testing.T) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 	here, there := NewDefault(), NewDefault()
@@ -39,7 +39,7 @@ func TestHashesAreSeeded(t *testing.T) {
 	}
 }
 
-// A decision about one key needs one lock, whatever its policies, and their counts differ.
+// A decision about one key needs one lock, whatever its policies, and its counts' hashes differ.
 func TestAKeyIsUnderOneLock(t *testing.T) {
 	b := NewDefault()
 	core, search := &throttler.Policy{Name: "core"}, &throttler.Policy{Name: "search"}

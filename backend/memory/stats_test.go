@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
-// pooled counts failures, which must be takes that were pooled.
+// pooled counts failures, and checks that they are pooled takes.
 type pooled struct {
 	observe.Nothing
 	*testing.T
@@ -26,7 +26,7 @@ func (p *pooled) Failed(e observe.Failed) {
 	}
 }
 
-// An observer hears of each take that finds no room for its key, and may ask for Stats then.
+// An observer is told of each take without room for its key, and may call Stats.
 func TestPooledTakesAreReported(t *testing.T) {
 	seen := &pooled{T: t}
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 8, Observer: seen})

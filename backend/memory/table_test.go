@@ -14,11 +14,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A goroutine that waits for a lock slows down none that has it, or another.
+// A goroutine that waits for a lock does not slow down the holders of that lock or of others.
 func TestLocksAndTablesShareNoCacheLines(t *testing.T) {
 	const line = 64
 	if strconv.IntSize < 64 {
-		return // the fields have other sizes; it costs time and nothing else
+		return // the fields have other sizes; shared lines cost only time
 	}
 	if size := unsafe.Sizeof(stripe{}); size%line != 0 {
 		t.Errorf("a stripe has %d bytes; make its padding %d bytes longer", size, line-size%line)
@@ -28,8 +28,8 @@ func TestLocksAndTablesShareNoCacheLines(t *testing.T) {
 	}
 }
 
-// A count is found by all of its name, wherever another one differs, also where both have
-// one hash.
+// A count is found only by its whole name, whichever part of another name differs, even if the
+// hashes are equal.
 func TestACountIsFoundByItsWholeName(t *testing.T) {
 	seed := maphash.MakeSeed()
 	finds := func(t *table, policy, partition, key string) bool {
@@ -65,8 +65,8 @@ func TestACountIsFoundByItsWholeName(t *testing.T) {
 	}
 }
 
-// A table keeps what a map does, through random additions and removals, while it grows and
-// while it shrinks, also where many names have one hash.
+// A table has the same entries as a map through random additions and removals, while it grows
+// and shrinks, even if many names have the same hash.
 func TestTable(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	var table table
@@ -98,8 +98,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Only a window that has used up its quota counts as full, whatever the quota: it alone is
-// never dropped for a new key.
+// A window counts as full only if its quota is used up, whatever the quota: only a full window
+// is never dropped for a new key.
 func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 	for _, limit := range []int64{2, 3, 7, 1000, 65_535, 65_536, 99_999, quota.MaxQuota - 1, quota.MaxQuota} {
 		b := NewDefault()

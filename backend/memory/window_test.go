@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// What is wrong with a policy is an error also for a key that has a window, and charges
-// nothing.
+// An invalid charge is an error even for a key that has a window, and charges nothing.
 func TestTakeOfAWindowValidates(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
 	valid := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
