@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// A section's name that is spelled in two ways would leave it out of the scripts, unseen.
+// A section whose name is spelled in two ways would be left out of the scripts, unnoticed.
 func TestSections(t *testing.T) {
 	var source []byte
 	for _, name := range []string{"decide.go", "words.go"} {
@@ -27,14 +27,14 @@ func TestSections(t *testing.T) {
 		}
 		source = append(source, text...)
 	}
-	asked := make(map[string][]string) // for, by the variable that has the sections
+	asked := make(map[string][]string) // section names, by the variable that holds the sections
 	for _, m := range regexp.MustCompile(`(\w+)\.(?:get|has|section|expression)\("([^"]+)"\)`).FindAllStringSubmatch(string(source), -1) {
 		asked[m[1]] = append(asked[m[1]], m[2])
 	}
 	type file struct {
 		name  string
 		asked []string
-		all   bool // are there
+		all   bool // each asked section must exist
 	}
 	files := []file{{"decide.lua", asked["frame"], true}, {"single_window.lua", asked["singleWindow"], true}, {"numbers.lua", asked["numbers"], true}}
 	algorithms, err := filepath.Glob("algorithms/*.lua")
@@ -61,7 +61,7 @@ func TestSections(t *testing.T) {
 			}
 		}
 	}
-	for name := range kinds { // what decide.go asks for by get is there for each kind
+	for name := range kinds { // sections that decide.go gets must exist for each kind
 		if kinds[name].name == "" {
 			continue
 		}
@@ -134,8 +134,8 @@ func TestSequentialScriptsAreComposedWhole(t *testing.T) {
 	})
 }
 
-// Lua bounds a function's locals, and the size of an expression. What Decide says a
-// function has room for loads; and what it leaves out is not much less than that.
+// Lua bounds the number of a function's locals and the size of an expression. Each script that
+// Decide reports as fitting loads, and Decide allows at least half the limits that would load.
 func TestSequentialShapesLoad(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
 	defer client.Close()

@@ -25,8 +25,8 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-// aclRules returns the rules that docs/operations.md lists for each use, and the
-// rules of the user that has all but a cluster's.
+// aclRules returns the rules that docs/operations.md lists for each use, and the rules of its
+// user for all uses but a cluster's.
 func aclRules(t *testing.T) (uses []string, rules map[string][]string, together []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
@@ -52,13 +52,13 @@ func aclRules(t *testing.T) (uses []string, rules map[string][]string, together 
 	return uses, rules, together
 }
 
-// TestACL runs each use as a user that may do what docs/operations.md lists for
-// it and nothing else, and then without one of these rules after the other.
+// TestACL runs each use as a user with only the rules that docs/operations.md lists for it,
+// and then with each of these rules left out in turn.
 func TestACL(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	uses, rules, together := aclRules(t)
 	exercises := map[string]struct {
-		with []string // other uses, whose rules it needs too
+		with []string // other uses with rules that it needs
 		run  func(*aclServer) error
 	}{
 		"takes, refunds, settlements": {run: (*aclServer).takes},
@@ -124,7 +124,7 @@ type aclServer struct {
 	t     *testing.T
 	addr  string
 	admin *redis.Client
-	key   string // of the client that is charged; another one each time
+	key   string // of the client that is charged; a new one each time
 	tries int
 }
 
@@ -148,7 +148,7 @@ func newACLServer(t *testing.T, cluster bool) *aclServer {
 	return s
 }
 
-// allow gives the user these rules and no others, on a server without scripts.
+// allow gives the user only these rules, and flushes the scripts and the ACL log.
 func (s *aclServer) allow(rules []string) {
 	s.t.Helper()
 	args := []any{"acl", "setuser", "weir", "reset", "on", ">secret"}
@@ -168,8 +168,8 @@ func (s *aclServer) allow(rules []string) {
 	s.key = fmt.Sprint("alice", s.tries)
 }
 
-// denied returns what the server has denied since then, also if the client made
-// no error of it.
+// denied returns the server's denials since the last allow, even if the client returned no
+// error for them.
 func (s *aclServer) denied() string {
 	s.t.Helper()
 	entries, err := s.admin.ACLLog(s.t.Context(), 10).Result()
@@ -198,8 +198,7 @@ func (s *aclServer) backend(c redis.UniversalClient) *redisbackend.Backend {
 	return newBackend(s.t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 }
 
-// aclPolicy has a limit of each algorithm but the log, which needs commands of its
-// own.
+// aclPolicy has a limit of each algorithm except the log, which needs other commands.
 var aclPolicy = policy("all", perHour(50),
 	throttler.Limit{Quota: 60, Window: 2 * time.Hour, Aligned: true},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow},
@@ -208,8 +207,7 @@ var aclPolicy = policy("all", perHour(50),
 
 func (s *aclServer) takes() error { return s.takesFrom(s.backend(s.login())) }
 
-// takesFrom takes, refunds and settles, with the script unknown to the server
-// at first.
+// takesFrom takes, settles and refunds. At first the server does not know the script.
 func (s *aclServer) takesFrom(b driver.Backend) error {
 	th := throttler.New(b, nil)
 	changed := policy("one", throttler.Limit{Quota: 50, Window: 2 * time.Hour})
@@ -302,7 +300,7 @@ func (s *aclServer) moves() error {
 		if err := errors.Join(err, api.Shutdown(ctx)); err != nil {
 			return err
 		}
-		time.Sleep(2 * time.Millisecond) // the next view is a later one
+		time.Sleep(2 * time.Millisecond) // so that the next view is later
 	}
 	return nil
 }

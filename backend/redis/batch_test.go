@@ -20,7 +20,7 @@ import (
 
 var testScripts = []*script{newScript("a"), newScript("b")}
 
-// jobs returns n jobs about one charge each.
+// jobs returns n jobs of one charge each.
 func jobs(n int) []*job {
 	all := make([]*job, n)
 	for i := range all {
@@ -103,7 +103,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Decisions in a row of the same bytes are one argument, also when they are sent again.
+// Consecutive decisions of the same bytes are one argument, even when they are sent again.
 func TestDecisionsOfTheSameBytes(t *testing.T) {
 	b := &batch{jobs: jobs(6)}
 	for i, j := range b.jobs {
@@ -130,8 +130,8 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	}
 }
 
-// A caller that leaves just as the breaker opens has an outcome that says that nothing
-// was sent.
+// A caller that leaves just as the breaker opens gets an error that says that nothing was
+// sent.
 func TestLeaveAsTheBreakerOpens(t *testing.T) {
 	j := jobs(1)[0]
 	ctx, cancel := context.WithCancel(t.Context())
@@ -147,7 +147,7 @@ func TestLeaveAsTheBreakerOpens(t *testing.T) {
 	}
 }
 
-// Decisions leave the queue in their order, but for those whose callers have left.
+// Decisions leave the queue in order, except decisions of callers that have left.
 func TestBatchesTakeWhatWaitsInOrder(t *testing.T) {
 	all := jobs(perBatch + 4)
 	for _, j := range all {
@@ -168,8 +168,8 @@ func TestBatchesTakeWhatWaitsInOrder(t *testing.T) {
 	}
 }
 
-// Allocations do not drift with the machine. A decision that is sent alone has the
-// throttler's three and the client's; a full batch divides the client's by 256.
+// Allocations do not depend on the machine's speed. A decision that is sent alone allocates
+// the throttler's three and the client's; the decisions of a full batch share the client's.
 func TestAllocations(t *testing.T) {
 	const long = 20 * time.Second // a busy machine does not reach it
 	c, err := NewClient(&redis.UniversalOptions{
@@ -184,7 +184,7 @@ func TestAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	b.WithoutChecks() // they allocate, too
+	b.WithoutChecks() // they allocate too
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
 	th := throttler.New(b, nil)
 	if n := testing.AllocsPerRun(1000, func() {

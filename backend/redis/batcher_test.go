@@ -22,11 +22,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// tally counts what happened to the takes of one unit of some keys.
+// A tally counts the outcomes of takes of one unit from some keys.
 type tally struct {
 	mu      sync.Mutex
-	used    map[string]map[int64]bool // by key, the used that allowed takes reported
-	unknown map[string]int64          // takes whose outcome is unknown
+	used    map[string]map[int64]bool // the values of used that allowed takes reported, by key
+	unknown map[string]int64          // takes of unknown outcome
 	unsent  int64
 	refused int64
 }
@@ -35,7 +35,7 @@ func newTally() *tally {
 	return &tally{used: make(map[string]map[int64]bool), unknown: make(map[string]int64)}
 }
 
-// add files the outcome of a take.
+// add records the outcome of a take.
 func (y *tally) add(t *testing.T, key string, d throttler.Decision, err error) {
 	t.Helper()
 	y.mu.Lock()
@@ -61,8 +61,8 @@ func (y *tally) add(t *testing.T, key string, d throttler.Decision, err error) {
 	}
 }
 
-// check compares what callers received with what the server counts: each take that
-// was answered is charged once, and each of unknown outcome at most once.
+// check compares the callers' outcomes with the server's counts: each answered take is charged
+// once, and each take of unknown outcome at most once.
 func (y *tally) check(t *testing.T, th *throttler.Throttler, p *throttler.Policy) {
 	t.Helper()
 	y.mu.Lock()
@@ -96,7 +96,7 @@ func (y *tally) sum() (answered, unknown int64) {
 	return answered, unknown
 }
 
-// load runs so many goroutines that each take so often, one unit of one of 20 keys.
+// load runs that many goroutines, each with that many takes of one unit from one of 20 keys.
 func (y *tally) load(t *testing.T, th *throttler.Throttler, p *throttler.Policy, goroutines, takes int, bounded func() (context.Context, context.CancelFunc)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -133,7 +133,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// idle reports whether no decision waits or is on its way.
+// idle reports whether no decision waits or is in flight.
 func (b *bench) idle() bool {
 	inFlight, waiting := b.backend.Batches()
 	return inFlight == 0 && waiting == 0
@@ -144,7 +144,7 @@ var everyLimit = []throttler.Limit{
 	{Quota: 1 << 30, Window: time.Hour, Algorithm: throttler.SlidingWindow},
 }
 
-// Decisions of many goroutines travel together, and each is exact.
+// Decisions of many goroutines share round trips, and each is exact.
 func TestSharedRoundTripsAreExact(t *testing.T) {
 	for _, limit := range everyLimit {
 		for name, bounded := range map[string]func() (context.Context, context.CancelFunc){"unbounded": unbounded, "bounded": within(time.Minute)} {
@@ -169,8 +169,8 @@ func TestSharedRoundTripsAreExact(t *testing.T) {
 	}
 }
 
-// Goroutines that are ready to run when a decision is about to be sent ask first, and share its
-// round trip.
+// Goroutines that are ready to run when a decision is about to be sent run first, and share
+// its round trip.
 func TestReadyCallersJoinABatch(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // or some would run beside the first
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
@@ -190,14 +190,14 @@ func TestReadyCallersJoinABatch(t *testing.T) {
 		}
 		all.Wait()
 	}
-	// Now and then the scheduler lets the first go on before the others.
+	// Occasionally the scheduler continues the first before the others.
 	if calls := commandStats(t, b.client)["evalsha"].calls; calls > 3*bursts/2 {
 		t.Errorf("%d EVALSHA for %d times %d decisions at once, want one each time", calls, bursts, callers)
 	}
 }
 
-// Takes, refusals, settlements, refunds and chains of several charges share calls
-// and pipelines, and come out as each by itself.
+// Takes, refusals, settlements, refunds and chains of several charges share calls and
+// pipelines, with the same outcomes as alone.
 func TestMixedDecisionsTravelTogether(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	window, small := policy("window", perHour(1<<30)), policy("small", perHour(3))
@@ -241,8 +241,8 @@ func TestMixedDecisionsTravelTogether(t *testing.T) {
 	}
 }
 
-// A forgotten script is sent again with the calls that it was forgotten for, each of
-// them once.
+// A script that the server has forgotten is sent again with each call that failed for it, and
+// each decision is made once.
 func TestForgottenScriptsUnderLoad(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(1<<30))
@@ -271,8 +271,8 @@ func TestForgottenScriptsUnderLoad(t *testing.T) {
 	}
 }
 
-// Replies of whole batches are lost, with a client that by its settings tries three
-// times more: nothing is charged twice.
+// Replies of whole batches are lost, and the client's settings allow three retries: nothing is
+// charged twice.
 func TestLostRepliesOfBatches(t *testing.T) {
 	server := testserver.Redis(t)
 	var answers atomic.Int64
@@ -326,8 +326,8 @@ func TestServerKilledInFlight(t *testing.T) {
 	})
 }
 
-// A caller that leaves before its decision is sent gets its context's error, and
-// nothing is ever sent; one that leaves after it gets both errors, at once.
+// A caller that leaves before its decision is sent gets its context's error, and the decision
+// is never sent. A caller that leaves later gets that error and ErrUnavailable, at once.
 func TestLeaving(t *testing.T) {
 	p := policy("core", perHour(100))
 	staying, leaveBatches := context.WithCancel(t.Context())
@@ -372,9 +372,8 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// newFull returns a bench over a server that hangs, and to which as many batches are in
-// flight as may be: each with a take of p, of one of the keys sent0, sent1 and so on.
-// sent has what they return.
+// newFull returns a bench over a server that hangs, with MaxInFlight batches in flight. Each
+// is a take of p from one of the keys sent0, sent1 and so on; sent receives their errors.
 func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *testserver.RedisServer, b bench, sent <-chan error) {
 	t.Helper()
 	server = testserver.Redis(t)
@@ -382,7 +381,7 @@ func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *te
 	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil { // opens a connection, and loads the script
 		t.Fatal(err)
 	}
-	eventually(t, "the batches of before to end", b.idle) // they would take these along
+	eventually(t, "the batches of before to end", b.idle) // or they would take the next along
 	server.Pause()
 	b.backend.SetFar()
 	errs := make(chan error, redisbackend.MaxInFlight)
@@ -396,15 +395,15 @@ func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *te
 	return server, b, errs
 }
 
-// Whatever the server does and whenever other callers leave, no caller waits beyond
-// its deadline, and each error says so.
+// Whatever the server does and whenever other callers leave, no caller waits beyond its
+// deadline, and each gets its context's error or breaker.ErrOpen.
 func TestHungServer(t *testing.T) {
 	for _, name := range []string{"recommended", "plain"} {
 		t.Run(name, func(t *testing.T) {
 			server := testserver.Redis(t)
 			c := newClient(t, server.Addr)
 			if name == "plain" {
-				c = redis.NewClient(&redis.Options{Addr: server.Addr}) // ends a call only when its ReadTimeout does
+				c = redis.NewClient(&redis.Options{Addr: server.Addr}) // ends a call only at its ReadTimeout
 				t.Cleanup(func() { _ = c.Close() })
 			}
 			b := newBench(t, c)
@@ -542,8 +541,7 @@ func TestQueueOfCallersThatLeft(t *testing.T) {
 	}
 }
 
-// A key that holds something else is an error of its own decisions, not of others in
-// the same call.
+// A key with a foreign value fails its own decisions, not other decisions in the same call.
 func TestHostileNeighbour(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(1<<30))
@@ -569,8 +567,8 @@ func TestHostileNeighbour(t *testing.T) {
 	}
 }
 
-// One server that answers for several, and refuses keys of different slots in one
-// call, is found out without harm.
+// One address may be a cluster node's, which refuses keys of different slots in one call. The
+// backend finds that out, and no decision fails.
 func TestKeysOfDifferentSlotsBehindOneAddress(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	server := startCluster(t, 1)[0]
@@ -643,7 +641,7 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	eventually(t, "the goroutines of batches to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// A client of few connections has no more batches in flight than these.
+// The most batches in flight are a client's connections, but at least 2 and at most 8.
 func TestInFlightByConnections(t *testing.T) {
 	s := testserver.Redis(t)
 	for connections, want := range map[int]int{1: 2, 2: 2, 5: 5, 8: 8, 100: 8} {
@@ -656,7 +654,7 @@ func TestInFlightByConnections(t *testing.T) {
 	}
 }
 
-// inFlight notes how many limits the batcher says are in flight.
+// A limitsHook records the number of limits in flight at each call.
 type limitsHook struct {
 	b      *redisbackend.Backend
 	limits *[]int
@@ -676,8 +674,7 @@ func (h limitsHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// A batch that its caller sends, and one that is sent in a goroutine, know how many
-// limits they have.
+// A batch counts its limits, whether its caller sends it or a goroutine does.
 func TestBatchesCountLimits(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	two := policy("two", perHour(1<<30), throttler.Limit{Quota: 1 << 30, Window: time.Minute, Algorithm: throttler.TokenBucket})
@@ -700,8 +697,8 @@ func TestBatchesCountLimits(t *testing.T) {
 	}
 }
 
-// Each batch may show that the server is far away, or near: batches of single callers, and batches
-// that take what waits.
+// Batches that callers send, and batches that goroutines send, show whether the server is far
+// away.
 func TestLateAnswersAreNoticed(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(1<<30))

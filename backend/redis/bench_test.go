@@ -24,14 +24,14 @@ func BenchmarkBackend(b *testing.B) {
 	})
 }
 
-// BenchmarkServerTime reads from the server what a take costs it, by policy.
+// BenchmarkServerTime reads the time of a take, by policy, from the server.
 func BenchmarkServerTime(b *testing.B) {
 	limit := func(a quota.Algorithm, quota int64, window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: window, Algorithm: a}
 	}
 	for _, bench := range []struct {
 		name   string
-		filled int // charges before
+		filled int // earlier charges
 		limits []throttler.Limit
 	}{
 		{"fixed-window", 0, []throttler.Limit{limit(throttler.FixedWindow, 1<<40, time.Hour)}},
@@ -64,7 +64,7 @@ func BenchmarkServerTime(b *testing.B) {
 			for range max(bench.filled, 1) {
 				take()
 			}
-			// A full log: each charge that follows finds one entry that ends.
+			// The log is full: each further charge finds one entry that ends.
 			clk.Advance(time.Hour - time.Duration(bench.filled)*time.Millisecond)
 			if err := c.ConfigResetStat(context.Background()).Err(); err != nil {
 				b.Fatal(err)

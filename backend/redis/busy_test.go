@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// What follows tells a busy machine from a fault: tests of deadlines run on both.
+// The functions of this file tell a busy machine from a fault, for tests of deadlines.
 
-// sent makes a call with a deadline, until it was sent in time to the server.
+// sent repeats a call with a deadline until it is sent to the server in time.
 func sent(t *testing.T, deadline time.Duration, call func(context.Context) (throttler.Decision, error)) (d throttler.Decision, err error) {
 	t.Helper()
 	eventually(t, "a call to be sent before its deadline", func() bool {
@@ -24,7 +24,7 @@ func sent(t *testing.T, deadline time.Duration, call func(context.Context) (thro
 	return d, err
 }
 
-// processorTime returns how long processors have worked for this process.
+// processorTime returns the processor time that this process has used.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var r syscall.Rusage
@@ -34,8 +34,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// pauses returns a function that returns the longest time by which the machine let a
-// goroutine that does nothing sleep too long meanwhile.
+// pauses starts to measure how late the machine wakes a sleeping goroutine. longest ends that,
+// and returns the longest delay.
 func pauses() (longest func() time.Duration) {
 	const nap = 2 * time.Millisecond
 	stop, most := make(chan struct{}), make(chan time.Duration)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// packed returns the script and the argument that takes a unit of a charge for each list
-// of limits.
+// packed returns the script and the argument of a take of one unit for each charge, with a
+// charge for each list of limits.
 func packed(t testing.TB, now int64, charges ...[]throttler.Limit) (script string, argument []byte) {
 	var all []throttler.Charge
 	for i, limits := range charges {
@@ -32,8 +32,8 @@ func packed(t testing.TB, now int64, charges ...[]throttler.Limit) (script strin
 
 const undecided = "\x02"
 
-// A script makes several decisions in a call, and leaves those that it cannot make, with
-// nothing done.
+// A script makes several decisions in a call. It leaves a decision that it can't make
+// undecided, and changes nothing for it.
 func TestSeveralDecisionsInACall(t *testing.T) {
 	client := newClient(t, testserver.Redis(t).Addr)
 	now := t0.UnixMilli()
@@ -101,9 +101,9 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	}
 }
 
-// BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
-// make so many: about a single fixed window, and about two policies of three mixed
-// limits, without a sliding log and with one; and, for these, how many times a single window's that is.
+// BenchmarkServerTimeOfACall reads the time of a decision from the server, in calls of n
+// decisions: about one fixed window, and about two policies of three mixed limits, without a
+// sliding log, with one, and refused. The ratio is to the time of one fixed window.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
 	const units = 1 << 40
@@ -163,8 +163,8 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 	}
 }
 
-// An empty string is no state, for a script that reads it with others, too: what was charged
-// before it came to that is charged once.
+// An empty string is not a state, even beside other states: the charges that a script makes
+// before it reads one are made once.
 func TestEmptyStringBesideACount(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	log := throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}

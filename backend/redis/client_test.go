@@ -78,7 +78,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// go-redis dials no more for a second after as many failed dials as a pool has
+// By itself, go-redis does not dial for a second after as many failed dials as its pool has
 // connections.
 func TestServerIsBackAtOnce(t *testing.T) {
 	server := testserver.Redis(t)
@@ -130,9 +130,9 @@ func TestClientTLS(t *testing.T) {
 		"right, by name": {config(testserver.ServerName, roots, pair), "secret", ""},
 		"another name":   {config("other.test", roots, pair), "secret", "not other.test"},
 		"unknown CA":     {config("", nil, pair), "secret", "unknown authority"},
-		"no certificate": {config("", roots), "secret", ""}, // with TLS 1.3 the server hangs up later,
+		"no certificate": {config("", roots), "secret", ""}, // with TLS 1.3 the server hangs up later
 		"wrong password": {config("", roots, pair), "guess", "WRONGPASS"},
-		"no TLS":         {nil, "secret", ""}, // the server hangs up, in no certain way
+		"no TLS":         {nil, "secret", ""}, // the server hangs up, with various errors
 	} {
 		o := patient(server.Addr)
 		o.TLSConfig, o.Username, o.Password = test.config, "weir", test.password
@@ -149,7 +149,7 @@ func TestClientTLS(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing ends no handshake.
+// A handshake ends with its context if a server accepts connections and never replies.
 func TestHandshakeEndsWithContext(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -167,7 +167,7 @@ func TestHandshakeEndsWithContext(t *testing.T) {
 	}
 }
 
-// go-redis 9.22 does not close a connection whose first command failed.
+// By itself, go-redis 9.22 does not close a connection whose first command failed.
 func TestHungServerCostsNoConnections(t *testing.T) {
 	server := testserver.Redis(t)
 	server.Pause()
@@ -192,8 +192,8 @@ func TestHungServerCostsNoConnections(t *testing.T) {
 	for range 20 {
 		ping(20 * time.Millisecond)
 	}
-	// One that was made too late for its caller, as all may be on a busy machine, waits for
-	// the next.
+	// A connection that was made too late for its caller, as all may be on a busy machine,
+	// waits for the next call.
 	eventually(t, "the connections to be closed", func() bool {
 		if open.Load() > 2 {
 			ping(200 * time.Millisecond)
@@ -205,7 +205,7 @@ func TestHungServerCostsNoConnections(t *testing.T) {
 	}
 }
 
-// Nor one whose first command could not be written, because its deadline had passed.
+// Nor one whose first command could not be written because its deadline had passed.
 func TestUnusedConnectionsAreClosed(t *testing.T) {
 	server := testserver.Redis(t)
 	var dialed, open atomic.Int64
@@ -234,7 +234,7 @@ type late struct{ net.Conn }
 
 func (late) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
-// closing counts a connection down when it is closed.
+// A closing decrements open when it is closed.
 type closing struct {
 	net.Conn
 	open *atomic.Int64
@@ -248,17 +248,17 @@ func (c closing) Close() error {
 	return nil
 }
 
-// lookups counts what is asked of the DNS by the tests.
+// lookups counts the tests' DNS queries.
 var lookups atomic.Int64
 
-// noDNS is the resolver of the tests. It finds what /etc/hosts has.
+// noDNS is the resolver of the tests. It resolves only the names in /etc/hosts.
 var noDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	lookups.Add(1)
 	return nil, errors.New("there is no DNS here")
 }}
 
-// Only a client's Dialer looks names up: neither a new client does, nor a probe, which an
-// outage of the DNS would hold up.
+// Only a client's Dialer looks up names: a new client does not, nor does a probe, which a DNS
+// outage would delay.
 func TestClientsLookUpNoNames(t *testing.T) {
 	server := testserver.Redis(t)
 	before := lookups.Load()
@@ -275,7 +275,7 @@ func TestClientsLookUpNoNames(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := throttler.New(b, nil).Take(ctx, policy("core", perHour(10)).Charge("alice"))
 		cancel()
-		if (err == nil) != (name == "server") { // of the others the server is none
+		if (err == nil) != (name == "server") { // the server is neither a cluster nor a Sentinel
 			t.Errorf("%s: a take: %v", name, err)
 		}
 		_ = b.Probe(t.Context())

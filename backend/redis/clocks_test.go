@@ -21,9 +21,9 @@ import (
 
 var clocksRuns = flag.Int("clocks-runs", 4, "random tests of clocks for each algorithm")
 
-// Processes whose clocks differ by up to Margin, step back and forth and stop, decide
-// as they would over a store that never forgets: no key is gone while it matters to one
-// of them. No reset time moves back, and no key lives for ever.
+// Processes with clocks that differ by up to Margin, step back and forth and stop decide as
+// over a store that never forgets: no key expires while it matters to any of them. No reset
+// time moves back, and no key lives forever.
 func TestSequentialClocksWithinMargin(t *testing.T) {
 	spread := algorithm.Margin - time.Second // the test takes some time itself
 	runClocks(t, spread, func(r *clocksRun) {
@@ -36,15 +36,15 @@ func TestSequentialClocksWithinMargin(t *testing.T) {
 	})
 }
 
-// Beyond Margin a count may be forgotten early, and nothing worse.
+// Beyond Margin a count may be forgotten early, but nothing worse happens.
 func TestSequentialClocksBeyondMargin(t *testing.T) {
 	for _, spread := range []time.Duration{3 * algorithm.Margin, 2 * time.Hour, 50 * 365 * 24 * time.Hour} {
 		runClocks(t, spread, func(*clocksRun) {})
 	}
 }
 
-// clocksRun is a run of random decisions about one count. Time passes for its key as
-// for the processes' clocks.
+// A clocksRun is a run of random decisions about one count. Time passes for its key and for
+// the processes' clocks.
 type clocksRun struct {
 	*rand.Rand
 	t       *testing.T
@@ -64,10 +64,10 @@ type clocksRun struct {
 	model   algorithm.State // never forgets
 	charged []driver.Decision
 	reset   int64 // the latest
-	back    bool  // a reset time was earlier than it
-	debts   int64 // units that were charged beyond the quota, at most
+	back    bool  // a reset time was earlier than the latest
+	debts   int64 // the most units charged beyond the quota
 
-	what      string // was done last
+	what      string // the last call
 	got, want driver.Decision
 }
 
@@ -143,7 +143,7 @@ func (r *clocksRun) step() {
 		r.what = fmt.Sprintf("settlement at %d", s.Costs[0])
 		r.got, err = r.backend.Settle(ctx, s)
 		r.want = algorithm.Settle(s, states)
-		r.reset = 0 // it may give units back
+		r.reset = 0 // it may refund units
 		r.debts += s.Costs[0]
 	}
 	r.what += fmt.Sprintf(" by process %d, %v ahead", i, r.clocks[i].ahead)
@@ -152,7 +152,7 @@ func (r *clocksRun) step() {
 	}
 }
 
-// pass lets time pass: for the clocks that have not stopped, and for the key.
+// pass lets time pass for the clocks that have not stopped, and for the key.
 func (r *clocksRun) pass(d time.Duration) {
 	r.now = r.now.Add(d)
 	for i := range r.clocks {
@@ -162,12 +162,12 @@ func (r *clocksRun) pass(d time.Duration) {
 	}
 	if r.left > 0 {
 		r.left -= d
-		r.client.PExpire(r.t.Context(), r.key, r.left) // which deletes it if that is past
+		r.client.PExpire(r.t.Context(), r.key, r.left) // an expiry in the past deletes it
 	}
 }
 
-// readExpiry notes in how long the key expires, if the last decision has changed that:
-// the time that the test takes does not count.
+// readExpiry sets left to the time until the key expires, if the last decision has changed
+// that. The time that the test itself takes does not count.
 func (r *clocksRun) readExpiry() {
 	const slow = 500 * time.Millisecond
 	if left := r.client.PTTL(r.t.Context(), r.key).Val(); left < 0 || left > r.left || left < r.left-slow {
@@ -175,7 +175,7 @@ func (r *clocksRun) readExpiry() {
 	}
 }
 
-// notice remembers the reset time of an answer about what is used.
+// notice records the reset time of an answer with used units.
 func (r *clocksRun) notice(d driver.Decision) {
 	if result := d.Results()[0]; result.Used > 0 {
 		r.back = result.ResetAt < r.reset
@@ -188,7 +188,7 @@ func (r *clocksRun) equal() bool {
 }
 
 // checkExpiry fails the test if the key lives longer than its limit, debts and twice the
-// margin can explain, however far the clocks are apart.
+// margin allow, however far the clocks are apart.
 func (r *clocksRun) checkExpiry() {
 	r.t.Helper()
 	l := r.charge.Policy.Limits[0]

@@ -18,14 +18,13 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// startCluster starts a Redis Cluster of n nodes, which never give one up that a test
-// lets hang.
+// startCluster starts a Redis Cluster of n nodes that do not give up a node that hangs.
 func startCluster(t *testing.T, n int) []*testserver.RedisServer {
 	t.Helper()
 	return testserver.Cluster(t, n, 0, "--cluster-node-timeout", "600000").Nodes
 }
 
-// newClusterClient returns a client that a user made, with go-redis's own defaults.
+// newClusterClient returns a client as a user may make it, with go-redis's defaults.
 func newClusterClient(t *testing.T, servers []*testserver.RedisServer, options redis.ClusterOptions) *redis.ClusterClient {
 	for _, s := range servers {
 		options.Addrs = append(options.Addrs, s.Addr)
@@ -55,8 +54,8 @@ func TestChainOnRedisCluster(t *testing.T) {
 	}
 }
 
-// Decisions of all slots travel together to the nodes that have them, also if the
-// client believes that one node has them all.
+// Decisions of all slots share round trips to the nodes that serve them, even if the client
+// believes that one node serves all slots.
 func TestSharedRoundTripsOnRedisCluster(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	servers := startCluster(t, 3)
@@ -81,8 +80,7 @@ func TestSharedRoundTripsOnRedisCluster(t *testing.T) {
 	}
 }
 
-// As TestLostRepliesOfBatches: a cluster's client has its own loop that tries
-// again.
+// Like TestLostRepliesOfBatches: a cluster's client has a separate retry loop.
 func TestLostRepliesOnRedisCluster(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	servers := startCluster(t, 3)
@@ -115,7 +113,7 @@ func TestLostRepliesOnRedisCluster(t *testing.T) {
 	}
 }
 
-// A node that hangs fails its own decisions, and does not hold up the others'.
+// A node that hangs fails its own decisions, and does not delay others.
 func TestHungNodeOfRedisCluster(t *testing.T) {
 	servers := startCluster(t, 3)
 	c := newClusterClient(t, servers, redis.ClusterOptions{ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: time.Minute})
@@ -166,7 +164,7 @@ func TestHungNodeOfRedisCluster(t *testing.T) {
 	}
 }
 
-// silentCommand is a connection that loses what asks for COMMAND.
+// A silentCommand is a connection that drops requests for COMMAND.
 type silentCommand struct{ net.Conn }
 
 func (c silentCommand) Write(b []byte) (int, error) {
@@ -176,8 +174,8 @@ func (c silentCommand) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// By itself, a cluster's client asks some node for COMMAND before its first command, and
-// waits 5 s for the reply whatever the deadline.
+// By itself, a cluster's client first asks a node for COMMAND, and waits 5 s for the reply,
+// whatever the deadline.
 func TestRedisClusterThatHangsAtCommand(t *testing.T) {
 	servers := startCluster(t, 1)
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -21,8 +21,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// minimal is the least that a fixed window with a stored reset-at can do in
-// Lua: a hash of two fields, as most would write it by hand.
+// minimal is the simplest script of a fixed window with a stored reset time: a hash of two
+// fields, as most would write it by hand.
 const minimal = `
 local stored = redis.call('HMGET', KEYS[1], 'used', 'reset_at')
 local now, quota, cost, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -55,10 +55,9 @@ redis.call('SET', KEYS[1], struct.pack('>I7I6', cost, reset_at), 'PX', window + 
 return {1, cost, reset_at}
 `
 
-// BenchmarkScriptCost reads from the server what a script call takes, weir's for
-// one fixed window next to a hand-written minimal one, and reports the ratio: a
-// median over neighbouring runs, so that a slow moment of the machine strikes
-// both. It is not to exceed 1.25.
+// BenchmarkScriptCost reads the time of script calls from the server, for weir's script of one
+// fixed window and for a hand-written minimal one. It reports the median ratio of neighbouring
+// runs, so that a slow moment of the machine affects both. The ratio must not exceed 1.25.
 func BenchmarkScriptCost(b *testing.B) {
 	server := testserver.Redis(b)
 	c := newClient(b, server.Addr)
@@ -86,8 +85,8 @@ func BenchmarkScriptCost(b *testing.B) {
 	}
 }
 
-// costs returns of how many keys and calls a cost is the mean. With -short it says that
-// the benchmark runs, and nothing more.
+// costs returns the numbers of keys and calls that a cost is averaged over. With -short, they
+// only show that the benchmark runs.
 func costs() (keys, calls int) {
 	if testing.Short() {
 		return 5, 20
@@ -157,9 +156,9 @@ func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
 	return stats
 }
 
-// TestBytesPerClient reads from the server what a client costs, with a key of
-// 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
-// have grown before the measurement begins.
+// TestSequentialBytesPerClient reads the memory of a client with a key of 20 bytes from the
+// server. The hash tables of Redis, 16 to 32 bytes a key, are excluded: they have grown before
+// the measurement begins.
 func TestSequentialBytesPerClient(t *testing.T) {
 	t.Parallel()                    // it waits most of the time
 	const grown, clients = 530, 450 // tables of 1024 slots hold both
@@ -186,8 +185,8 @@ func TestSequentialBytesPerClient(t *testing.T) {
 				for range test.takes {
 					clk.Advance(time.Millisecond)
 					var all sync.WaitGroup
-					// More would share round trips, and the server's buffers for large ones
-					// are memory, too.
+					// More workers would share round trips, and the server's buffers for large
+					// calls are memory too.
 					for worker := range redisbackend.MaxRecent {
 						all.Go(func() {
 							for i := from + worker; i < to; i += redisbackend.MaxRecent {
@@ -213,12 +212,12 @@ func TestSequentialBytesPerClient(t *testing.T) {
 	}
 }
 
-// settledMemory returns the used memory once old tables are gone: their keys move in
-// the background, and they are freed at the end.
+// settledMemory returns the used memory once old tables are freed: their keys move in the
+// background first.
 func settledMemory(t testing.TB, c *redis.Client) int {
 	used := usedMemory(t, c)
 	for range 3 { // readings without a change
-		time.Sleep(110 * time.Millisecond) // the server's cron has come by
+		time.Sleep(110 * time.Millisecond) // the server's cron has run
 		if now := usedMemory(t, c); now != used {
 			return settledMemory(t, c)
 		}
@@ -226,7 +225,7 @@ func settledMemory(t testing.TB, c *redis.Client) int {
 	return used
 }
 
-// usedMemory returns what the server uses, but for the buffers of connections.
+// usedMemory returns the server's used memory, without the buffers of connections.
 func usedMemory(t testing.TB, c *redis.Client) int {
 	t.Helper()
 	info, err := c.Info(t.Context(), "memory").Result()
@@ -250,8 +249,8 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// BenchmarkMovedCost reads from the server what a take costs of a count that has
-// moved, with a claim in front of it, and of one that has not.
+// BenchmarkMovedCost reads the time of a take from the server, for a count that has moved and
+// has a claim in front of it.
 func BenchmarkMovedCost(b *testing.B) {
 	c := newClient(b, testserver.Redis(b).Addr)
 	backend := newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)

@@ -25,7 +25,7 @@ var (
 
 const at = 1_900_000_000_000
 
-// Whatever a server replies: an error, or a decision that makes sense.
+// Any reply of a server is an error, or a decision that makes sense.
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0}, false)
 	f.Add(statesReply(repliesAllowed), false)
@@ -63,7 +63,7 @@ func cutAndRead(r driver.Request, settles bool, reply []byte) (driver.Decision, 
 	return readTake(r, reply)
 }
 
-// settlementOf is a settlement that finds what r was charged to be right.
+// settlementOf returns a settlement at the costs that r was charged.
 func settlementOf(r driver.Request) *driver.Settlement {
 	s := &driver.Settlement{Now: r.Now, Charged: driver.NewDecision(r)}
 	for _, c := range r.Charges() {
@@ -72,7 +72,7 @@ func settlementOf(r driver.Request) *driver.Settlement {
 	return s
 }
 
-// statesReply is a reply about replied, that its charges left these states.
+// statesReply returns a reply to replied with code, and the states that its charges leave.
 func statesReply(code byte) []byte {
 	b := []byte{code}
 	for i := range replied.Charges() {
@@ -81,7 +81,7 @@ func statesReply(code byte) []byte {
 		results := make([]driver.Result, len(c.Policy.Limits))
 		s.Charge(c.Policy.Limits, c.Cost, at, results)
 		state := s.Append(nil)
-		if i == 1 { // a queue, and a log, of which its sum and times are replied
+		if i == 1 { // a queue and a log; for a log, the sum and the times are replied
 			state = state[3 : 3+60]
 			state = append(state, 4)
 			state = algorithm.AppendUint(state, 6, time.Second.Milliseconds())
@@ -93,7 +93,7 @@ func statesReply(code byte) []byte {
 	return b
 }
 
-// The states that a charge left say what the charge was answered.
+// A decision can be read from the states that its charges leave.
 func TestStatesReply(t *testing.T) {
 	var states []*algorithm.State
 	for range replied.Charges() {
@@ -124,7 +124,7 @@ func TestStatesReply(t *testing.T) {
 	}
 }
 
-// Digits alone say that a charge is allowed, and what was used before it.
+// Digits alone mean that a charge is allowed, and contain the units used before it.
 func TestDigitsReply(t *testing.T) {
 	charge := replied.Charges()[0] // 1000 per hour
 	r := driver.NewRequest(at, charge)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// One window of a common length is an integer to Redis, for as long as its count and
-// its reset time let it be; and says what package algorithm does all the while.
+// A single window of a common length is an integer in Redis, as long as its count and its
+// reset time fit. It always decides like package algorithm.
 func TestWindowsAreIntegers(t *testing.T) {
 	const hour, day = time.Hour, 24 * time.Hour
 	in2025 := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -24,7 +24,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 	for _, test := range []struct {
 		window time.Duration
 		now    time.Time
-		code   string // "" if it has none
+		code   string // "" if not stored as digits
 	}{
 		{time.Second, t0, "101"},
 		{99 * time.Second, t0, "199"},
@@ -49,7 +49,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 	} {
 		for _, aligned := range []bool{false, true} {
 			if aligned && !test.now.Equal(t0) {
-				continue // it begins elsewhere
+				continue // it would begin at another time
 			}
 			c := policy("core", throttler.Limit{Quota: 20_000, Window: test.window, Aligned: aligned}).Charge(test.now.String() + test.window.String())
 			if aligned {
@@ -94,7 +94,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 				if step.cost == 10_000 { // refused
 					continue
 				}
-				if step.cost == 1 && !step.digits && want.Results()[0].Used == 10_000 { // and back
+				if step.cost == 1 && !step.digits && want.Results()[0].Used == 10_000 { // after a refund
 					s := driver.Settlement{Now: test.now.UnixMilli(), Charged: got, Costs: []int64{0}}
 					got, err = b.backend.Settle(t.Context(), s)
 					s.Charged = want
@@ -120,14 +120,14 @@ func TestWindowsInBytesGoOn(t *testing.T) {
 	}
 }
 
-// Digits of this window and of others, and what only looks like digits: the script
-// decides as package algorithm does or, where that reads no state, changes nothing.
+// For digits of this window and of others, and values that only look like digits, the script
+// decides like package algorithm or, if the package reads no state, changes nothing.
 func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	now := t0.UnixMilli()
 	since := now - 1735689600000
 	values := []string{strings.Repeat(" ", 19), strings.Repeat("9", 19), strings.Repeat("0", 19), "2600000000000000000"}
-	values = append(values, "2605", "2605000000000000", "26050000000000000001") // as digits, but of another length
+	values = append(values, "2605", "2605000000000000", "26050000000000000001") // digits of another length
 	for _, code := range []int{101, 202, 259, 260, 261, 302, 499, 560, 660, 899} {
 		for _, at := range []int64{0, since - 1, since, since + 1, since + 1000, since + time.Hour.Milliseconds(), 999_999_999_999} {
 			for _, used := range []int{0, 1, 9998, 9999} {
@@ -203,7 +203,7 @@ func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 	}
 }
 
-// A server that takes no writes has charged nothing, in a call of one decision or of more.
+// A server that accepts no writes charges nothing, in a call of one decision or of several.
 func TestNoWriteNoCharge(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	var takes []driver.Request

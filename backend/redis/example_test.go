@@ -15,8 +15,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Counts live on two shards. Each process that has the same shards' names
-// shares them.
+// Counts live on two shards. All processes with the same names of shards share them.
 func Example() {
 	addrA, addrB, stop := startTwo() // in place of two servers of yours
 	defer stop()
@@ -56,7 +55,7 @@ func Example() {
 	// alice on shard b used 2
 }
 
-// A shard whose primary Sentinels choose. All of them are listed.
+// A shard with a primary that Sentinels choose. All Sentinels are listed.
 func ExampleNewClient_sentinel() {
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{
 		MasterName: "mymaster",

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// TakeTogether makes the decisions about all of r, of the first shard, in one call.
+// TakeTogether makes the takes r in one batch to the first shard.
 func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
 	out, jobs := &batch{sentAt: time.Now()}, make([]*job, len(r))
 	for i := range r {
@@ -42,7 +42,7 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 	return decisions, errs
 }
 
-// Call returns the script and the argument of a take or, if it settles one, of s.
+// Call returns the script and the argument of the take r or, if s is not nil, of s.
 func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, packed []byte) {
 	j := b.newDecision(context.Background(), r.Now, r.Charges(), nil, nil)
 	if s != nil {
@@ -51,15 +51,15 @@ func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, p
 	return j.script.text.(string), j.packed
 }
 
-// AllShapes makes this process compose scripts for all shapes that it meets: random tests
-// have more than any program.
+// AllShapes makes this process compose scripts for all shapes that it sees: random tests have
+// more shapes than any program.
 func AllShapes() { shapes.most = 1 << 20 }
 
-// NoMoreShapes makes it compose scripts for so many shapes and no more, until the test ends.
+// NoMoreShapes makes this process compose scripts for at most that many shapes until the test ends.
 func NoMoreShapes(t *testing.T, most int) { changeShapes(t, func() { shapes.most = most }) }
 
-// changeShapes changes the table of shapes, which is empty then, until the test ends. Probes of
-// other tests may use it.
+// changeShapes empties the table of shapes, and changes it by with until the test ends. Probes
+// of other tests may use the table.
 func changeShapes(t *testing.T, with func()) {
 	compose, most := shapes.compose, shapes.most
 	locked := func(do func()) {
@@ -72,11 +72,11 @@ func changeShapes(t *testing.T, with func()) {
 	locked(with)
 }
 
-// MaxShapes is what programs have.
+// MaxShapes bounds the number of shapes with a script in a program.
 const MaxShapes = maxShapes
 
-// Swaps returns how many decisions about c wait for an exchange with the first shard, those
-// that one has begun for not counted.
+// Swaps returns the number of decisions about c that wait for an exchange with the first
+// shard, without those of an exchange that has begun.
 func (b *Backend) Swaps(c quota.Charge) (waiting int) {
 	c.Partition = c.Key
 	waiting, _ = b.shards[0].changes.Len(b.keysOf([]quota.Charge{c})[0])
@@ -92,7 +92,7 @@ func (b *Backend) Batches() (inFlight, waiting int) {
 	return len(to.inFlight), len(to.waiting)
 }
 
-// Waiting returns how many of that queue have callers that wait.
+// Waiting returns the number of decisions in that queue with callers that still wait.
 func (b *Backend) Waiting() (n int) {
 	to := b.shards[0].batcher
 	to.mu.Lock()
@@ -105,7 +105,7 @@ func (b *Backend) Waiting() (n int) {
 	return n
 }
 
-// HoldBatcher keeps that batcher from everything that needs its lock.
+// HoldBatcher locks that batcher until release is called.
 func (b *Backend) HoldBatcher() (release func()) {
 	to := b.shards[0].batcher
 	to.mu.Lock()
@@ -120,7 +120,7 @@ func (b *Backend) SetRoom(n int) {
 	to.room = n
 }
 
-// SetMinWait sets how long batches wait for replies although their callers have left.
+// SetMinWait sets how long batches wait for replies after their callers have left.
 func (b *Backend) SetMinWait(d time.Duration) { b.shards[0].batcher.minWait = d }
 
 // Trip opens the breaker of the primary of the first shard.
@@ -136,7 +136,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 // Open reports whether that breaker is open.
 func (b *Backend) Open() bool { return b.shards[0].batcher.server.breaker.Open() }
 
-// IsFault reports whether err says that a server does not serve.
+// IsFault reports whether err means that a server does not serve.
 var IsFault = isFault
 
 // MostInFlight returns how many batches may be in flight if they take long.
@@ -153,7 +153,7 @@ func (b *Backend) LimitsInFlight() (limits int) {
 	return limits
 }
 
-// SetFar has no batch to that server count as recent.
+// SetFar makes no batch to that server count as recent.
 func (b *Backend) SetFar() {
 	to := b.shards[0].batcher
 	to.mu.Lock()
@@ -161,7 +161,7 @@ func (b *Backend) SetFar() {
 	to.countsFor = -time.Hour
 }
 
-// SetNear has each batch to that server count as recent.
+// SetNear makes each batch to that server count as recent.
 func (b *Backend) SetNear() {
 	to := b.shards[0].batcher
 	to.mu.Lock()
@@ -182,15 +182,15 @@ const (
 	MaxRecent   = maxRecent
 )
 
-// WithoutChecks keeps checks from beginning by themselves: a test makes them with Check,
-// which has time on a busy machine, and counts commands without them.
+// WithoutChecks keeps checks from starting by themselves. Tests make them with Check, with
+// enough time on a busy machine, and can count commands without them.
 func (b *Backend) WithoutChecks() *Backend {
 	b.monitor.start.Do(func() { close(b.monitor.first) })
 	b.monitor.timeout = 20 * time.Second
 	return b
 }
 
-// CheckHung is Check where a server does not answer.
+// CheckHung is Check with a short timeout, for a server that does not answer.
 func (b *Backend) CheckHung() {
 	b.monitor.timeout = 100 * time.Millisecond
 	b.Check()
@@ -204,7 +204,7 @@ func (b *Backend) Check() {
 	}
 }
 
-// Pass makes all that is known of the primaries' writes d older.
+// Pass makes the marks of the primaries' writes older by d.
 func (b *Backend) Pass(d time.Duration) {
 	for _, s := range b.shards {
 		s.writes.mu.Lock()

@@ -28,8 +28,8 @@ var (
 type topology struct {
 	shard   redisbackend.Shard
 	primary *testserver.RedisServer
-	replica *testserver.RedisServer // which takes its place
-	planned func() error            // makes it
+	replica *testserver.RedisServer // replaces the primary
+	planned func() error            // makes the replica the primary
 }
 
 func sentinelTopology(t *testing.T) topology {
@@ -46,8 +46,8 @@ func clusterTopology(t *testing.T) topology {
 	return topology{redisbackend.Shard{Name: "a", Primary: c}, cluster.Nodes[0], cluster.Nodes[3], func() error { return cluster.Failover(cluster.Nodes[3]) }}
 }
 
-// Under load the primary is killed, or replaced by plan. Decisions are exact again
-// afterwards: each that is answered counts once, and none twice.
+// Under load the primary is killed, or replaced as planned. Then decisions are made again, and
+// no charge is made twice. A planned failover of a cluster loses no charge.
 func TestFailover(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) topology{"Sentinel": sentinelTopology, "Cluster": clusterTopology} {
 		for _, planned := range []bool{false, true} {
@@ -77,8 +77,8 @@ func TestFailover(t *testing.T) {
 					t.Fatal(err)
 				}
 				waited := pressure.Waited()
-				// As long as no client fails, which is longer than clients keep
-				// connections to an old primary.
+				// Wait until no client has failed for longer than clients keep connections to
+				// an old primary.
 				l.awaitQuiet(t, promoted, 3*time.Second)
 				waited = pressure.Waited() - waited
 				l.stop()
@@ -96,7 +96,7 @@ func TestFailover(t *testing.T) {
 				if twice > 0 {
 					t.Errorf("%d charges were made twice", twice)
 				}
-				if last.After(promoted.Add(10*time.Second + waited)) { // go-redis's own settings: a minute
+				if last.After(promoted.Add(10*time.Second + waited)) { // go-redis by default: a minute
 					t.Errorf("decisions failed until %v after the promotion, on a machine that was busy for %v of it", last.Sub(promoted), waited)
 				}
 				if name == "Cluster" && planned && lost > 0 { // the old primary waits for the new one
@@ -107,7 +107,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// failoverLoad takes units of its own keys, and files what became of them.
+// A failoverLoad takes units from its own keys, and records the outcomes.
 type failoverLoad struct {
 	throttler *throttler.Throttler
 	policy    *throttler.Policy
@@ -178,7 +178,7 @@ func (l *failoverLoad) awaitAllowed(t *testing.T, n int64) {
 	eventually(t, "decisions", func() bool { return l.allowed.Load() >= n })
 }
 
-// awaitQuiet waits until no decision has failed for so long.
+// awaitQuiet waits until no decision has failed for the time quiet.
 func (l *failoverLoad) awaitQuiet(t *testing.T, since time.Time, quiet time.Duration) {
 	t.Helper()
 	for deadline := since.Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -195,13 +195,13 @@ func (l *failoverLoad) awaitQuiet(t *testing.T, since time.Time, quiet time.Dura
 	}
 }
 
-// compare returns how many allowed takes the server does not count, and how many it
-// counts twice.
+// compare returns how many allowed takes the server does not count, and how many it counts
+// twice.
 func (l *failoverLoad) compare(t *testing.T) (lost, twice int64) {
 	t.Helper()
 	for key, answered := range l.answered {
 		var d throttler.Decision
-		// The first may find a breaker that has opened since the load stopped, on a busy machine.
+		// On a busy machine, the breaker may have opened since the load stopped.
 		eventually(t, "the count of "+key, func() (read bool) {
 			var err error
 			d, err = l.throttler.Peek(t.Context(), l.policy.Charge(key))

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A decision that waits in the queue when its time passes is made, if the server answers.
+// A queued decision is made even after its time has passed, if the server answers.
 func TestQueuedBeyondItsDeadline(t *testing.T) {
 	p := policy("core", perHour(100))
 	server, b, sent := newFull(t, t.Context(), p)
@@ -42,7 +42,7 @@ func TestQueuedBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// Whatever a flood and a busy process do, what the server refuses is refused: there is no
+// In a flood on a busy process, a request that the server refuses is refused: there is no
 // error that an open failure policy would serve.
 func TestFlood(t *testing.T) {
 	server := testserver.Redis(t)

@@ -9,9 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// Whatever a server replies to a call of three decisions, it is split into replies that
-// are the whole of it, or into none; and each is an error, or says that the charge that
-// is allowed was made.
+// Any reply to a call of three decisions is an error, or is split into replies without loss.
+// Each of these is an error, or reports at least the cost of an allowed charge as used.
 func FuzzReplyOfACall(f *testing.F) {
 	one := statesReply(repliesAllowed)
 	f.Add(bytes.Repeat(one, 3), []byte(nil))
@@ -20,7 +19,7 @@ func FuzzReplyOfACall(f *testing.F) {
 	f.Add([]byte{repliesAllowed, 0xff, 0xff, 0, 0, 0}, []byte{9})
 	f.Fuzz(func(t *testing.T, reply, change []byte) {
 		reply = bytes.Clone(reply)
-		for i := 0; i+2 < len(change) && len(reply) > 0; i += 3 { // near a good one
+		for i := 0; i+2 < len(change) && len(reply) > 0; i += 3 { // close to a good reply
 			reply[int(binary.BigEndian.Uint16(change[i:]))%len(reply)] ^= change[i+2]
 		}
 		rest, total := reply, 0
@@ -53,7 +52,7 @@ func FuzzReplyOfACall(f *testing.F) {
 	})
 }
 
-// Two counts never have one Redis key.
+// Different counts never have the same Redis key.
 func FuzzKeys(f *testing.F) {
 	f.Add("core", "alice", "alice", "core", "bob", "bob")
 	f.Add("core", "", "", "core", "", "x")

@@ -25,7 +25,7 @@ func slowRelay(t *testing.T, upstream string, delay time.Duration) (addr string)
 	})
 }
 
-// protected starts a server that asks for a password.
+// protected starts a server that requires a password.
 func protected(t *testing.T, password string) *testserver.RedisServer {
 	server := testserver.Redis(t)
 	if err := newClient(t, server.Addr).ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
@@ -39,7 +39,7 @@ var loginPolicies = [2]*throttler.Policy{
 	{Name: "b", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}},
 }
 
-// A decision that had no time to connect and to log in leaves connections for the next.
+// A decision without time to connect and log in leaves connections for the next decision.
 func TestAFailureOpensConnections(t *testing.T) {
 	server := protected(t, "secret")
 	come := make(chan struct{})
@@ -72,8 +72,8 @@ func TestAFailureOpensConnections(t *testing.T) {
 	}
 }
 
-// A server that refuses the login says nothing of its clock, answers no peek with zeros,
-// and what is known of it has the reason.
+// If a server refuses the login, its skew is unknown, a peek is an error, not zeros, and the
+// server's state has the reason.
 func TestWrongPassword(t *testing.T) {
 	server := protected(t, "secret")
 	for name, c := range map[string]redis.UniversalClient{
@@ -115,7 +115,7 @@ func TestWrongPassword(t *testing.T) {
 	}
 }
 
-// Why a breaker is open is known also if the server answered the check that followed.
+// Servers gives the reason why a breaker is open, even if the server answered the last check.
 func TestServersSayWhyABreakerIsOpen(t *testing.T) {
 	server := testserver.Redis(t)
 	b, _ := newObserved(t, quick(t, server.Addr), redisbackend.Options{})
@@ -128,7 +128,7 @@ func TestServersSayWhyABreakerIsOpen(t *testing.T) {
 	}
 }
 
-// Load opens all connections that decisions need from a server far away.
+// Load opens all connections that decisions need for a distant server.
 func TestLoadOpensConnections(t *testing.T) {
 	server := testserver.Redis(t)
 	c := quick(t, slowRelay(t, server.Addr, 15*time.Millisecond))
@@ -141,15 +141,15 @@ func TestLoadOpensConnections(t *testing.T) {
 	}
 }
 
-// A server that answers, but later than decisions need, is probed as quickly as they need
-// it: its breaker stays open, and the probes share a connection.
+// Probes have no more time than decisions: the breaker of a server that answers too late for
+// decisions stays open. The probes share a connection.
 func TestSlowServerStaysOpen(t *testing.T) {
 	const deadline = 50 * time.Millisecond
 	server := testserver.Redis(t)
 	addr := slowRelay(t, server.Addr, 3*deadline/2)
 	var dials atomic.Int64
-	// A pool of one: the connections that decisions need are opened in the background, and
-	// not for probes.
+	// A pool of one: the connections that decisions need are opened in the background, not for
+	// probes.
 	c := connect(t, &redis.UniversalOptions{Addrs: []string{addr}, PoolSize: 1, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dials.Add(1)
 		return new(net.Dialer).DialContext(ctx, network, addr)

@@ -19,8 +19,8 @@ func log(quota int64, window time.Duration) throttler.Limit {
 	return throttler.Limit{Quota: quota, Window: window, Algorithm: throttler.SlidingLog}
 }
 
-// Long logs say what package algorithm does, while they fill, turn over, are refunded
-// out of the middle, and empty: one log, two of one policy, one among other limits.
+// Long logs decide like package algorithm while they fill, turn over, are refunded in the
+// middle, and empty: one log, two logs of one policy, one log among other limits.
 func TestSequentialLongLogs(t *testing.T) {
 	seed := testseed.Of(t)
 	for name, limits := range map[string][]throttler.Limit{
@@ -93,9 +93,8 @@ func compareDecisions(t *testing.T, step int, got, want driver.Decision) {
 	}
 }
 
-// A short log is charged in one pass, where its key's expiry moves as its reset time
-// does, and only then: renewed by a process whose clock has stopped, it would keep the
-// log forever.
+// A short log is charged in one pass. Its key's expiry moves only when its reset time does: if
+// a process with a stopped clock extended it, the log would be kept forever.
 func TestExpiryOfShortLogs(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(1000), log(1000, 2*time.Hour))
@@ -124,8 +123,8 @@ func TestExpiryOfShortLogs(t *testing.T) {
 	}
 }
 
-// What a take asks of the server does not grow with the log: neither GET nor SET moves
-// the whole of it, but when its ring is full.
+// The cost of a take does not grow with the log: GET and SET move the whole log only when its
+// ring is full.
 func TestSequentialTakesOfLongLogsAreFlat(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", log(quota.MaxLogQuota, time.Hour))

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// moded are charges in each mode that a script knows.
+// moded is a request with a charge in each mode that a script knows.
 var moded = func() driver.Request {
 	p := replied.Charges()[0].Policy // 1000 per hour
 	return driver.NewRequest(at,
@@ -22,8 +22,8 @@ var moded = func() driver.Request {
 	)
 }()
 
-// modesReply is a reply that allows moded, of which the first is charged cost, and reports
-// what is used.
+// modesReply returns a reply that allows moded, charges cost to its first charge, and leaves
+// these units used.
 func modesReply(cost int64, used ...int64) []byte {
 	b := algorithm.AppendUint([]byte{repliesAllowed, 0, costBytes}, costBytes, cost)
 	for i, n := range used {
@@ -74,7 +74,7 @@ func TestModesReply(t *testing.T) {
 	}
 }
 
-// Whatever a server replies is an error, or charges AtMost no more than it asked for.
+// Any reply is an error, or charges no more than was asked for.
 func FuzzModesReply(f *testing.F) {
 	f.Add(modesReply(1000, 1000, 1200, 0, 1))
 	f.Add(bytes.Replace(modesReply(3, 1000, 1200, 0, 1), []byte{repliesAllowed}, []byte{repliesRefused}, 1))

@@ -19,11 +19,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// link is the way from a replica to its primary.
+// A link connects a replica to its primary.
 type link struct{ passing sync.Mutex }
 
-// hang makes the link lose nothing and pass nothing on, as a partition does. What ends
-// it is the cleanup.
+// hang makes the link pass nothing on and lose nothing, like a network partition, until the
+// test's cleanup.
 func (l *link) hang(t *testing.T) {
 	l.passing.Lock()
 	t.Cleanup(l.passing.Unlock)
@@ -50,7 +50,7 @@ func replicaOver(t *testing.T, primary *testserver.RedisServer) (*testserver.Red
 	return replica, l
 }
 
-// A replicated is a bench whose shard has a replica, which has all that was taken.
+// A replicated is a bench over a shard with a replica that is up to date.
 type replicated struct {
 	bench
 	policy           *throttler.Policy
@@ -69,7 +69,7 @@ func newReplicated(t *testing.T) *replicated {
 	return r
 }
 
-// over gives r its own backend, which waits for the replica however long it takes.
+// over gives r a new backend, which waits long for the replica.
 func (r *replicated) over(t *testing.T, replica redis.UniversalClient) {
 	t.Helper()
 	r.backend = newBackend(t, []redisbackend.Shard{{Name: "a", Primary: r.client, Replicas: []redis.UniversalClient{replica}}},
@@ -85,7 +85,7 @@ func (r *replicated) take(t *testing.T, cost int64) {
 	}
 }
 
-// follow returns when the replica has what the primary has.
+// follow waits until the replica has the primary's count.
 func (r *replicated) follow(t *testing.T) {
 	t.Helper()
 	key := r.backend.Locate(r.policy.Charge("alice")).Key
@@ -94,7 +94,7 @@ func (r *replicated) follow(t *testing.T) {
 	eventually(t, "the replica to catch up", func() bool { return c.Get(t.Context(), key).Val() == want })
 }
 
-// peeks checks what a peek answers, and that the replica was asked or not.
+// peeks checks the used units of a peek, and whether the replica was asked.
 func (r *replicated) peeks(t *testing.T, want int64, onReplica bool) {
 	t.Helper()
 	c := newClient(t, r.replica.Addr)
@@ -108,7 +108,7 @@ func (r *replicated) peeks(t *testing.T, want int64, onReplica bool) {
 	}
 }
 
-// state returns what is known of the replica.
+// state returns the known state of the replica.
 func (r *replicated) state(t *testing.T) redisbackend.ServerState {
 	t.Helper()
 	all := r.backend.Servers()
@@ -134,7 +134,7 @@ func TestPeekAsksAReplicaThatIsCurrent(t *testing.T) {
 	r := newReplicated(t)
 	r.isCut(t, "")
 	r.peeks(t, 10, true)
-	for range 5 { // also one that is a little behind
+	for range 5 { // a replica slightly behind is asked too
 		r.take(t, 1)
 		r.backend.Check()
 		r.isCut(t, "")
@@ -154,8 +154,8 @@ func TestReplicaIsNotAskedBeforeItsFirstCheck(t *testing.T) {
 	r.peeks(t, 10, true)
 }
 
-// A replica that is cut off from its primary without noticing says that its link is
-// up, for a minute.
+// A replica that is cut off from its primary without noticing reports its link as up for a
+// minute.
 func TestPeekDoesNotAskAReplicaThatIsCutOff(t *testing.T) {
 	r := newReplicated(t)
 	r.link.hang(t)
@@ -213,8 +213,8 @@ func TestPeekDoesNotAskARestartedReplica(t *testing.T) {
 	r.peeks(t, 10, false)
 }
 
-// A client that finds its replicas by Sentinel may speak to another one by each
-// connection: the check of one says nothing of the others.
+// A client that finds its replicas through Sentinel may reach another one with each
+// connection: a check of one replica proves nothing about the others.
 func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 	r := newReplicated(t)
 	well := testserver.RedisReplica(t, r.primary)
@@ -300,7 +300,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	peek(false)
 }
 
-// What a replica shows that follows no primary is no answer.
+// A replica whose primary does not answer serves peeks only until its value is too old.
 func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 	r := newReplicated(t)
 	r.primary.Pause()
@@ -328,7 +328,7 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 	r.peeks(t, 10, true)
 }
 
-// A primary that has become a replica may be any time behind.
+// A primary that has become a replica may be arbitrarily far behind.
 func TestPeekFailsOnADemotedPrimary(t *testing.T) {
 	r := newReplicated(t)
 	host, port, _ := net.SplitHostPort(testserver.Redis(t).Addr)
@@ -349,7 +349,7 @@ func TestPeekFailsOnADemotedPrimary(t *testing.T) {
 	}
 }
 
-// Users that may not run TIME and INFO are served; what these would say is unknown.
+// A user that may not run TIME and INFO is served, and the skew and the role are unknown.
 func TestChecksThatAreDenied(t *testing.T) {
 	r := newReplicated(t)
 	login := func(addr string) redis.UniversalClient {

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// events collects what an observer receives.
+// events collects an observer's events.
 type events struct {
 	observe.Nothing
 
@@ -66,8 +66,8 @@ func (e *events) answered() []observe.Sent {
 	return slices.DeleteFunc(slices.Clone(e.sent), func(s observe.Sent) bool { return s.Err != nil })
 }
 
-// silent returns the address of a server that accepts connections and never answers,
-// and how many it has accepted.
+// silent returns the address of a server that accepts connections and never answers, and the
+// number of accepted connections.
 func silent(t *testing.T) (addr string, accepted *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +90,7 @@ func silent(t *testing.T) (addr string, accepted *atomic.Int64) {
 	return listener.Addr().String(), accepted
 }
 
-// newObserved returns a bench over a client of addr that observes.
+// newObserved returns a bench over c, and its observer's events.
 func newObserved(t *testing.T, c redis.UniversalClient, options redisbackend.Options) (bench, *events) {
 	t.Helper()
 	e := new(events)
@@ -101,7 +101,7 @@ func newObserved(t *testing.T, c redis.UniversalClient, options redisbackend.Opt
 	return bench{throttler.New(b, &throttler.Options{Clock: clk}), b, clk, own}, e
 }
 
-// quick returns the recommended settings.
+// quick returns a client with the recommended settings.
 func quick(t *testing.T, addr string) *redis.Client {
 	return connect(t, &redis.UniversalOptions{Addrs: []string{addr}}).(*redis.Client)
 }
@@ -139,7 +139,7 @@ func TestSilentServer(t *testing.T) {
 				}
 				all.Wait()
 				before, began := accepted.Load(), time.Now()
-				// It opens in 150 ms, and later where the machine is busy.
+				// It opens in 150 ms, or later on a busy machine.
 				if took := began.Sub(start); before > 40*(1+int64(took/(300*time.Millisecond))) {
 					t.Errorf("%d connections until the breaker opened, after %v", before, took)
 				}
@@ -166,7 +166,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// Everything that writes or reads fails at once while the breaker is open.
+// All reads and writes fail at once while the breaker is open.
 func TestOpenBreakerStopsAll(t *testing.T) {
 	server := testserver.Redis(t)
 	b, _ := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})
@@ -203,8 +203,8 @@ func TestOpenBreakerStopsAll(t *testing.T) {
 	}
 }
 
-// Decisions that wait for the server when its breaker opens fail at once; those that
-// were sent have their replies.
+// Decisions that wait when the breaker opens fail at once; decisions that were sent get their
+// replies.
 func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 	p := policy("core", perHour(100))
 	server, b, sent := newFull(t, t.Context(), p)
@@ -235,8 +235,8 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 	}
 }
 
-// Deadlines that pass at once are errors at once: callers do not leave one by one,
-// through a lock. 1,000 of them were up to 27 ms late so.
+// Callers that leave at the same time get their errors at once, and do not leave one by one
+// through a lock: 1,000 of them were up to 27 ms late that way.
 func TestCallersLeaveTogether(t *testing.T) {
 	p := policy("core", perHour(100))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -269,9 +269,9 @@ func TestCallersLeaveTogether(t *testing.T) {
 	}
 }
 
-// A dead server is noticed by the first connection that it refuses, and its recovery
-// by a probe. Then the next decision is made, although a pool of one connection dials
-// once a second after a dial that failed.
+// The first refused connection shows that a server is dead, and a probe that it is back. The
+// next decision is made then, although a pool of one connection dials only once a second after
+// a failed dial.
 func TestRestarts(t *testing.T) {
 	server := testserver.Redis(t)
 	// Clients of redisbackend.NewClient have no such delay.
@@ -306,15 +306,15 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// A try that fails counts from its own begin. The breaker may have closed since the
-// first, and what began before says nothing.
+// A failed try counts from its own start: the breaker may have closed since the first try, and
+// failures of calls that began before that do not count.
 func TestFailedTriesCountFromTheirOwnBegin(t *testing.T) {
 	server := testserver.Redis(t)
 	var b bench
 	var tried atomic.Bool
 	o := patient(server.Addr)
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if tried.CompareAndSwap(false, true) { // the decision's
+		if tried.CompareAndSwap(false, true) { // the decision's dial
 			b.backend.Trip(errors.New("down"))
 			for b.backend.Open() && ctx.Err() == nil {
 				time.Sleep(time.Millisecond)
@@ -332,7 +332,7 @@ func TestFailedTriesCountFromTheirOwnBegin(t *testing.T) {
 	eventually(t, "the breaker to open, for it had closed before that try", b.backend.Open)
 }
 
-// A server that went on is asked again by a probe that had been sent while it hung.
+// A server that has resumed is used again after a probe that was sent while it hung.
 func TestHangs(t *testing.T) {
 	server := testserver.Redis(t)
 	b, _ := newObserved(t, quick(t, server.Addr), redisbackend.Options{Deadline: 50 * time.Millisecond})
@@ -380,13 +380,13 @@ func TestOtherShardsNoticeNothing(t *testing.T) {
 	}
 }
 
-// Deadlines shorter than the way to the server fail their own decisions. They neither
-// open the breaker for others, nor cost a connection each.
+// Deadlines shorter than a round trip fail only their own decisions. They neither open the
+// breaker for others, nor cost a connection each.
 func TestTinyDeadlines(t *testing.T) {
 	server := testserver.Redis(t)
 	distant := testserver.Relay(t, server.Addr, func([]byte) bool { time.Sleep(5 * time.Millisecond); return false })
 	b, e := newObserved(t, newClient(t, distant), redisbackend.Options{})
-	b.backend.SetMinWait(20 * time.Second) // as patient tests are
+	b.backend.SetMinWait(20 * time.Second) // patient, like other tests
 	p := policy("core", perHour(1<<30))
 	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
@@ -430,7 +430,7 @@ func TestTinyDeadlines(t *testing.T) {
 	}
 }
 
-// Without a deadline of the context, the Backend has one, whatever the client's.
+// If the context has no deadline, the backend's applies, whatever the client's timeouts.
 func TestDeadlineOfTheBackend(t *testing.T) {
 	server := testserver.Redis(t)
 	plain := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: time.Minute, DialTimeout: time.Minute})
@@ -479,8 +479,8 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	}
 }
 
-// A reply that comes after its batch has ended is no other decision's: what callers were
-// answered adds up, whichever replies were late.
+// A reply that comes after its batch has ended is never read as another decision's: the
+// answers add up, whichever replies were late.
 func TestLateReplies(t *testing.T) {
 	server := testserver.Redis(t)
 	var n atomic.Int64
@@ -502,8 +502,8 @@ func TestLateReplies(t *testing.T) {
 	}
 }
 
-// A server that cannot serve says so in its replies: its breaker opens, and closes when
-// it can again, which a probe by the same script finds out. Nothing is charged twice.
+// The replies of a server that can't serve open its breaker. A successful probe with the same
+// script closes it. Nothing is charged twice.
 func TestServersThatCannotServe(t *testing.T) {
 	for name, test := range map[string]struct {
 		begin, end []any // commands
@@ -531,7 +531,7 @@ func TestServersThatCannotServe(t *testing.T) {
 			y := newTally()
 			y.load(t, b.Throttler, p, 16, 10, unbounded)
 			do(test.begin)
-			if name == "NOAUTH" { // the user of connections that are open stays
+			if name == "NOAUTH" { // open connections keep their user
 				do([]any{"client", "kill", "user", "weir"})
 			}
 			stop := make(chan struct{})
@@ -564,7 +564,7 @@ func TestServersThatCannotServe(t *testing.T) {
 	}
 }
 
-// Connections that the server closes fail what is on them, and no more.
+// A connection that the server closes fails only its own calls.
 func TestClientKill(t *testing.T) {
 	server := testserver.Redis(t)
 	admin := newClient(t, server.Addr)
@@ -588,7 +588,7 @@ func TestClientKill(t *testing.T) {
 	}
 }
 
-// A server that is busy with somebody's script says so to all, until that is killed.
+// A server that is busy with a script refuses all other calls until the script is killed.
 func TestBusyServer(t *testing.T) {
 	server := testserver.Redis(t, "--lua-time-limit", "5")
 	admin := newClient(t, server.Addr)
@@ -615,8 +615,8 @@ func TestBusyServer(t *testing.T) {
 	y.check(t, b.Throttler, p)
 }
 
-// Commands that the user may not run in a script fail the decisions that need them,
-// not those that travel with them.
+// A command that the user may not run in a script fails the decisions that need it, not other
+// decisions of the same batch.
 func TestDecisionsThatAreNotPermitted(t *testing.T) {
 	server := testserver.Redis(t)
 	admin := newClient(t, server.Addr)
@@ -650,8 +650,8 @@ func TestDecisionsThatAreNotPermitted(t *testing.T) {
 	}
 }
 
-// A replica that does not answer is left out with its first failure, and asked again
-// when a probe of it has succeeded.
+// A replica that does not answer is left out after its first failure, and is asked again after
+// a successful probe.
 func TestReplicaBreaker(t *testing.T) {
 	primary := testserver.Redis(t)
 	replica := testserver.RedisReplica(t, primary)
@@ -726,8 +726,7 @@ func TestSentEvents(t *testing.T) {
 	eventually(t, "the events", func() bool { return decisions() == 16*20 })
 }
 
-// Decisions are made after Close, too, and a server that dies then fails them without
-// a probe.
+// Decisions are made after Close too. A server that dies then fails them without a probe.
 func TestClose(t *testing.T) {
 	server := testserver.Redis(t)
 	b, e := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})

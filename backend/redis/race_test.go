@@ -2,5 +2,5 @@
 
 package redisbackend
 
-// With the race detector, a sync.Pool forgets a part of what it is given.
+// With the race detector, a sync.Pool drops some of the values that are put into it.
 const inlineAllocs, sharedAllocs = 17, 4

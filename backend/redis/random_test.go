@@ -26,9 +26,9 @@ import (
 
 var randomSteps = flag.Int("random-steps", 600, "decisions, or calls of several, that TestSequentialRandomDecisions makes")
 
-// Histories begin with nothing and know one way to each state. Here each decision meets
-// whatever state there may be: of this policy and of others, by clocks that differ, claimed,
-// released, foreign. What Redis decides and stores is what package handoff makes of it.
+// Histories begin empty, and reach each state in one way. Here decisions meet any state: of
+// this policy and of others, by clocks that differ, claimed, released, foreign. Redis decides
+// and stores the same as package handoff.
 func TestSequentialRandomDecisions(t *testing.T) {
 	t.Run("as they are", func(t *testing.T) { randomDecisions(t, 0) })
 	t.Run("short rings", func(t *testing.T) {
@@ -54,7 +54,7 @@ func randomDecisions(t *testing.T, stream uint64) {
 
 const (
 	randomMargin = 5 * time.Hour   // clocks step back by less
-	lastInstant  = 253402300799000 // that states have
+	lastInstant  = 253402300799000 // the latest in a state
 )
 
 type randomStates struct {
@@ -73,7 +73,7 @@ type randomStates struct {
 
 func (s *randomStates) choosePolicies() {
 	charges, limits := 1+s.rng.IntN(3), 5
-	if s.rng.IntN(3) == 0 { // as most are
+	if s.rng.IntN(3) == 0 { // like most policies
 		charges, limits = 1, 1
 	}
 	for i := range charges {
@@ -117,8 +117,8 @@ func (s *randomStates) limit() throttler.Limit {
 			l.MaxWait = time.Duration(1+s.rng.IntN(5000)) * time.Millisecond
 		}
 		if l.Algorithm != throttler.FixedWindow && l.Capacity() == quota.MaxQuota {
-			// What is more than that looks like that, to one side or the other, and so
-			// does a debt, of which a cost of 0 asks.
+			// Beyond MaxQuota units, one side or the other reads MaxQuota, and so misses a
+			// debt, which refuses a cost of 0.
 			continue
 		}
 		if policy("p", l).Validate() == nil {
@@ -148,7 +148,7 @@ func (s *randomStates) cost(p *throttler.Policy) int64 {
 	return 1
 }
 
-// charges returns charges of the versions of the policies, to keys of a few.
+// charges returns a charge of each of the policies, in one of a few partitions.
 func (s *randomStates) charges(policies []*throttler.Policy) []throttler.Charge {
 	partition := pick(s.rng, []string{"a", "a", "a", "b"})
 	var all []throttler.Charge
@@ -194,7 +194,7 @@ func (s *randomStates) step() {
 	}
 }
 
-// placement returns one of a decision about so many counts, mostly nil.
+// placement returns a placement for a decision about that many counts, mostly nil.
 func (s *randomStates) placement(charges int) *handoff.Placement {
 	if s.rng.IntN(3) > 0 {
 		return nil
@@ -209,7 +209,7 @@ func (s *randomStates) placement(charges int) *handoff.Placement {
 	return p
 }
 
-// write stores what another process may have written of c, or another program.
+// write stores a value that another process or program may have written for c.
 func (s *randomStates) write(c throttler.Charge) {
 	var state algorithm.State
 	now := s.now
@@ -259,13 +259,13 @@ func (s *randomStates) write(c throttler.Charge) {
 	}
 }
 
-// counts are what is stored of some charges.
+// counts are the stored values of some charges.
 type counts struct {
 	keys   []string
 	values []string
-	ttls   []int64 // ms, negative for none
+	ttls   []int64 // ms, negative if it does not expire
 	stored []*handoff.Stored
-	err    error // something is none
+	err    error // a value is not a count
 
 	hasLeft []bool
 }
@@ -287,21 +287,21 @@ func (s *randomStates) read(charges []throttler.Charge) *counts {
 		c.err = errors.Join(c.err, err)
 		c.hasLeft = append(c.hasLeft, stored != nil && stored.Claim != nil && stored.Claim.LeftFor != 0)
 		c.keys, c.values, c.stored = append(c.keys, key), append(c.values, value), append(c.stored, stored)
-		ttl, _ := s.client.Do(s.t.Context(), "pttl", key).Int64() // no time.Duration, which ends after 292 years
+		ttl, _ := s.client.Do(s.t.Context(), "pttl", key).Int64() // a time.Duration ends after 292 years
 		c.ttls = append(c.ttls, ttl)
 	}
 	return c
 }
 
-// expect compares what is stored now with what changes make of before.
+// expect checks that the values stored now are those from before, with changes made.
 func (s *randomStates) expect(before *counts, charges []throttler.Charge, changes []handoff.Change, failed bool) {
 	after, server := s.read(charges), time.Now().UnixMilli()
 	for i := range after.values {
 		if !failed && changes[i].Changed && len(changes[i].Append(nil)) == 0 {
-			continue // nothing to store, in the place of what says that the count has left
+			continue // nothing to store in place of a claim that the count has left
 		}
 		if failed || !changes[i].Changed {
-			// A decision that changes nothing may still rewrite what is not as scripts write it.
+			// A decision that changes nothing may still rewrite a value as scripts write it.
 			same := after.values[i] == before.values[i]
 			if !same && !failed && after.err == nil {
 				same = after.stored[i] != nil && before.stored[i] != nil && bytes.Equal(after.stored[i].State.Append(nil), before.stored[i].State.Append(nil))
@@ -360,7 +360,7 @@ func (s *randomStates) takeTogether(charges []throttler.Charge) {
 				own[k].Cost = s.cost(own[k].Policy)
 			}
 		}
-		for k := range own { // what no script decides comes last: such a charge, to a queue
+		for k := range own { // scripts may not decide larger charges to a queue, which then come last
 			for _, l := range own[k].Policy.Limits {
 				if l.Algorithm == throttler.LeakyBucket {
 					own[k].Cost = min(own[k].Cost, l.Capacity()+1)
@@ -395,7 +395,7 @@ func (s *randomStates) takeTogether(charges []throttler.Charge) {
 	s.expect(before, charges, changes, before.err != nil)
 }
 
-// settle settles a take, or what looks like one, under marks that are right or not.
+// settle settles a take at random costs, with marks that are right or wrong.
 func (s *randomStates) settle() {
 	if len(s.taken) == 0 {
 		return
@@ -440,7 +440,7 @@ func (s *randomStates) settle() {
 
 func (s *randomStates) compare(got, want driver.Decision, errGot, errWant error) {
 	if errGot == nil && errWant != nil && strings.Contains(errWant.Error(), "WRONGTYPE") && !charges(got) {
-		return // MGET reads what is no string as nothing, which makes no difference here
+		return // MGET reads a value that is not a string as nil, which makes no difference here
 	}
 	var elsewhereGot, elsewhereWant *handoff.ElsewhereError
 	if (errGot == nil) != (errWant == nil) || errors.As(errGot, &elsewhereGot) != errors.As(errWant, &elsewhereWant) || !reflect.DeepEqual(elsewhereGot, elsewhereWant) {

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftover returns an error if goroutines do not end. They have a minute: clients that dial
-// in the background, and those that follow Sentinels, notice within a second that they were
-// closed, and goleak waits half of one.
+// leftover returns an error if goroutines have not ended after a minute: clients that dial in
+// the background or follow Sentinels notice within a second that they were closed, and goleak
+// waits only half a second.
 func leftover(options ...goleak.Option) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err := goleak.Find(options...); err == nil || time.Now().After(deadline) {
@@ -51,8 +51,7 @@ func TestSequentialHistoriesThreeShards(t *testing.T) {
 	backendtest.Histories(t, opener(t, 3))
 }
 
-// opener returns a function that opens an empty backend over n servers of its
-// own.
+// opener returns a function that opens empty backends over n new servers.
 func opener(t *testing.T, n int) func(*testing.T) driver.Backend {
 	shards := make([]redisbackend.Shard, n)
 	for i := range shards {
@@ -64,8 +63,7 @@ func opener(t *testing.T, n int) func(*testing.T) driver.Backend {
 	return openerOn(shards...)
 }
 
-// openerOn returns a function that opens an empty backend over shards, by a key prefix
-// not used before.
+// openerOn returns a function that opens empty backends over shards, each with a new prefix.
 func openerOn(shards ...redisbackend.Shard) func(*testing.T) driver.Backend {
 	var opened atomic.Int64
 	return func(t *testing.T) driver.Backend {
@@ -81,7 +79,7 @@ func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend
 		patient = *options
 	}
 	if patient.Deadline == 0 {
-		patient.Deadline = 20 * time.Second // as the clients': see patient
+		patient.Deadline = 20 * time.Second // like the clients' timeouts: see patient
 	}
 	b, err := redisbackend.New(shards, &patient)
 	if err != nil {

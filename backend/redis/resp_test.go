@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// sent is a connection on which a server has sent these bytes, and ended it.
+// A sent is a connection that the server closed after it had sent these bytes.
 type sent struct {
 	failedConn
 	io.Reader
@@ -136,8 +136,8 @@ func hostile(t testing.TB, answer []byte) *Backend {
 	return b
 }
 
-// FuzzReplies holds that whatever a server answers, a decision ends at its deadline,
-// in bounded memory, without a panic.
+// FuzzReplies checks that, whatever a server answers, a decision ends at its deadline, in
+// bounded memory, without a panic.
 func FuzzReplies(f *testing.F) {
 	for _, answer := range []string{
 		"*1000000000\r\n", "$500000000\r\n", "%4000000\r\n", "+OK\r\n", "-ERR no\r\n", "%0\r\n", "-NOSCRIPT no\r\n",

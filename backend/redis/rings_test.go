@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Histories are too short for long logs, so here the scripts take a log of three
-// entries for long, and give its ring hardly any room.
+// Histories are too short for long logs, so the scripts here treat a log of three entries as
+// long, and give its ring little room.
 func TestSequentialHistoriesWithRings(t *testing.T) {
 	ShortRings(t)
 	const long = 20 * time.Second // a busy machine does not reach it
@@ -41,8 +41,8 @@ func TestSequentialHistoriesWithRings(t *testing.T) {
 	})
 }
 
-// moving is a Backend whose counts have claims in front of them. With every third
-// take its counts leave, and arrive again.
+// A moving is a Backend whose counts have claims in front of them. At every third take, its
+// counts leave and arrive again.
 type moving struct {
 	*Backend
 	takes, version int64
@@ -69,8 +69,8 @@ func (m *moving) placement(ctx context.Context, now int64, charges []throttler.C
 	return p, nil
 }
 
-// at calls do without arrivals, as most decisions are made, and with them if counts are
-// not here.
+// at calls do without arrivals, like most decisions, and again with arrivals if counts are
+// elsewhere.
 func (m *moving) at(ctx context.Context, now int64, charges []throttler.Charge, move bool, do func(*handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
 	p, err := m.placement(ctx, now, charges, move)
 	if err != nil {
@@ -96,8 +96,8 @@ func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return m.at(ctx, s.Now, s.Charged.Charges(), false, func(p *handoff.Placement) (driver.Decision, error) { return m.SettleAt(ctx, s, p) })
 }
 
-// ShortRings makes this process compose scripts that take a log of three entries for long,
-// and give its ring hardly any room, until the test ends.
+// ShortRings makes this process compose scripts that treat a log of three entries as long, and
+// give its ring little room, until the test ends.
 func ShortRings(t *testing.T) {
 	compose := shapes.compose
 	changeShapes(t, func() { shapes.compose = withShortRings(t, compose) })

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Few batches are sent at once, and more behind those that take long: for their size, and
-// for what else is in flight.
+// Few batches are in flight at once, and more only behind batches that take long for their
+// size and for the other batches in flight.
 func TestInFlightByTime(t *testing.T) {
 	type sent struct {
 		ago    time.Duration
@@ -47,7 +47,7 @@ func TestInFlightByTime(t *testing.T) {
 	}
 }
 
-// While the last answer was late, as a distant server's are, no batch waits for another.
+// While the last answer was late, like a distant server's, no batch waits for another.
 func TestInFlightByTheLastAnswer(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	answered := outcome{answered: true}
@@ -55,7 +55,7 @@ func TestInFlightByTheLastAnswer(t *testing.T) {
 		name    string
 		took    time.Duration
 		limits  int
-		behind  int // limits of what else is in flight
+		behind  int // limits of the other batch in flight
 		outcome outcome
 		was     bool // late
 		want    int  // in flight at once

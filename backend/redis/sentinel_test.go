@@ -50,11 +50,11 @@ func TestSentinelShard(t *testing.T) {
 	}
 }
 
-// A client asks all Sentinels, and leaves nothing behind.
+// A client asks all Sentinels, and leaves no goroutines behind.
 func TestSentinelClient(t *testing.T) {
 	primary := testserver.Redis(t)
 	sentinels := testserver.Sentinel(t, "shard-a", primary, 0, testserver.Never)
-	for _, addr := range sentinels.Addrs { // docs/operations.md has these rules
+	for _, addr := range sentinels.Addrs { // docs/operations.md lists these rules
 		if err := newClient(t, addr).ACLSetUser(t.Context(), "weir", "on", ">secret", "resetchannels", "-@all",
 			"+hello", "+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe",
 			"&+failover-state-wait-promotion", "&+switch-master").Err(); err != nil {
@@ -62,7 +62,7 @@ func TestSentinelClient(t *testing.T) {
 		}
 	}
 	before := goleak.IgnoreCurrent()
-	dead := "127.0.0.1:0" // cannot be listened on
+	dead := "127.0.0.1:0" // no server can listen there
 	for _, test := range []struct {
 		name  string
 		addrs []string

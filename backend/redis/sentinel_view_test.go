@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What Sentinels say, one after the other, and which server is the primary then.
+// Each step is a report of one Sentinel, and the primary that follows from all reports.
 func TestSentinelsAreBelievedByEpoch(t *testing.T) {
 	const a, b, c = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 	s := newSentinels(&redis.UniversalOptions{MasterName: "m", Addrs: []string{"x:1", "y:1", "z:1"}})
@@ -31,7 +31,7 @@ func TestSentinelsAreBelievedByEpoch(t *testing.T) {
 		{2, report{addr: a, epoch: 3}, a, false}, // as after SENTINEL RESET
 		{0, noReport, a, false},
 		{1, noReport, a, false},
-		{2, noReport, a, false}, // all are gone: none says otherwise
+		{2, noReport, a, false}, // all are gone: no report names another
 		{0, report{addr: c, epoch: 0}, c, true},
 	} {
 		closed := false

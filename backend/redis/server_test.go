@@ -24,7 +24,7 @@ import (
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
-// bench is one throttler on one shard, with a clock to move.
+// A bench is one throttler over one shard, with a manual clock.
 type bench struct {
 	*throttler.Throttler
 	backend *redisbackend.Backend
@@ -127,8 +127,8 @@ func TestForgottenScriptIsSentAgainInTheSameCall(t *testing.T) {
 	}
 }
 
-// A reply that is lost leaves the outcome unknown. The charge was made once;
-// sending it again, as go-redis does by default, would make it twice.
+// A lost reply leaves the outcome unknown. The charge was made once; sending it again, as
+// go-redis does by default, would make it twice.
 func TestLostReplyIsNotSentAgain(t *testing.T) {
 	server := testserver.Redis(t)
 	var loseReplies atomic.Bool
@@ -307,8 +307,8 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// An expiry is set when a reset time moves forward, and only then: renewed under a
-// clock that has stopped, it would keep a window open forever.
+// An expiry is set only when a reset time moves forward: if a stopped clock extended it, the
+// window would stay open forever.
 func TestExpiryFollowsTheResetTime(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	day := throttler.Limit{Quota: 10, Window: 24 * time.Hour}
@@ -420,7 +420,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Something else that sits under a key must not be taken for a count.
+// A foreign value under a key must not be read as a count.
 func TestForeignValue(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(10))

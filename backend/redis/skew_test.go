@@ -29,7 +29,7 @@ type aheadClock struct {
 
 func (s *aheadClock) Now() time.Time { return s.Clock.Now().Add(s.ahead) }
 
-// timed makes c's server tell the time of a clock.
+// timed is a hook that makes a client's server report the time of a clock.
 type timed struct{ clock.Clock }
 
 func (timed) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -46,7 +46,7 @@ func (h timed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// world is a time, and servers whose clocks show it.
+// A world is a time, and servers with clocks relative to it.
 type world struct {
 	*clock.Manual
 	shards []redisbackend.Shard
@@ -65,7 +65,7 @@ func newWorld(t *testing.T, servers int) *world {
 	return w
 }
 
-// proc is a process with its own clock, which goes by the corrected one.
+// A proc is a process with its own clock, which decides by the corrected clock.
 type proc struct {
 	*redisbackend.Backend
 	throttler *throttler.Throttler
@@ -122,7 +122,7 @@ func TestCorrectedClock(t *testing.T) {
 	}
 }
 
-// dials take that long by a world's clock.
+// dials is a hook that makes each dial take that long by a world's clock.
 type dials struct {
 	*clock.Manual
 	take time.Duration
@@ -139,7 +139,7 @@ func (dials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	return next
 }
 
-// The round trip that dials is no measure of a clock: half of it is not the way back.
+// A round trip that dials can't measure a clock: the way back is not half of it.
 func TestTheFirstCheckCorrectsTheClock(t *testing.T) {
 	w := newWorld(t, 1)
 	w.shards[0].Primary.(*redis.Client).AddHook(dials{w.Manual, 14 * time.Millisecond})
@@ -166,7 +166,7 @@ func TestCorrectedClockDoesNotGoBack(t *testing.T) {
 	at(s, "the server's clock was set back")
 	w.Advance(4 * s)
 	at(2*s, "until it is there again")
-	p.own.ahead = 6 * s // as it is not monotonic, until the next check
+	p.own.ahead = 6 * s // not monotonic, until the next check
 	p.Check()
 	at(2*s, "the own clock stepped ahead")
 	w.Set(t0)
@@ -219,7 +219,7 @@ func TestAServerAnHourOffMovesNothing(t *testing.T) {
 	}
 }
 
-// A warning is logged when a promise's bound is crossed, and once.
+// A warning is logged once when the skew crosses the bound of a promise.
 func TestSkewIsLoggedOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.process(t, 4*time.Second)
@@ -248,7 +248,7 @@ func TestSkewIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// Two processes whose clocks differ contest a bucket, and both get half of it.
+// Two processes with clocks that differ compete for a bucket, and each gets half of it.
 func TestSequentialBucketsAreFair(t *testing.T) {
 	w := newWorld(t, 1)
 	for _, algorithm := range []quota.Algorithm{throttler.TokenBucket, throttler.LeakyBucket} {
@@ -272,8 +272,8 @@ func TestSequentialBucketsAreFair(t *testing.T) {
 	}
 }
 
-// contest lets processes ask for one unit each, in turns, every 7 ms for 3 s. It
-// returns what each got, and what there was to get.
+// contest makes each process take one unit, in alternating order, every 7 ms for 3 s. It
+// returns the units that each got, and the total that was available.
 func contest(t *testing.T, w *world, p *throttler.Policy, processes [2]*proc) (got [2]int, total int) {
 	const every, lasts = 7 * time.Millisecond, 3 * time.Second
 	for passed := time.Duration(0); passed < lasts; passed += every {

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// The script stores what package algorithm does: byte for byte, when both are in the
-// forms that package algorithm writes.
+// The script stores the same states as package algorithm, byte for byte when both are in the
+// forms that the package writes.
 func TestStoredBytes(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	policies := []*throttler.Policy{
@@ -142,7 +142,7 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 	}
 }
 
-// checkForeign sees that every call about c fails, and says why.
+// checkForeign checks that every call about c fails, and says why.
 func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, settlement driver.Settlement, placements map[string]*handoff.Placement) {
 	t.Helper()
 	r := driver.NewRequest(t0.UnixMilli(), c)
@@ -165,11 +165,11 @@ func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, sett
 		check("SettleAt, "+kind, err)
 	}
 	_, err = b.backend.Release(t.Context(), handoff.ReleaseRequest{Now: t0.UnixMilli(), Charges: r.Charges(), To: 2, Version: 1 << 47})
-	check("Release", err) // also where a newer version has placed the count
+	check("Release", err) // even if a newer version has placed the count
 }
 
-// A count that arrives, and was written by processes whose clocks are years off, lives no
-// longer than its limits explain; nor does what a settlement here adds to it.
+// An arriving count written by processes with clocks that are years off lives no longer than
+// its limits allow, even if a settlement here adds to it.
 func TestArrivalFromStrayClocks(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	now := b.clock.Now()
@@ -188,7 +188,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lives("arrived", s.Most+time.Hour) // with a charge more
+		lives("arrived", s.Most+time.Hour) // with one more charge
 		if !d.Allowed {
 			continue
 		}
@@ -204,7 +204,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 	}
 }
 
-// Where rollout was removed, counts that moved continue, wherever they are.
+// After rollout is removed, counts that moved continue, wherever they are.
 func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	core := policy("core", throttler.Limit{Quota: 10, Window: time.Minute})

@@ -21,8 +21,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// versions are two versions of one policy. No script decides about what the other version
-// has charged.
+// versions returns two versions of one policy. No script decides about a count that the other
+// version has charged.
 func versions(name string, first, second throttler.Limit) [2]*throttler.Policy {
 	return [2]*throttler.Policy{policy(name, first), policy(name, second)}
 }
@@ -46,8 +46,8 @@ func processes(t testing.TB, addr string, n int, deadline time.Duration) (all []
 	return all
 }
 
-// Processes with two versions of a policy compete for one key. No decision fails, and
-// together they serve what they would one after the other.
+// Processes with two versions of a policy compete for one key. No decision fails, and together
+// they serve as many takes as one after the other.
 func TestVersionsCompete(t *testing.T) {
 	const goroutines, each = 16, 8
 	server := testserver.Redis(t)
@@ -61,7 +61,7 @@ func TestVersionsCompete(t *testing.T) {
 					return algorithm.Take(driver.NewRequest(t0.UnixMilli(), c), []*algorithm.State{state}).Allowed
 				}
 				takes := n * goroutines * each
-				served := make(map[int]bool) // in some orders
+				served := make(map[int]bool) // the numbers served in some orders
 				for _, order := range []func(i int) int{
 					func(i int) int { return i % 2 },
 					func(i int) int { return i * 2 / takes },
@@ -101,8 +101,8 @@ func TestVersionsCompete(t *testing.T) {
 	}
 }
 
-// BenchmarkTwoVersions is the load of 8 processes on one key, with one version of a policy
-// and with two.
+// BenchmarkTwoVersions measures the load of 8 processes on one key, with one version of a
+// policy and with two.
 func BenchmarkTwoVersions(b *testing.B) {
 	const n, goroutines = 8, 16
 	server := testserver.Redis(b)
@@ -143,8 +143,8 @@ func BenchmarkTwoVersions(b *testing.B) {
 	}
 }
 
-// exchange is a process with a version of a policy that has to exchange states, through a
-// relay that a test holds answers back at.
+// An exchange is a process with a version of a policy that has to exchange states, through a
+// relay where a test can hold back answers.
 type exchange struct {
 	bench
 	direct bench
@@ -154,7 +154,7 @@ type exchange struct {
 	reads, stores gate // of swap.lua's answers
 }
 
-// gate is a place for answers of one kind.
+// A gate holds back or loses answers of one kind.
 type gate struct {
 	held atomic.Bool // answers wait here
 	came chan struct{}
@@ -170,7 +170,7 @@ func (g *gate) pass() (lost bool) {
 	return g.lose.CompareAndSwap(true, false)
 }
 
-// newExchange returns an exchange about a count that the other version has charged 1.
+// newExchange returns an exchange about a count that the other version has charged 1 unit.
 func newExchange(t *testing.T) *exchange {
 	e := &exchange{server: testserver.Redis(t)}
 	for _, g := range []*gate{&e.reads, &e.stores} {
@@ -202,7 +202,7 @@ func (e *exchange) used(t *testing.T) int64 {
 	return d.Limit(0).Used
 }
 
-// awaitSwaps returns when so many decisions wait for an exchange.
+// awaitSwaps waits until n decisions wait for an exchange.
 func (e *exchange) awaitSwaps(t *testing.T, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); e.backend.Swaps(e.charge) != n; time.Sleep(time.Millisecond) {
@@ -212,8 +212,8 @@ func (e *exchange) awaitSwaps(t *testing.T, n int) {
 	}
 }
 
-// A caller leaves while the exchange of another one runs: what it says of the charge is
-// true, and none is made twice.
+// A caller leaves while another caller's exchange runs: its error is right about the charge,
+// and no charge is made twice.
 func TestLeaveAnExchange(t *testing.T) {
 	e := newExchange(t)
 	take := func(ctx context.Context) chan error {
@@ -261,7 +261,7 @@ func TestLeaveAnExchange(t *testing.T) {
 	}
 }
 
-// The time of a caller ends while it waits for its own exchange.
+// A caller's deadline passes while it waits for its own exchange.
 func TestDeadlineOfAnExchange(t *testing.T) {
 	for _, stores := range []bool{false, true} {
 		e := newExchange(t)
@@ -328,13 +328,13 @@ func TestLostAnswersOfAnExchange(t *testing.T) {
 	})
 }
 
-// A process has as many scripts as it may: everything is exchanged.
+// A process that may have no scripts makes all decisions by exchanges.
 func TestSequentialContractWithoutScripts(t *testing.T) {
 	redisbackend.NoMoreShapes(t, 0)
 	backendtest.Run(t, opener(t, 1))
 }
 
-// A decision with more limits than a function of Lua has room for is made as any other.
+// A decision with more limits than a function of Lua has room for is made like any other.
 func TestMoreLimitsThanAScriptHas(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	var charges []throttler.Charge
@@ -369,8 +369,8 @@ func TestMoreLimitsThanAScriptHas(t *testing.T) {
 	}
 }
 
-// Decisions of more shapes than a process composes scripts for are made all the same, and
-// the server keeps no more of them.
+// Decisions of more shapes than a process composes scripts for are still made, and the server
+// keeps no scripts for the rest.
 func TestSequentialMoreShapesThanAProcessHas(t *testing.T) {
 	redisbackend.NoMoreShapes(t, redisbackend.MaxShapes)
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

@@ -19,7 +19,7 @@ func TestSequentialContractCluster(t *testing.T) {
 	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, patient(c.Addrs...))}))
 }
 
-// The suite reads what it wrote, so its peeks wait until the replica has it.
+// The suite reads its own writes, so its peeks wait for the replica.
 func TestSequentialContractReplica(t *testing.T) {
 	server := testserver.Redis(t)
 	primary, replica := newClient(t, server.Addr), newClient(t, testserver.RedisReplica(t, server).Addr)
@@ -39,7 +39,7 @@ type patientPeeks struct {
 }
 
 func (b patientPeeks) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	// WAIT waits for what its own connection wrote.
+	// WAIT waits for the writes of its own connection.
 	_, err := b.primary.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Set(ctx, "written", 1, 0)
 		p.Do(ctx, "wait", 1, time.Minute.Milliseconds())
@@ -48,6 +48,6 @@ func (b patientPeeks) Peek(ctx context.Context, r driver.Request) (driver.Decisi
 	if err != nil {
 		return driver.Decision{}, err
 	}
-	b.Check() // else the replica is not asked
+	b.Check() // otherwise the replica is not asked
 	return b.Backend.Peek(ctx, r)
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Two processes with two versions of a policy take in turn, as they do during a deploy, or
-// for good where two services share a policy's name. They get no more than the looser
-// version gives, and a client that is refused comes back in vain only if others came first.
+// Two processes with two versions of a policy take in turn, as during a deploy, or permanently
+// if two services share a policy's name. They get no more than the looser version allows.
 func TestSequentialTwoProcessesWithTwoVersions(t *testing.T) {
 	limit := func(a quota.Algorithm, units int64, window time.Duration, burst int64) throttler.Limit {
 		return throttler.Limit{Algorithm: a, Quota: units, Window: window, Burst: burst}
@@ -26,7 +25,7 @@ func TestSequentialTwoProcessesWithTwoVersions(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		versions [2]throttler.Limit
-		turns    int           // one of so many is the first process's
+		turns    int           // one in so many is the first process's
 		pause    time.Duration // between two takes
 		takes    int
 		most     int

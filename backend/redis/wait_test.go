@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Three processes of five workers share 100 starts a second: one call to the server for
+// Three processes of five workers share 100 starts a second, with one call to the server for
 // each, and no two starts closer than 10 ms.
 func TestWorkersWaitByOneCallForEachStart(t *testing.T) {
 	for _, algorithm := range []quota.Algorithm{throttler.LeakyBucket, throttler.TokenBucket} {
@@ -42,7 +42,7 @@ func TestWorkersWaitByOneCallForEachStart(t *testing.T) {
 			}
 			running.Wait()
 			calls := commandStats(t, newClient(t, server.Addr))["evalsha"].calls
-			if calls > len(starts)+processes { // each may find that the server has to be given the script
+			if calls > len(starts)+processes { // each may first have to send the script
 				t.Errorf("%d calls for %d starts", calls, len(starts))
 			}
 			slices.SortFunc(starts, time.Time.Compare)

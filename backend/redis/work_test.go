@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// BenchmarkMostExpensiveDecisions reads from the server what the most expensive
-// decisions that quota.MaxWork allows cost it: takes, refusals, refunds. None
-// is to exceed 1 ms; docs/operations.md has the figures.
+// BenchmarkMostExpensiveDecisions reads the time of the most expensive decisions that
+// quota.MaxWork allows from the server: takes, refusals, refunds. None must exceed 1 ms;
+// docs/operations.md has the figures.
 func BenchmarkMostExpensiveDecisions(b *testing.B) {
 	for _, bench := range []struct {
 		name      string
