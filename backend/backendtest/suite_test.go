@@ -63,7 +63,7 @@ func TestReferencePasses(t *testing.T) {
 	Run(t, func(*testing.T) driver.Backend { return newReference() })
 }
 
-// A broken calls those of its functions that are not nil in place of the backend's methods.
+// broken is a backend whose methods are replaced by its functions that are not nil.
 type broken struct {
 	driver.Backend
 	take   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)

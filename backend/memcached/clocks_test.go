@@ -95,7 +95,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 	}
 }
 
-// expiresIn returns the time until an item expires by the server, negative if it never does.
+// expiresIn returns the time until an item expires, negative if it never does.
 func expiresIn(t *testing.T, addr, key string) time.Duration {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

@@ -247,7 +247,7 @@ func TestWindowsBeyond30Days(t *testing.T) {
 	}
 }
 
-// timeToLive returns the time until an item expires by the server.
+// timeToLive returns the time until an item expires.
 func timeToLive(t *testing.T, addr, key string) time.Duration {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

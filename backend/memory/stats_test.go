@@ -26,7 +26,7 @@ func (p *pooled) Failed(e observe.Failed) {
 	}
 }
 
-// An observer is told of each take without room for its key, and may call Stats.
+// An observer is called for each take without room for its key, and may call Stats.
 func TestPooledTakesAreReported(t *testing.T) {
 	seen := &pooled{T: t}
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 8, Observer: seen})

@@ -641,7 +641,7 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	eventually(t, "the goroutines of batches to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// The most batches in flight are a client's connections, but at least 2 and at most 8.
+// The bound on batches in flight is the client's number of connections, from 2 to 8.
 func TestInFlightByConnections(t *testing.T) {
 	s := testserver.Redis(t)
 	for connections, want := range map[int]int{1: 2, 2: 2, 5: 5, 8: 8, 100: 8} {

@@ -205,7 +205,7 @@ func TestHungServerCostsNoConnections(t *testing.T) {
 	}
 }
 
-// Nor one whose first command could not be written because its deadline had passed.
+// Nor does it close one whose first command was not written before its deadline.
 func TestUnusedConnectionsAreClosed(t *testing.T) {
 	server := testserver.Redis(t)
 	var dialed, open atomic.Int64
@@ -234,7 +234,7 @@ type late struct{ net.Conn }
 
 func (late) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
-// A closing decrements open when it is closed.
+// closing is a connection that decrements open when it is closed.
 type closing struct {
 	net.Conn
 	open *atomic.Int64

@@ -76,7 +76,7 @@ func changeShapes(t *testing.T, with func()) {
 const MaxShapes = maxShapes
 
 // Swaps returns the number of decisions about c that wait for an exchange with the first
-// shard, without those of an exchange that has begun.
+// shard, without the decisions of an exchange that has begun.
 func (b *Backend) Swaps(c quota.Charge) (waiting int) {
 	c.Partition = c.Key
 	waiting, _ = b.shards[0].changes.Len(b.keysOf([]quota.Charge{c})[0])

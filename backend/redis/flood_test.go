@@ -42,8 +42,8 @@ func TestQueuedBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// In a flood on a busy process, a request that the server refuses is refused: there is no
-// error that an open failure policy would serve.
+// In a flood on a busy process, the server's refusals reach the callers: there is no error
+// that an open failure policy would serve.
 func TestFlood(t *testing.T) {
 	server := testserver.Redis(t)
 	b, e := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})

@@ -293,7 +293,7 @@ func (s *randomStates) read(charges []throttler.Charge) *counts {
 	return c
 }
 
-// expect checks that the values stored now are those from before, with changes made.
+// expect checks that the stored values are the values from before with changes made.
 func (s *randomStates) expect(before *counts, charges []throttler.Charge, changes []handoff.Change, failed bool) {
 	after, server := s.read(charges), time.Now().UnixMilli()
 	for i := range after.values {

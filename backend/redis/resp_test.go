@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A sent is a connection that the server closed after it had sent these bytes.
+// sent is a connection that the server closed after it had sent these bytes.
 type sent struct {
 	failedConn
 	io.Reader

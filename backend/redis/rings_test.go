@@ -41,7 +41,7 @@ func TestSequentialHistoriesWithRings(t *testing.T) {
 	})
 }
 
-// A moving is a Backend whose counts have claims in front of them. At every third take, its
+// moving is a Backend whose counts have claims in front of them. At every third take, its
 // counts leave and arrive again.
 type moving struct {
 	*Backend
