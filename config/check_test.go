@@ -70,7 +70,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 	}
 }
 
-// What Open puts around the store is what the file says.
+// Open wraps the store as the file says.
 func TestPartsOfAStack(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"flags.json": `{"flags": {}}`})
 	const redis = "redis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n"
@@ -120,7 +120,7 @@ func TestModesOfOtherPolicies(t *testing.T) {
 	p := &quota.Policy{Name: "other", Limits: []quota.Limit{{Quota: 5, Window: time.Hour, Aligned: true}}}
 	const shard, roots = "backend: redis\nredis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n", "roots: ['127.0.0.1:1']\n"
 	for _, test := range []struct {
-		text, leased, synced string // what is wrong with these modes
+		text, leased, synced string // a part of the error about each mode, or ""
 	}{
 		{shard, "", ""},
 		{"backend: memory\n", "counts live in memory", "there are no shards"},
@@ -144,7 +144,7 @@ func TestModesOfOtherPolicies(t *testing.T) {
 			if want == "" && err != nil || want != "" && (!errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want)) {
 				t.Errorf("%s%v: %v, want %s", test.text, mode, err, want)
 			}
-			if want == "" { // and so it is
+			if want == "" { // then the mode can be set
 				if err := s.Modes.Set(p, mode); err != nil {
 					t.Error(err)
 				}

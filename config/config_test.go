@@ -326,7 +326,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-// TestConfigOfAnotherShape tries values of another kind, and what else YAML has.
+// TestConfigOfAnotherShape tries values of the wrong kind, and other features of YAML.
 func TestConfigOfAnotherShape(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "weir.yaml: the file is empty; any key may be left out, but not all of them",
@@ -384,7 +384,7 @@ func TestRefusalCacheIsOnWhereItSavesARoundTrip(t *testing.T) {
 	}
 }
 
-// TestConfigBombs holds that a small file cannot become a large one.
+// TestConfigBombs checks that a small file cannot become a large one.
 func TestConfigBombs(t *testing.T) {
 	bomb := "policies:\n  a0: &a0 {limits: [{quota: 1, window: 1s}]}\n"
 	for i := range 40 {
@@ -406,9 +406,8 @@ func manyPolicies(n int) string {
 }
 
 // TestSequentialConfigTimeIsLinear compares the times of small and large files. The time for n
-// policies once grew with n², because each value was looked for from the top of
-// the file: 20,000 took 18.5 s. It is the processor's time: a busy machine interrupts
-// the long ones.
+// policies once grew with n², because each value was searched from the top of the file: 20,000
+// took 18.5 s. It measures processor time: a busy machine interrupts the long runs.
 func TestSequentialConfigTimeIsLinear(t *testing.T) {
 	const few, times = 150, 16
 	spent := func() time.Duration {
@@ -463,7 +462,7 @@ func TestSequentialConfigOfManyPolicies(t *testing.T) {
 	}
 }
 
-// Mistakes of one line are in the same order each time.
+// Mistakes in one line are reported in the same order each time.
 func TestMistakesOfOneLine(t *testing.T) {
 	const policies = "policies: {core: {limits: 1 per 1s, on_failure: local}, org: {limits: 1 per 1s, on_failure: local}, search: {limits: 1 per 1s, on_failure: local}}"
 	_, first := parse("weir.yaml", policies)
@@ -483,7 +482,7 @@ func TestByteOrderMarkIsNoMistake(t *testing.T) {
 	}
 }
 
-// TestNumbersAreDecimal holds that no number is read as another one.
+// TestNumbersAreDecimal checks that no number is read as a different one.
 func TestNumbersAreDecimal(t *testing.T) {
 	for _, quota := range []string{"010", "0x10", "0o10", "0b11", "1_000", "1e3", "1E3", "+5", "5.0", "5.", ".inf", "1,000", "٣", "' 5'", "0", "-0", "true", "1:30"} {
 		if _, err := parse("weir.yaml", fmt.Sprintf("policies: {core: {limits: [{quota: %s, window: 1h}]}}\n", strings.Replace(quota, "1,000", "'1,000'", 1))); err == nil || !strings.Contains(err.Error(), "in decimal digits") {
@@ -620,7 +619,7 @@ func TestConfigurationPageIsRight(t *testing.T) {
 	}
 }
 
-// A policy may be its limits alone, and its limits one limit.
+// A policy may be written as its limits alone, and a single limit without a list.
 func TestShortFormsOfPolicies(t *testing.T) {
 	want := []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket}}
 	for _, text := range []string{
@@ -644,8 +643,8 @@ func TestShortFormsOfPolicies(t *testing.T) {
 	}
 }
 
-// A program without policies uses the file's; one that has a policy
-// without limits needs it there.
+// A program without policies uses the file's. If a policy of the program has no limits, the
+// file must have them.
 func TestPoliciesOfTheProgram(t *testing.T) {
 	c, err := Parse("weir.yaml", []byte("policies: {cor: 1 per 1s}\n"), nil)
 	if err != nil || len(c.Policies) != 1 || c.Policies["cor"].Name != "cor" || len(c.Warnings()) > 0 {
@@ -709,7 +708,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// A policy whose dry run cannot be in a mode does not change alone.
+// The mode of a policy does not change if its dry run cannot be in the new mode.
 func TestModesChangeTogether(t *testing.T) {
 	window := quota.Limit{Quota: 20, Window: time.Hour}
 	log := window

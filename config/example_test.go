@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A program whose limits and backend are in a file.
+// A program with its limits and backend in a file.
 func Example() {
 	uses := []*throttler.Policy{{Name: "core"}} // its limits are in the file
 	s, err := config.Open("testdata/weir.yaml", &config.Options{Policies: uses})
@@ -47,7 +47,7 @@ func Example() {
 	// 429 remaining: 0
 }
 
-// A program that Ctrl-C ends: what is in flight is answered, and then the stack closes.
+// A program that Ctrl-C ends: requests in flight are answered, and then the stack closes.
 func ExampleStack_Close() {
 	s, err := config.Open("testdata/weir.yaml", nil)
 	if err != nil {

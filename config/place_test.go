@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// deep is a value that has others of its kind below it.
+// deep is a value that contains values of its type.
 type deep struct {
 	Word  string
 	Below []deep
 }
 
-// A reader keeps no path of a value: of many values far below the top, paths would need far more
-// memory than the file.
+// A reader keeps no path of a value: for many values far below the top, paths would need far
+// more memory than the file.
 func TestPlacesTakeLittleMemory(t *testing.T) {
 	const levels, values = 100, 20_000
 	text := strings.Repeat("{below: [", levels) + strings.Repeat("{word: a}, ", values) + strings.Repeat("]}", levels)

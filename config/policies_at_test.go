@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// What is written at the roots is in force in a program that has them, also while one is
-// away.
+// Policies written at the roots are in force in a program that reads them, also while one root
+// is down.
 func TestPoliciesAtRoots(t *testing.T) {
 	var addrs []string
 	var clients []redis.UniversalClient

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// own is a text of a program's own.
+// own is the type of a program's own file.
 type own struct {
 	Name  string `yaml:",required"`
 	Extra yaml.Node

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Reread says what has changed in vain, and leaves the program's own keys as they are.
+// Reread logs the changes that it ignores, and does not change the program's own keys.
 func TestReread(t *testing.T) {
 	file := writeFiles(t, map[string]string{"weir.yaml": "listen: 127.0.0.1:1\npolicies: {core: {limits: 5 per 1s, mode: exact}}\n"}) + "/weir.yaml"
 	write := func(text string) {
@@ -44,7 +44,7 @@ func TestReread(t *testing.T) {
 	}
 }
 
-// A table of policies that watches the file has each version of it in force.
+// A table of policies that watches the file puts each version of it in force.
 func TestParsePolicies(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"weir.yaml": "listen: 127.0.0.1:1\npolicies: {core: 5 per 1s}\n"})
 	file, own := dir+"/weir.yaml", new(program)

@@ -46,7 +46,7 @@ dry_runs:
 	}
 }
 
-// A process that holds no shares limits what it serves, unless the file says otherwise.
+// A process without shares limits the requests that it serves, unless the file says otherwise.
 func TestSharesThatAreNotThere(t *testing.T) {
 	self := testserver.FreeAddr(t)
 	for choice, want := range map[string]int{"": 30, "on_failure: open": 100, "on_failure: local": 30, "on_failure: closed": 0} {

@@ -31,7 +31,7 @@ const (
 	algorithms = "it must be fixed-window, sliding-window, sliding-log or token-bucket"
 )
 
-// What is wrong has its line, and what would be right; and it is all that is said.
+// Each mistake is reported with its line and a valid value, and nothing else is reported.
 func TestWrongFiles(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		// No YAML.
@@ -104,7 +104,7 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// All mistakes of a file are said at once.
+// All mistakes of a file are reported at once.
 func TestAllMistakes(t *testing.T) {
 	_, err := envoyfile.Parse("f.yaml", []byte(one("{key: a, rate_limit: {unit: fortnight, request_per_unit: 1}}\n- {value: b}\n- {key: a}")), nil)
 	lines := strings.Split(fmt.Sprint(err), "\n")
@@ -121,7 +121,7 @@ func TestAllMistakes(t *testing.T) {
 	}
 }
 
-// What may look wrong and is right, because envoyproxy/ratelimit takes it, too.
+// These files may look wrong, but are right: envoyproxy/ratelimit accepts them, too.
 func TestRightFiles(t *testing.T) {
 	for _, c := range []struct{ name, text string }{
 		{"a byte order mark", "\ufeffdomain: d\n"},
@@ -156,7 +156,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// The places of values that are thousands of levels deep would need gigabytes.
+// The paths of values that are thousands of levels deep would need gigabytes.
 func TestDepth(t *testing.T) {
 	nested := func(n int) []byte {
 		return []byte("domain: d\ndescriptors: " + strings.Repeat("[{key: k, descriptors: ", n) + "[]" + strings.Repeat("}]", n))
