@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// BenchmarkTake measures a decision from a lease, and one that the other backend makes.
+// BenchmarkTake measures decisions from a lease, and decisions of the other backend.
 func BenchmarkTake(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour}}}
 	for _, keys := range []int{1, 10_000} {
@@ -31,7 +31,7 @@ func BenchmarkTake(b *testing.B) {
 				b.ReportAllocs()
 				now := time.Now().UnixMilli()
 				for i := 0; b.Loop(); i++ {
-					if i%4096 == 0 { // silent keys give back what they hold
+					if i%4096 == 0 { // silent keys return their leases
 						now = time.Now().UnixMilli()
 					}
 					k := i % keys

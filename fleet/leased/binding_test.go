@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The limit that binds is the one that the store's counts are nearest to, also in answers
-// from a lease: clients that pace themselves would else see 2 of 5,000 left.
+// The limit that binds is the limit nearest to its quota by the store's counts, also in answers
+// from a lease: otherwise clients that pace themselves would see 2 of 5,000 left.
 func TestTheLimitThatBindsIsTheStores(t *testing.T) {
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour}}}
 	secondary := &throttler.Policy{Name: "secondary", Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}, {Quota: 800, Window: 10 * time.Second}}}

@@ -6,10 +6,10 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Sweep does what the background does now and then, at the clock's time.
+// Sweep makes a sweep, as the background goroutine does, at the clock's time.
 func (b *Backend) Sweep() { b.sweep(nil) }
 
-// AwaitWaiters returns when so many takes wait for renewals of b.
+// AwaitWaiters returns once n takes wait for renewals of b.
 func AwaitWaiters(b *Backend, n int) {
 	for b.waiters() < n {
 		runtime.Gosched()
@@ -30,7 +30,7 @@ func (b *Backend) waiters() (n int) {
 	return n
 }
 
-// LockOthers locks all stripes but the one of c's lease.
+// LockOthers locks all stripes except the stripe of c's lease.
 func (b *Backend) LockOthers(c quota.Charge) (unlock func()) {
 	of := b.stripeOf(b.nameOf([]quota.Charge{c}))
 	each := func(do func(*stripe)) {

@@ -18,7 +18,7 @@ import (
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// fleet is processes that lease from one store, on a clock that the test moves.
+// A fleet is processes that lease from one store, on a clock that the test moves.
 type fleet struct {
 	*testing.T
 	clock     *clock.Manual
@@ -65,8 +65,8 @@ var loads = []struct {
 	{"moving each second", func(_ *rand.Rand, n int, at time.Duration) int { return int(at/time.Second) % n }},
 }
 
-// Whatever the load, and whichever process is killed, no window has more than its quota. Nearly
-// all of it is used, by few calls, and no answer promises what there is not.
+// Whatever the load, and whichever process is killed, no window admits more than its quota. Few
+// calls use nearly all of it, and no answer promises more units than are left.
 func TestSequentialFleetNeverExceedsTheQuota(t *testing.T) {
 	for _, policy := range []*throttler.Policy{
 		{Name: "per-second", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Aligned: true}}},
@@ -105,7 +105,7 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 			}
 			if i := r.IntN(len(f.processes)); kills && r.IntN(40) == 0 {
 				asked += f.processes[i].backend.Stats().Asked
-				f.processes[i] = f.start() // what the old one holds is lost
+				f.processes[i] = f.start() // the old process's units are lost
 			}
 		}
 		at += step
@@ -117,7 +117,7 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 		decisions++
 		for i, s := range d.Limits() {
 			if !d.Allowed && !s.Refused {
-				continue // as it was when the other limit refused
+				continue // the count at the time that the other limit refused
 			}
 			w := window{i, s.ResetAt}
 			if d.Allowed {
@@ -131,7 +131,7 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 	for _, p := range f.processes {
 		asked += p.backend.Stats().Asked
 	}
-	// Of the windows that began after the start and ended before the end.
+	// Only windows that began after the start and ended before the end count.
 	last, whole, units := policy.Limits[len(policy.Limits)-1], 0, int64(0)
 	for w, n := range admitted {
 		if w.limit == len(policy.Limits)-1 && !w.resetAt.Before(t0.Add(last.Window)) && !w.resetAt.After(t0.Add(length)) {
@@ -150,8 +150,8 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 	}
 }
 
-// What the store has charged is never less than what the processes have admitted. The difference
-// is what they hold.
+// The store has never charged less than the processes have admitted. The difference is the
+// units that they hold.
 func TestNothingIsAdmittedBeforeItIsCharged(t *testing.T) {
 	const length, every, offered, processes = 3 * time.Second, 10 * time.Millisecond, 1600, 8
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Aligned: true}}}

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// unsettled is a backend whose settlements are not sent, or hang, on command.
+// unsettled is a backend that, on command, does not send settlements, or hangs in them.
 type unsettled struct {
 	driver.Backend
 	unsent, hangs atomic.Bool
@@ -34,7 +34,7 @@ func (u *unsettled) Settle(ctx context.Context, st driver.Settlement) (driver.De
 	return u.Backend.Settle(ctx, st)
 }
 
-// A lease whose return was not sent goes back with a later sweep.
+// A lease is returned by a later sweep if its return was not sent.
 func TestGiveBacksThatWereNotSent(t *testing.T) {
 	for _, how := range []string{"sweep", "close"} {
 		t.Run(how, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestGiveBacksThatWereNotSent(t *testing.T) {
 // Close ends with its context, also if there are many leases and the store hangs.
 func TestCloseEndsWithItsContext(t *testing.T) {
 	store := &unsettled{Backend: memorybackend.NewDefault()}
-	b := open(t, store, &leased.Options{Clock: clock.NewManual(t0)}) // nothing falls silent
+	b := open(t, store, &leased.Options{Clock: clock.NewManual(t0)}) // no key falls silent
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	const keys = 200
 	for i := range keys {
@@ -102,13 +102,13 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 		}
 		used += d.Results()[0].Used
 	}
-	// The units of what hung are stranded, each lease whole, and nothing else is.
+	// Only leases with a settlement that hung are stranded, each as a whole.
 	if s, left := b.Stats(), used-50*keys; s.Stranded != left || left == 0 || s.GivenBack+left/(left/(keys-s.GivenBack)) != keys {
 		t.Errorf("%+v after a second Close; %d units of %d leases are left", s, left, keys)
 	}
 }
 
-// It does not wait for a take that hangs for longer than that, either.
+// Close does not wait longer than its context for a take that hangs, either.
 func TestCloseDuringATakeThatHangs(t *testing.T) {
 	store := &slow{Backend: memorybackend.NewDefault(), asked: make(chan struct{}), fails: make(chan struct{})}
 	asked := store.asked

@@ -18,9 +18,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A server that hangs executes the takes that have timed out when it goes on. Of the
-// leases that they took, nothing is lost: what is gone of an hour's quota is what requests
-// asked for that had no answer.
+// After a hang, a server executes the takes that have timed out. The units of their leases are
+// not lost: of an hour's quota, only the units of requests without an answer are missing.
 func TestRealHangs(t *testing.T) {
 	for _, processes := range []int{1, 4} {
 		t.Run(fmt.Sprint(processes, " processes"), func(t *testing.T) {
@@ -47,13 +46,13 @@ func TestRealHangs(t *testing.T) {
 			hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
 			admitted, unknown := 0, 0
 			give := time.Now().Add(time.Minute)
-			refused := make([]int, processes) // since one was admitted
+			refused := make([]int, processes) // since the last admitted request
 			for i, hangs := 0, 0; slices.Min(refused) < 100; i++ {
 				hanging := hangs < 3 && admitted >= 150*(hangs+1)
 				if hanging {
 					server.Pause()
 				}
-				for failed := 0; hanging && failed < 2*processes; i++ { // with what they hold spent, two takes each
+				for failed := 0; hanging && failed < 2*processes; i++ { // two takes each, once their units are spent
 					ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 					d, err := throttlers[i%processes].Take(ctx, hour.Charge("k"))
 					cancel()

@@ -18,7 +18,7 @@ import (
 
 var hour = &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
 
-// take takes one unit for alice n times, all of which must be allowed.
+// take takes one unit for alice n times. All takes must be allowed.
 func (p *process) take(t *testing.T, n int) (last throttler.Decision) {
 	t.Helper()
 	for range n {
@@ -31,7 +31,7 @@ func (p *process) take(t *testing.T, n int) (last throttler.Decision) {
 	return last
 }
 
-// used returns what the store counts as used by alice.
+// used returns the units that the store counts as used by alice.
 func (f *fleet) used() int64 { return f.usedBy("alice") }
 
 func (f *fleet) usedBy(key string) int64 {
@@ -88,7 +88,7 @@ func TestRefundsReturnToTheLeaseOrToTheWindow(t *testing.T) {
 	}
 	d = p.take(t, 1)
 	f.clock.Advance(time.Second)
-	p.backend.Sweep() // the lease goes back
+	p.backend.Sweep() // returns the lease
 	if n := f.used(); n != 50 {
 		t.Fatalf("the store counts %d as used; want 50", n)
 	}
@@ -110,7 +110,7 @@ func TestRefundsReturnToTheLeaseOrToTheWindow(t *testing.T) {
 	}
 }
 
-// A reset of a key looks at no other key, as long as no lease is of several.
+// A reset of a key looks at no other key, as long as no lease covers several keys.
 func TestResetsLookAtOneKey(t *testing.T) {
 	p := newFleet(t, 1, leased.Options{}).processes[0]
 	p.take(t, 50)
@@ -165,7 +165,7 @@ func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, er
 	return f.Backend.Take(ctx, r)
 }
 
-// A backend that fails does not take away what is held, and its error is everybody's.
+// If the backend fails, held units stay usable, and all callers get its error.
 func TestBackendThatFails(t *testing.T) {
 	store := &flaky{Backend: memorybackend.NewDefault()}
 	b := open(t, store, nil)
@@ -209,8 +209,8 @@ func TestBackendThatFails(t *testing.T) {
 	}
 }
 
-// Under the race detector: many goroutines of several processes, with refunds, silences
-// and ends, admit exactly the quota.
+// Many goroutines of several processes, with refunds among the takes, admit no more than the
+// quota. The test is for the race detector.
 func TestProcessesShareAQuota(t *testing.T) {
 	store := memorybackend.NewDefault()
 	var admitted atomic.Int64
@@ -274,12 +274,12 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// What an answer from a lease says of the units that others may have, too, is by the last answer
-// of the store, not by the one that granted the lease.
+// An answer from a lease reports the units left to all processes by the last answer of the
+// store, not by the answer that granted the lease.
 func TestNothingMoreAfterARefusal(t *testing.T) {
 	f := newFleet(t, 2, leased.Options{})
 	f.processes[0].take(t, 50)
-	for allowed := true; allowed; { // the other process takes what is left
+	for allowed := true; allowed; { // the other process takes the rest
 		d, err := f.processes[1].throttler.Take(t.Context(), hour.Charge("alice"))
 		if err != nil {
 			t.Fatal(err)
@@ -303,8 +303,8 @@ func TestNothingMoreAfterARefusal(t *testing.T) {
 	}
 }
 
-// Takes that have begun when the Backend is closed end, and so does Close. What they leased
-// and did not spend is given back.
+// Takes that have begun when the Backend is closed end, and so does Close. The unspent units of
+// their leases are returned.
 func TestCloseAmongTakes(t *testing.T) {
 	const keys, takes = 8, 20
 	for range 300 {

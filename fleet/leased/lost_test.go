@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// lossy is a backend whose takes get no answer, on command: they are made before, later,
-// or never.
+// lossy is a backend that loses the answers to takes, on command. The takes are made before the
+// loss, later, or never.
 type lossy struct {
 	driver.Backend
 	how  fate
@@ -57,7 +57,7 @@ func (l *lossy) deliver() {
 	l.late = nil
 }
 
-// A lease whose take had no answer is spent once a later answer shows it.
+// A lease from a take without an answer is spent once a later answer shows it.
 func TestLeasesWithoutAnAnswerAreFound(t *testing.T) {
 	for i, name := range []string{"made", "made later", "never made"} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestLeasesWithoutAnAnswerAreFound(t *testing.T) {
 					take()
 				}
 				store.how = answered
-				take() // what was lost is still to come
+				take() // the lost takes are not made yet
 				store.deliver()
 			}
 			for refused := 0; refused < 100; refused++ {
@@ -111,8 +111,8 @@ func TestLeasesWithoutAnAnswerAreFound(t *testing.T) {
 	}
 }
 
-// What was leased of a window that has ended is not spent in the next, although its count
-// of this process has not ended.
+// Units leased in a window that has ended are not spent in the next one, although the process
+// still counts them as lost.
 func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 	p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second}}}
 	store := &lossy{Backend: memorybackend.NewDefault()}
@@ -147,8 +147,8 @@ func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 	}
 }
 
-// Whatever has no answer, and whenever it is made, no window has more than its quota, and
-// no answer promises what there is not.
+// Whichever takes have no answer, and whenever they are made, no window admits more than its
+// quota, and no answer promises more units than are left.
 func TestSequentialLostLeasesNeverExceedTheQuota(t *testing.T) {
 	for _, limits := range [][]throttler.Limit{
 		{{Quota: 100, Window: time.Second}},

@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A Check finds room in the units that its process holds; what is recorded, or taken in
-// part, is charged to the store.
+// A Check finds room in the units that its process holds. Record and AtMost charge the store.
 func TestModesNextToALease(t *testing.T) {
 	f := newFleet(t, 1, leased.Options{})
 	p := f.processes[0]

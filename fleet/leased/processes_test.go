@@ -40,23 +40,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// job is what a process of TestRealProcesses does.
+// job describes the work of a process of TestRealProcesses.
 type job struct {
 	Addr       string
 	Limit      throttler.Limit
 	Key        string
 	Begin, End time.Time
 
-	// It is offered Rate requests a second, or in seconds i with i % Of == Turn, if Of
-	// is not 0.
+	// The process is offered Rate requests a second or, if Of is not 0, only in seconds i with
+	// i % Of == Turn.
 	Rate     float64
 	Of, Turn int
 
 	Process uint64 // the stream of its random choices
 }
 
-// work offers load, and writes what came of each request at once: the end of its window,
-// in ms, negative if it was refused. At the end it writes 0 and the calls that it made.
+// work offers load, and writes the outcome of each request at once: the end of its window, in
+// ms, negative if it was refused. At the end it writes 0 and its number of calls.
 func work(text string, stdout io.Writer) {
 	var j job
 	testserver.SelfJob(text, &j)
@@ -80,7 +80,7 @@ func work(text string, stdout io.Writer) {
 	}
 	th := throttler.New(front, nil)
 	next, random := j.Begin, rand.New(rand.NewPCG(testseed.Value(), j.Process))
-	if now := time.Now(); now.After(next) { // one that takes the place of a killed one
+	if now := time.Now(); now.After(next) { // it replaces a killed process
 		next = now
 	}
 	for {
@@ -110,14 +110,14 @@ func work(text string, stdout io.Writer) {
 	_ = b.Close(context.Background())
 }
 
-// tally is what all processes wrote.
+// tally sums the output of all processes.
 type tally struct {
 	mu                sync.Mutex
 	admitted, offered map[int64]int // by window
 	decisions, calls  int64
 }
 
-// read reads what a process writes, until it ends or is killed.
+// read reads the output of a process, until it ends or is killed.
 func (c *tally) read(from io.Reader) error {
 	r := bufio.NewReader(from)
 	for {
@@ -147,9 +147,9 @@ func (c *tally) read(from io.Reader) error {
 	}
 }
 
-// Real processes on a real server, offered 1.6 times the quota. Some are killed, and
-// others take their place. No window has more than the quota, and nearly all of it is
-// used if none is killed.
+// Real processes on a real server are offered 1.6 times the quota. Some are killed and
+// replaced. No window admits more than the quota, and nearly all of it is used if no process is
+// killed.
 func TestRealProcesses(t *testing.T) {
 	server := testserver.Redis(t)
 	long := *realFor >= 30*time.Second
@@ -227,7 +227,7 @@ func realProcesses(t *testing.T, addr string, limit throttler.Limit, load string
 			t.Error(err)
 		}
 	}
-	// Windows for which more than the quota was offered, but the first and the last.
+	// Windows that were offered clearly more than the quota, without the first and the last.
 	contested, used, most := 0, 0.0, 0
 	first, last := begin.Add(limit.Window).UnixMilli(), end.UnixMilli()
 	for window, n := range c.admitted {
@@ -240,7 +240,7 @@ func realProcesses(t *testing.T, addr string, limit throttler.Limit, load string
 			used += float64(n) / quota
 		}
 	}
-	least, long := 0.7, *realFor >= 30*time.Second // a busy machine, for a moment
+	least, long := 0.7, *realFor >= 30*time.Second // the machine may be busy for a moment
 	if long {
 		least = 0.9
 	}

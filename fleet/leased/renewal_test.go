@@ -18,7 +18,7 @@ import (
 type gated struct {
 	driver.Backend
 	mu   sync.Mutex
-	held chan struct{} // closed when a take waits; nil if none is to
+	held chan struct{} // closed when a take waits; nil if no take has to wait
 	gate chan struct{}
 }
 
@@ -78,8 +78,8 @@ func renewing(t *testing.T, p *throttler.Policy, at time.Time) (b *leased.Backen
 	return b, func() { close(store.gate); <-done }
 }
 
-// waiting runs n takes, and returns how many were allowed, after f, which runs when they
-// wait.
+// waiting starts n takes, calls f once they all wait, and returns how many were allowed, and
+// the last decision.
 func waiting(t *testing.T, b *leased.Backend, r driver.Request, n int, f func()) (allowed int64, last driver.Decision) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -125,7 +125,7 @@ func TestWaitersOfTheNextWindow(t *testing.T) {
 	}
 }
 
-// Nor is it answered under the limits that another take has asked for.
+// Nor is it answered under the limits of another take.
 func TestWaitersOfAnotherQuota(t *testing.T) {
 	limit := throttler.Limit{Quota: 10_000, Window: 10 * time.Second, Aligned: true}
 	high := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
@@ -138,7 +138,7 @@ func TestWaitersOfAnotherQuota(t *testing.T) {
 	}
 }
 
-// panics is a backend that panics first.
+// panics is a backend that panics in its first take.
 type panics struct {
 	driver.Backend
 	done bool
@@ -152,7 +152,7 @@ func (p *panics) Take(ctx context.Context, r driver.Request) (driver.Decision, e
 	return p.Backend.Take(ctx, r)
 }
 
-// A panic of the other backend is the caller's, and the next take of the key is made.
+// A panic of the other backend reaches the caller, and the next take of the key is made.
 func TestBackendThatPanics(t *testing.T) {
 	b := open(t, &panics{Backend: memorybackend.NewDefault()}, &leased.Options{Busy: 1})
 	func() {
@@ -188,7 +188,7 @@ func TestBackendWithoutCounts(t *testing.T) {
 	}
 }
 
-// alone is a backend that has lost the shared counts, and has its own.
+// alone is a backend that has lost the shared counts, and counts by itself.
 type alone struct{ driver.Backend }
 
 func (a alone) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
@@ -197,7 +197,7 @@ func (a alone) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	return d, err
 }
 
-// Nothing is leased by decisions that are Degraded, and none charges more than it says.
+// Degraded decisions lease nothing, and charge no more than they report.
 func TestBackendThatIsDegraded(t *testing.T) {
 	store := memorybackend.NewDefault()
 	b := open(t, alone{store}, &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
@@ -215,7 +215,7 @@ func TestBackendThatIsDegraded(t *testing.T) {
 	}
 }
 
-// slow is a backend that fails when the context ends, or fails is closed.
+// slow is a backend that fails when the context ends, or when fails is closed.
 type slow struct {
 	driver.Backend
 	mu    sync.Mutex
@@ -260,7 +260,7 @@ func TestWaitersOfARenewalThatFails(t *testing.T) {
 	}
 }
 
-// If it fails because its own caller has gone, they ask themselves.
+// If its own caller has gone, takes that wait for a renewal ask the store themselves.
 func TestWaitersOfARenewalThatIsAbandoned(t *testing.T) {
 	asked := make(chan struct{})
 	store := &slow{Backend: memorybackend.NewDefault(), asked: asked}
@@ -280,8 +280,8 @@ func TestWaitersOfARenewalThatIsAbandoned(t *testing.T) {
 	}
 }
 
-// A key that has used up its quota has nothing to lease: its takes ask as they come, and none
-// waits for another. With the next window it is leased again.
+// A key that has used up its quota has nothing to lease: its takes ask the store as they come,
+// without waiting for each other. In the next window it is leased again.
 func TestRefusedTakesDoNotWaitForEachOther(t *testing.T) {
 	few := &throttler.Policy{Name: "few", Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}}
 	store := &gated{Backend: memorybackend.NewDefault()}
@@ -322,7 +322,7 @@ func TestRefusedTakesDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A request for more than there is left keeps no smaller one from being leased.
+// A request for more units than are left does not keep smaller requests from being leased.
 func TestARefusalOfManyUnits(t *testing.T) {
 	b := open(t, memorybackend.NewDefault(), &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
 	many := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: hour, Key: "k", Partition: "k", Cost: 1000})
