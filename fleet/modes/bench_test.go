@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// BenchmarkTake measures what the modes add to a decision: the same with them and without.
+// BenchmarkTake compares decisions with modes to the same decisions without.
 func BenchmarkTake(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour, Aligned: true}}}
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}) // no root: nothing syncs

@@ -32,15 +32,15 @@ func (o *oracle) admit(now time.Time, units int64) {
 	o.at, o.used, o.total = now, o.used+float64(units), o.total+units
 }
 
-// refund takes off what d charged, if that still counts.
+// refund subtracts the units that d charged, if they still count.
 func (o *oracle) refund(d *throttler.Decision) {
 	if o.limit.Algorithm == throttler.TokenBucket || d.At().Truncate(o.limit.Window).Equal(o.at.Truncate(o.limit.Window)) {
 		o.used = max(o.used-float64(d.Charges()[0].Cost), 0)
 	}
 }
 
-// A policy changes its mode, and back, at each process at another time, while processes
-// are killed and started. All of them together admit one quota, and nearly all of it.
+// A policy changes its mode, and back, at a different time in each process, while processes are
+// killed and started. Together they admit one quota, and nearly all of it.
 func TestNoSecondQuota(t *testing.T) {
 	for _, policy := range []*throttler.Policy{window, bucket} {
 		for _, hard := range []modes.Mode{modes.Exact, modes.Leased} {
@@ -55,7 +55,7 @@ func TestNoSecondQuota(t *testing.T) {
 	}
 }
 
-// changeModes runs processes that are offered twice the quota, through all of sequence.
+// changeModes runs processes through the modes of sequence, at twice the quota.
 func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) {
 	r := testseed.Rand(t, 0)
 	f := newFleet(t)
@@ -69,7 +69,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 	o := &oracle{limit: policy.Limits[0], at: t0}
 	over := 0.0
 	var refunds []throttler.Decision
-	// offer offers load for a while; at certain steps processes do something else.
+	// offer offers load for a while. At step i it calls do[i].
 	offer := func(length time.Duration, do map[int]func()) {
 		const step = 4 * time.Second
 		for i := range int(length / step) {
@@ -77,7 +77,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 			if do[i] != nil {
 				do[i]()
 			}
-			for _, p := range all { // all are asked about the key, and so all hear of it
+			for _, p := range all { // each is asked about the key, and so learns its counts
 				f.used(p, policy)
 			}
 			f.awaitSyncs(all...)
@@ -118,7 +118,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 			}
 		}
 		kill := r.IntN(processes)
-		do[25] = func() { // which the change has reached
+		do[25] = func() { // the new process starts after the change
 			p := f.start()
 			f.begin(p, policy, was)
 			f.set(p, policy, mode)
@@ -137,7 +137,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 	}
 }
 
-// A change is complete when the old counts are of no more use: then they are not asked.
+// A change is complete when the old counts are no longer needed. Then they are not asked.
 func TestChangeEnds(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -164,7 +164,7 @@ func TestChangeEnds(t *testing.T) {
 	}
 }
 
-// Settlements of decisions that were made under another mode.
+// Decisions are settled under another mode than they were made in.
 func TestSettlementsAcrossChanges(t *testing.T) {
 	for _, m := range []struct{ from, to modes.Mode }{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}, {modes.Leased, modes.Synced}, {modes.Exact, modes.Leased}} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestStartsDuringAChange(t *testing.T) {
 	f.awaitSyncs(old)
 	f.set(old, hour, modes.Exact)
 	late := f.start()
-	f.begin(late, hour, modes.Synced) // what it was
+	f.begin(late, hour, modes.Synced) // the mode before the change
 	f.set(late, hour, modes.Exact)
 	f.peek(late, costing(hour, 1))
 	f.awaitSyncs(late)
@@ -254,7 +254,7 @@ func TestStartsDuringAChange(t *testing.T) {
 	}
 }
 
-// A policy that was Exact because nothing else was said changes like any other.
+// A policy that is Exact by default changes like any other.
 func TestFirstSet(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()

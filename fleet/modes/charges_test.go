@@ -15,7 +15,7 @@ func moded(m quota.Mode, p *throttler.Policy, cost int64) throttler.Charge {
 	return throttler.Charge{Policy: p, Key: "alice", Cost: cost, Mode: m}
 }
 
-// Synced and exact policies in one take, each in another mode.
+// Synced and exact policies in one take, with charges in different modes.
 func TestModesOfCharges(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -23,7 +23,7 @@ func TestModesOfCharges(t *testing.T) {
 	f.begin(p, hour, modes.Exact)
 	for i, step := range []struct {
 		ofWindow, ofHour throttler.Charge
-		want             string // allowed, the costs, and what is used
+		want             string // allowed, the costs, and the units used
 	}{
 		{moded(quota.AtMost, window, 30), moded(quota.Record, hour, 70), "true 30 70, 30 70"},
 		{moded(quota.AtMost, window, 300), moded(quota.AtMost, hour, 1), "false 300 1, 30 70"},
@@ -40,8 +40,8 @@ func TestModesOfCharges(t *testing.T) {
 	}
 }
 
-// While a policy changes its mode, AtMost charges what fits the old counts and the new ones,
-// and both the same.
+// While a policy changes its mode, AtMost charges the units that fit both the old counts and
+// the new ones, and charges both the same.
 func TestAtMostInBothCounts(t *testing.T) {
 	for _, change := range []struct{ from, to modes.Mode }{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}} {
 		f := newFleet(t)

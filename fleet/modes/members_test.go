@@ -24,8 +24,8 @@ func newTable(t *testing.T) *modes.Table {
 	return table
 }
 
-// leasing returns a store that leases what leases says, behind the wrappers that belong
-// between it and a modes.Backend.
+// leasing returns a store that leases the policies selected by leases, behind the wrappers that
+// belong between it and a modes.Backend.
 func leasing(t *testing.T, leases func(*quota.Policy) bool) driver.Backend {
 	t.Helper()
 	l, err := leased.New(memorybackend.NewDefault(), &leased.Options{Leases: leases})
@@ -45,8 +45,8 @@ func leasing(t *testing.T, leases func(*quota.Policy) bool) driver.Backend {
 	return r
 }
 
-// TestNewSeesWhatCannotBe holds that no policy is decided in another mode than it has,
-// without a word.
+// TestNewSeesWhatCannotBe checks that New returns an error if a policy would be decided in
+// another mode than its own.
 func TestNewSeesWhatCannotBe(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode   modes.Mode
@@ -86,7 +86,7 @@ func TestNewSeesWhatCannotBe(t *testing.T) {
 	}
 }
 
-// A policy that was synced, and still counts there, needs synced counts.
+// A policy that was synced needs synced counts for as long as its charges count there.
 func TestNewSeesAChangeThatLasts(t *testing.T) {
 	table := newTable(t)
 	if err := table.Begin(window, modes.Synced); err != nil {

@@ -39,7 +39,7 @@ var (
 
 const syncEvery = 10 * time.Millisecond
 
-// fleet is processes over one store and one root, on a clock that the test moves. Syncs
+// A fleet is processes with one store and one root, on a clock that the test moves. Syncs
 // happen in real time, and the test waits for them.
 type fleet struct {
 	*testing.T
@@ -128,8 +128,8 @@ func (f *fleet) start() *process {
 	return &process{backend, table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock, Policies: inForce}), inForce}
 }
 
-// awaitSyncs returns when all that processes have added is known at the root, and to
-// those that were asked about it.
+// awaitSyncs returns once the root, and the processes that were asked about it, know all that
+// processes have added.
 func (f *fleet) awaitSyncs(processes ...*process) {
 	f.Helper()
 	for round := range 2 { // one to send, one to hear
@@ -181,7 +181,7 @@ func (f *fleet) peek(p *process, charges ...throttler.Charge) throttler.Decision
 	return d
 }
 
-// used returns what is used of a policy's first limit.
+// used returns the units used of a policy's first limit.
 func (f *fleet) used(p *process, policy *throttler.Policy) int64 {
 	f.Helper()
 	d := f.peek(p, costing(policy, 1))
@@ -193,7 +193,7 @@ func costing(p *throttler.Policy, cost int64) throttler.Charge {
 	return throttler.Charge{Policy: p, Key: "alice", Cost: cost}
 }
 
-// Where nothing is synced, a Backend is its store.
+// If no policy is synced, a Backend behaves like its store.
 func TestBackend(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -336,8 +336,8 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// A decision about charges of several modes reports each limit where its charge is, also if
-// the store does not answer.
+// A decision about charges of several modes reports the limits in the order of the charges,
+// also if the store does not answer.
 func TestEachLimitIsReportedInItsPlace(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -366,7 +366,7 @@ func TestEachLimitIsReportedInItsPlace(t *testing.T) {
 		}
 	}
 	f.store.down = true
-	d = take(100) // which the synced counts refuse
+	d = take(100) // refused by the synced counts
 	if d.Allowed || !d.Degraded || d.NumLimits() != 3 {
 		t.Fatalf("%v; want a refusal about the three synced limits", &d)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Several partitions are one decision of the store while it has the counts of all.
+// The store decides about several partitions at once if it has the counts of all.
 func TestPartitionsAreJoined(t *testing.T) {
 	for _, test := range []struct {
 		ofHour modes.Mode
@@ -26,8 +26,8 @@ func TestPartitionsAreJoined(t *testing.T) {
 	}
 }
 
-// A request of several partitions that are synced since it was put together charges all or
-// nothing, each partition where others find it.
+// If several partitions of a request are synced only since it was put together, it charges all
+// or nothing, each partition where other requests find it.
 func TestSyncedWhileAsked(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -71,8 +71,8 @@ func TestSyncedWhileAsked(t *testing.T) {
 	}
 }
 
-// What a decision about several partitions costs more than was charged, counts where its
-// policies count by then.
+// If a decision about several partitions is settled at a higher cost, the difference counts
+// where its policies count by then.
 func TestSyncedBeforeSettled(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
@@ -95,7 +95,7 @@ func TestSyncedBeforeSettled(t *testing.T) {
 	}
 }
 
-// So it does in a store that has each partition on its own server, of what was synced before.
+// So it does in a store with a server for each partition, if the policies were synced before.
 func TestExactBeforeSettled(t *testing.T) {
 	f := newFleet(t)
 	f.store.apart = true

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// edit changes the tables of policies of processes, as a source that all have does.
+// edit changes the processes' tables of policies, like a source that all of them have.
 func (f *fleet) edit(change func(*policies.Edit), processes ...*process) {
 	f.Helper()
 	for _, p := range processes {
@@ -23,8 +23,8 @@ func (f *fleet) edit(change func(*policies.Edit), processes ...*process) {
 	}
 }
 
-// A limit of the table is in force in every mode, and in the one that the policy changes
-// to. What was used counts on.
+// A limit of the table is in force in every mode, also after the policy changes its mode. Used
+// units still count.
 func TestTheTableIsInForceInAllModes(t *testing.T) {
 	for _, policy := range []*throttler.Policy{window, bucket} {
 		changed := policy.Limits[0]
@@ -63,9 +63,9 @@ func TestTheTableIsInForceInAllModes(t *testing.T) {
 	}
 }
 
-// An override that is written to Redis cuts one client, in every mode, from the first
-// decision on after a process has read it, which it does once a second. Another client, and
-// the time after the override, are as before.
+// An override written to Redis limits one client, in every mode, from the first decision after
+// a process has read it, which it does once a second. Other clients are unaffected, and so is
+// the client after the override.
 func TestOverridesInAllModes(t *testing.T) {
 	few := window.Limits[0]
 	few.Quota = 10
@@ -129,8 +129,8 @@ func TestOverridesInAllModes(t *testing.T) {
 	}
 }
 
-// A change of mode lasts for as long as a charge counts under the limits in force, also if
-// those that Set was given are shorter.
+// A change of mode lasts for as long as a charge counts under the limits in force, also if the
+// limits given to Set are shorter.
 func TestChangeOfModeUnderLongerLimits(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
