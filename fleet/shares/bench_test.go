@@ -14,8 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// BenchmarkTake measures decisions next to package memory's, by goroutines that do
-// nothing else.
+// BenchmarkTake compares decisions with package memory's, by goroutines that do nothing else.
 func BenchmarkTake(b *testing.B) {
 	const keys = 1 << 16
 	policy := tokens("core", 1_000_000, time.Millisecond, 0)

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// model is a bucket next to the algorithm that it must agree with.
+// model pairs a bucket with the algorithm that it must agree with.
 type model struct {
 	t      testing.TB
 	policy *throttler.Policy
@@ -27,12 +27,12 @@ type model struct {
 
 const (
 	tokenBits  = 22
-	maxInstant = 1<<41 - 1 // ms: a bucket that was never asked is full at the half of it
+	maxInstant = 1<<41 - 1 // ms: an unused bucket is full at half of it
 )
 
 const year = int64(quota.MaxWindow / time.Millisecond) // and a day
 
-// take takes n tokens at now, if there are as many. It returns what there is afterwards.
+// take takes n tokens at now if the bucket has them. It returns the bucket's state afterwards.
 func (b *bucket) take(s *share, n, now int64) (v bucket, ok bool) {
 	if v = s.look(*b, now); n > s.capacity || !s.has(v, n, now) {
 		return v, false
@@ -94,8 +94,8 @@ func (m *model) compare(what string, v bucket, want *driver.Decision) {
 	}
 }
 
-// A bucket says what package algorithm says, to the last unit and millisecond, whatever
-// the rate's fractions are.
+// A bucket agrees with package algorithm to the last unit and millisecond, for any fraction in
+// the rate.
 func TestBucketIsTheAlgorithm(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	for range 300 {
@@ -117,8 +117,8 @@ func TestBucketIsTheAlgorithm(t *testing.T) {
 	}
 }
 
-// Settlements too, where the rate has no fractions: a refund of which a part has come
-// back by itself gives the rest to the millisecond.
+// Settlements agree, too, if the rate has no fractions: a refund returns the units that have
+// not yet refilled, to the millisecond.
 func TestBucketSettlesAsTheAlgorithm(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	for range 300 {
@@ -136,8 +136,8 @@ func TestBucketSettlesAsTheAlgorithm(t *testing.T) {
 	}
 }
 
-// Ten minutes of takes each millisecond at 333 1/3 ms a token, and at other odd rates, admits
-// the burst and what the rate gave, to the token.
+// Takes each millisecond for ten minutes, at 333 1/3 ms a token and other odd rates, admit the
+// burst and the tokens of the rate, to the token.
 func TestBucketLosesNoFraction(t *testing.T) {
 	const length = 600_000
 	for _, c := range []struct{ quota, window int64 }{{3, 1000}, {7, 1000}, {999, 10_007}, {maxTokens, 10_000_019}, {1, 3600_000}} {
@@ -157,8 +157,8 @@ func TestBucketLosesNoFraction(t *testing.T) {
 	}
 }
 
-// A share that changes ten times a second, up and down, creates no tokens and loses next
-// to none: what is admitted is the first capacity and what the rates gave.
+// A share that changes ten times a second, up and down, creates no tokens and loses almost
+// none: takes admit the first capacity and the tokens of the rates.
 func TestBucketChangesShare(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	for range 20 {
@@ -196,12 +196,12 @@ func TestBucketChangesShare(t *testing.T) {
 	}
 }
 
-// A debt of any size is kept, and is waited out.
+// A debt of any size is kept, and takes fail until it is paid.
 func TestBucketDebt(t *testing.T) {
 	const start = maxInstant / 2
 	s := share{1000, 1000, 1000}
 	var b bucket
-	b.charge(&s, 61_000, start) // a minute of it, and what was there
+	b.charge(&s, 61_000, start) // the first 1,000, and a minute's debt
 	if _, ok := b.take(&s, 1, start+60_000); ok {
 		t.Error("a take fits while the debt is not paid")
 	}
@@ -214,7 +214,7 @@ func TestBucketDebt(t *testing.T) {
 	}
 }
 
-// Goroutines that take at once get what there is, once.
+// Goroutines that take at the same time get each token once.
 func TestTakesAtOnce(t *testing.T) {
 	g, b := one(t, tokens("core", 1000, time.Second, 50_000), Options{})
 	start := g.clock.Now().UnixMilli()
@@ -250,7 +250,7 @@ func TestTakesAtOnce(t *testing.T) {
 	}
 }
 
-// FuzzBucket runs any history of takes, next to the algorithm.
+// FuzzBucket compares a bucket with the algorithm for any history of takes.
 func FuzzBucket(f *testing.F) {
 	f.Add(int64(3), int64(1000), int64(5), []byte("0123456789abcdef"))
 	f.Add(int64(maxTokens), int64(1), int64(maxTokens), []byte{0, 0, 255, 255, 1, 0, 255, 255})

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// one is a group of a single backend that has the whole quota.
+// one returns a group of a single backend that has the whole quota.
 func one(t *testing.T, policy *throttler.Policy, o Options) (*group, *Backend) {
 	g := newGroup(t, policy, 1, o)
 	g.divide([]division.Share{{Units: policy.Limits[0].Quota}})
@@ -28,7 +28,7 @@ func (g *group) request(cost int64, keys ...string) driver.Request {
 	return driver.NewRequest(g.clock.Now().UnixMilli(), charges...)
 }
 
-// A decision about many keys in a small table evicts none of its own.
+// A decision about many keys in a small table does not evict its own keys.
 func TestManyKeysInASmallTable(t *testing.T) {
 	g, b := one(t, tokens("core", 10, time.Hour, 0), Options{MaxKeys: 64})
 	for round := range 100 {
@@ -45,11 +45,11 @@ func TestManyKeysInASmallTable(t *testing.T) {
 	}
 }
 
-// Charges that no process can admit are no demand, or they would move the shares to where
-// they are refused. Those that are refused for now are, and so is what a settlement adds.
+// Charges that no process can admit are no demand: they would move the shares to the processes
+// that refuse them. Charges refused for now are demand, and so are units added by settlements.
 func TestDemand(t *testing.T) {
 	g, b := one(t, tokens("core", 100, time.Hour, 50), Options{})
-	check := func(when string, want float64) { // of 2 s
+	check := func(when string, want float64) { // in 2 s
 		t.Helper()
 		if got := b.policies[0].sampler.Demand(g.clock.Now(), 0).Units * 2; got != want {
 			t.Errorf("the demand %s is %v; want %v", when, got, want)
@@ -78,7 +78,7 @@ func TestDemand(t *testing.T) {
 	check("with a settlement of 5 more", 85)
 }
 
-// A charge that fits is no demand either, if another of its decision never does.
+// A charge that fits is no demand either, if another charge of the decision never fits.
 func TestDemandOfSeveralPolicies(t *testing.T) {
 	small, large := tokens("small", 100, time.Hour, 50), tokens("large", 1000, time.Hour, 500)
 	b, err := newBackend("member", 1, []*throttler.Policy{small, large}, nil)
@@ -119,8 +119,8 @@ func TestSharesAreDroppedUnderTakes(t *testing.T) {
 	}
 }
 
-// When the clock is set back, a key that was never seen has what it had before, also after
-// the next division.
+// When the clock is set back, a new key has the units that it had before, also after the next
+// division.
 func TestClockIsSetBack(t *testing.T) {
 	policy := tokens("core", 100, time.Hour, 0)
 	g := newGroup(t, policy, 2, Options{})
@@ -136,7 +136,7 @@ func TestClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A busy key goes on when the clock was set back, whatever notices it first.
+// After the clock is set back, a busy key is admitted, whether a sweep or a division notices.
 func TestBusyKeysWhenTheClockIsSetBack(t *testing.T) {
 	for name, notice := range map[string]func(*group){
 		"sweep":    func(g *group) { g.backends[0].sweep() },
@@ -171,8 +171,7 @@ func TestBusyKeysWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A sweep that is under way when the clock is set back forgets no key that has used
-// anything.
+// A sweep that is under way when the clock is set back forgets no key with used units.
 func TestSweepWhileTheClockIsSetBack(t *testing.T) {
 	g := newGroup(t, tokens("core", 100, time.Minute, 10), 1, Options{})
 	g.divide([]division.Share{{Units: 100}})

@@ -35,7 +35,7 @@ func (c *counted) Sent(e observe.Sent) {
 	}
 }
 
-// fleet starts backends that know each other over HTTP, all but the last some.
+// fleet starts n backends that know each other over HTTP, except the last missing ones.
 func fleet(t *testing.T, policy *throttler.Policy, n, missing int, observer observe.Observer) []*Backend {
 	t.Helper()
 	list := division.List{Epoch: 1}
@@ -54,7 +54,7 @@ func fleet(t *testing.T, policy *throttler.Policy, n, missing int, observer obse
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A round waits half a refresh for reports, which a busy machine needs some time for.
+		// A round waits half a refresh for reports: they take some time on a busy machine.
 		b, err := New(list.Members[i], list, h, []*throttler.Policy{policy}, &Options{Refresh: 200 * time.Millisecond, Observer: observer})
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func fleet(t *testing.T, policy *throttler.Policy, n, missing int, observer obse
 	return all
 }
 
-// await returns when the backends are as they should be.
+// await returns once right returns true.
 func await(t *testing.T, what string, right func() bool) {
 	t.Helper()
 	for begin := time.Now(); !right(); {
@@ -78,7 +78,7 @@ func await(t *testing.T, what string, right func() bool) {
 	}
 }
 
-// Backends that talk over HTTP give their shares to the one that is asked, and together
+// Backends that talk over HTTP give their shares to the backend with the demand, and together
 // admit no more than one bucket would.
 func TestFleet(t *testing.T) {
 	const quota, window, burst = 300, time.Second, 60
@@ -128,8 +128,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// Before its first shares a process decides nothing. That is a failure, and no refusal, so
-// that a fallback can decide.
+// Before its first shares a process decides nothing. That is an error, not a refusal, so that a
+// fallback can decide.
 func TestUnavailableWithoutShares(t *testing.T) {
 	policy := tokens("core", 300, time.Second, 0)
 	b := fleet(t, policy, 2, 1, nil)[0]
@@ -141,7 +141,7 @@ func TestUnavailableWithoutShares(t *testing.T) {
 	if _, err := th.Peek(t.Context(), policy.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("Peek: %v; want an error that wraps ErrUnavailable", err)
 	}
-	// An operator leaves out the one that does not come.
+	// An operator leaves out the missing member.
 	s := b.Status()
 	if err := b.SetList(division.List{Epoch: 2, Members: []string{s.Self}}); err != nil {
 		t.Fatal(err)
@@ -162,9 +162,8 @@ func TestUnavailableWithoutShares(t *testing.T) {
 	}
 }
 
-// Many keys of an attacker neither grow the table without bound nor push out keys
-// that have used up their shares. While there is room, no key is forgotten that has used
-// anything.
+// Many keys of an attacker neither grow the table without bound nor push out keys that have
+// used up their shares. While there is room, no key with used units is forgotten.
 func TestSequentialKeysAreBounded(t *testing.T) {
 	g := newGroup(t, tokens("hour", 10, time.Hour, 0), 1, Options{MaxKeys: 1 << 12})
 	g.divide([]division.Share{{Units: 10}})
@@ -200,7 +199,7 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	}
 }
 
-// Shares of long ago are not kept for keys that are no longer asked for.
+// Old shares are not kept for keys without requests.
 func TestOldSharesAreForgotten(t *testing.T) {
 	g := newGroup(t, tokens("hour", 10, time.Hour, 0), 1, Options{})
 	g.divide([]division.Share{{Units: 10}})

@@ -26,7 +26,7 @@ var (
 	otherKey = []byte("another key, of 32 bytes or more")
 )
 
-// peer is a member that notes what it receives, and replies with it.
+// peer is a member that records the messages it receives, and repeats them in its replies.
 type peer struct {
 	observe.Nothing
 	*HTTP
@@ -53,8 +53,8 @@ func newPeerBehind(t *testing.T, key []byte, w *wire) *peer {
 	if p.HTTP, err = NewHTTP(p.addr, key, &HTTPOptions{Observer: p}); err != nil {
 		t.Fatal(err)
 	}
-	// A busy machine may need more than callTimeout for a large message. What keeps
-	// strangers out, ReadHeaderTimeout, stays.
+	// A busy machine may need more than callTimeout for a large message. ReadHeaderTimeout,
+	// which keeps strangers out, stays.
 	transport := p.client.Transport.(*http.Transport)
 	transport.TLSHandshakeTimeout, transport.ResponseHeaderTimeout, p.client.Timeout = time.Minute, time.Minute, time.Minute
 	p.server.ReadTimeout, p.server.WriteTimeout = time.Minute, time.Minute
@@ -80,7 +80,7 @@ func (p *peer) Warned(e observe.Warned) {
 	p.warnings = append(p.warnings, e)
 }
 
-// got returns what was received since the last call.
+// got returns the messages received since the last call.
 func (p *peer) got() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// A process that starts again has the same certificate's key, and is a member at once.
+// A process that starts again has the same key in its certificate, and is a member at once.
 func TestHTTPAfterARestart(t *testing.T) {
 	a, b := newPeer(t, testKey), newPeer(t, testKey)
 	a.mustSend(t, b.addr, "before")
@@ -135,7 +135,7 @@ func TestHTTPAfterARestart(t *testing.T) {
 	}
 	defer again.Close()
 	again.Serve(listener, func(context.Context, []byte) ([]byte, error) { return []byte("again"), nil })
-	for begin := time.Now(); ; { // the first may be lost with the connection of before
+	for begin := time.Now(); ; { // the first message may be lost with the old connection
 		if reply, err := a.Send(t.Context(), b.addr, []byte("after")); err == nil && string(reply) == "again" {
 			return
 		} else if time.Since(begin) > time.Minute {
@@ -144,7 +144,7 @@ func TestHTTPAfterARestart(t *testing.T) {
 	}
 }
 
-// A message for another member, or what is no message, is refused although it has the key.
+// A request that is no message for this member is refused, although the sender has the key.
 func TestHTTPForAnother(t *testing.T) {
 	a, b := newPeer(t, testKey), newPeer(t, testKey)
 	for what, change := range map[string]func(r *http.Request){
@@ -170,7 +170,7 @@ func TestHTTPForAnother(t *testing.T) {
 	}
 }
 
-// What has no key gets nothing received, whatever certificate it shows.
+// No message of a process without the key is received, whatever certificate it shows.
 func TestHTTPStrangers(t *testing.T) {
 	b := newPeer(t, testKey)
 	ours, err := tlsOf(testKey)
@@ -221,7 +221,7 @@ func TestHTTPStrangers(t *testing.T) {
 	newPeer(t, testKey).mustSend(t, b.addr, "hello")
 }
 
-// wire relays connections to a member, and may change what passes.
+// wire relays connections to a member, and may change the bytes.
 type wire struct {
 	to     string
 	change func(sent []byte) []byte
@@ -268,8 +268,8 @@ func (w *wire) relay(t *testing.T, to string) string {
 	return listener.Addr().String()
 }
 
-// What is changed on the wire, in either direction, is not received, and what passed it
-// once is not received again.
+// Messages changed on the wire, in either direction, are not received, and a message that has
+// passed once is not received again.
 func TestHTTPOnTheWire(t *testing.T) {
 	same := func(b []byte) []byte { return b }
 	flip := func(after int) func([]byte) []byte {
@@ -326,7 +326,7 @@ func TestHTTPOnTheWire(t *testing.T) {
 	}
 }
 
-// Replies that are too long, or that send elsewhere, are short errors.
+// Replies that are too long, or that redirect, are short errors.
 func TestHTTPReplies(t *testing.T) {
 	config, err := tlsOf(testKey)
 	if err != nil {
@@ -357,7 +357,7 @@ func TestHTTPReplies(t *testing.T) {
 	}
 }
 
-// A stranger that sends slowly, or nothing, is hung up on. Meanwhile members are served.
+// Strangers that send slowly, or nothing, are disconnected. Members are still served.
 func TestHTTPSlowStrangers(t *testing.T) {
 	a, b := newPeer(t, testKey), newPeer(t, testKey)
 	const slow = 20
@@ -383,8 +383,8 @@ func TestHTTPSlowStrangers(t *testing.T) {
 	}
 }
 
-// Connections of strangers, however many, keep no member out: the oldest of them are
-// closed. The connection of a member is not.
+// Connections of strangers, however many, do not keep members out: the oldest are closed, but
+// never a member's connection.
 func TestHTTPBoundsConnections(t *testing.T) {
 	a, b := newPeer(t, testKey), newPeer(t, testKey)
 	dial := func() net.Conn {
@@ -425,7 +425,7 @@ func TestHTTPBoundsConnections(t *testing.T) {
 	}
 }
 
-// A panic is a warning. What strangers send is not.
+// A panic causes a warning. Messages of strangers do not.
 func TestHTTPWarnsOfPanics(t *testing.T) {
 	a, b := newPeer(t, testKey), newPeer(t, testKey)
 	for range 3 {

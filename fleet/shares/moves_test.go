@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// group is backends between which a test moves shares of one policy.
+// A group is backends with shares of one policy that a test moves between them.
 type group struct {
 	t        testing.TB
 	clock    *clock.Manual
@@ -39,7 +39,7 @@ func newGroup(t testing.TB, policy *throttler.Policy, n int, o Options) *group {
 	return g
 }
 
-// divide puts a division in force: first what it lowers, and then what it raises.
+// divide puts a division in force: first the lowered shares, and then the raised ones.
 func (g *group) divide(next []division.Share) {
 	first := !slices.ContainsFunc(g.now, func(s division.Share) bool { return s.Units > 0 })
 	for i, b := range g.backends {
@@ -70,9 +70,9 @@ func (g *group) take(i int, key string, cost int64) *decision.Decision {
 
 func hashed(key string) uint64 { return keyHash(&throttler.Charge{Key: key, Partition: key}) }
 
-// Whatever divisions follow each other, of all keys and of some, all backends together
-// admit of each key no more than one bucket would: to the token, from the start on. Keys
-// are first seen at any time, and forgotten when their buckets are full.
+// Whatever divisions follow each other, of all keys and of some, all backends together admit no
+// more units of a key than one bucket would, to the token, from the start. Keys are first seen
+// at any time, and forgotten when their buckets are full.
 func TestSequentialSharesMove(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	const members = 3
@@ -114,8 +114,7 @@ func TestSequentialSharesMove(t *testing.T) {
 			case 1:
 				g.backends[random.IntN(members)].sweep()
 			}
-			// One of the keys (more become known) at one of the backends, for all
-			// that it has.
+			// Take all units of one key at one backend. More keys become known over time.
 			key, i, cost := fmt.Sprint("key-", random.IntN(2+step/50)), random.IntN(members), 1+random.Int64N(max(burst/20, 2))
 			for g.take(i, key, cost).Allowed {
 				if one[key] == nil {
@@ -134,8 +133,8 @@ func TestSequentialSharesMove(t *testing.T) {
 	}
 }
 
-// Takes in all goroutines, while shares change under them, are within what the shares
-// gave.
+// Takes in all goroutines, while shares change under them, admit no more than the shares'
+// units.
 func TestSharesChangeUnderTakes(t *testing.T) {
 	const quota = 1000
 	g := newGroup(t, tokens("core", quota, time.Hour, 0), 1, Options{}) // no token comes in time
@@ -160,7 +159,7 @@ func TestSharesChangeUnderTakes(t *testing.T) {
 	}
 }
 
-// A key with its own division has its share, and again the usual one when that ends.
+// A key with its own division has its share, and the usual one when the division ends.
 func TestHotKey(t *testing.T) {
 	g := newGroup(t, tokens("core", 100, 10*time.Second, 0), 2, Options{})
 	g.divide([]division.Share{{Units: 50}, {Units: 50}})
@@ -185,7 +184,7 @@ func TestHotKey(t *testing.T) {
 	check("without", 30, 70, 30, 70)
 }
 
-// Answers are about the whole quota, and promise what this process can keep.
+// Answers are about the whole quota, and promise only the units of this process.
 func TestAnswers(t *testing.T) {
 	g := newGroup(t, tokens("core", 100, 10*time.Second, 0), 2, Options{Refresh: 2 * time.Second})
 	g.divide([]division.Share{{Units: 40}, {Units: 60}})
@@ -217,8 +216,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A process that starts again and again among idle ones, which leave it most of the
-// quota, adds no more than a full bucket of the least share at each start.
+// A process that starts again and again among idle processes, which leave it most of the quota,
+// adds no more than a full bucket of the least share at each start.
 func TestStartsAddTheLeastShare(t *testing.T) {
 	const quota, members, starts = 600, 3, 20
 	g := newGroup(t, tokens("core", quota, time.Hour, 0), members, Options{}) // no token comes in time
@@ -245,7 +244,7 @@ func TestStartsAddTheLeastShare(t *testing.T) {
 			t.Errorf("%d of key %q were admitted in %d starts; want %d", n, key, starts, most)
 		}
 	}
-	// What comes is the whole share's.
+	// The bucket refills to the whole share.
 	g.clock.Advance(2 * time.Hour)
 	if !g.take(0, "other", 560).Allowed {
 		t.Error("the bucket of a process that has started does not fill")

@@ -20,13 +20,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// alone is a Backend that holds the whole of all quotas. It learns policies of token
-// buckets when it first sees them; the rest goes to memory, for the suite's sake.
+// alone is a Backend that holds all quotas in full. It learns policies of token buckets when it
+// first sees them. Other charges go to memory, for the suite.
 type alone struct {
 	learning sync.RWMutex
 	*Backend
 	memory *memorybackend.Backend
-	asked  int // of the Backend
+	asked  int // decisions by the Backend
 }
 
 func newAlone(t testing.TB, o *Options) *alone {
@@ -44,7 +44,7 @@ func tokens(name string, quota int64, window time.Duration, burst int64) *thrott
 	return &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: quota, Window: window, Algorithm: throttler.TokenBucket, Burst: burst}}}
 }
 
-// hold gives b one of every so many units of all quotas.
+// hold gives b the share 1/of of all quotas.
 func (b *Backend) hold(of int64) {
 	given := division.Shares{Valid: true, First: true}
 	for _, p := range b.policies {
@@ -60,7 +60,7 @@ func (p *policy) part(of int64) (all []division.Share) {
 	return all
 }
 
-// backendFor returns the backend that is to decide about charges, and what ends that.
+// backendFor returns the backend that decides about charges, and a function to call afterwards.
 func (a *alone) backendFor(charges []throttler.Charge) (driver.Backend, func()) {
 	if !a.learn(charges) {
 		return a.memory, func() {}

@@ -17,24 +17,24 @@ import (
 
 var seeds = flag.Int("seeds", 6, "how many random histories TestSequentialSharesMoveOneByOne runs")
 
-// world is processes that hold parts of one quota, in any way that package division
-// permits: at every instant the parts of each key add up to the quota at most. Each change
-// is one process' own, and takes fall between any two.
+// A world is processes that hold parts of one quota, in any way that package division permits:
+// at every instant the parts of each key add up to at most the quota. Each change is in one
+// process, and takes may come between any two.
 type world struct {
 	*testing.T
 	random    *rand.Rand
 	policy    *throttler.Policy
 	now       int64 // ms since the start, the same everywhere
 	processes []*process
-	lateness  int // one of so many requests is late
+	lateness  int // one in lateness requests is late
 	members   int
 	keys      int // known by now
 
 	whole    share
-	one      map[string]*bucket // what one bucket of the quota would have, by key
-	granted  int64              // of each key, above that: see TestSequentialSharesMoveOneByOne
-	late     map[string]int64   // of the key
-	spent    map[string]int64   // of both
+	one      map[string]*bucket // one bucket of the quota, by key
+	granted  int64              // units that each key may use above that: see TestSequentialSharesMoveOneByOne
+	late     map[string]int64   // the same for late requests, by key
+	spent    map[string]int64   // units used above one bucket, by key
 	admitted int
 }
 
@@ -43,23 +43,23 @@ type process struct {
 	clock    *clock.Manual
 	valid    bool
 	share    division.Share
-	since    int64 // that it has it, by its clock
+	since    int64 // when it got the share, by its clock
 	underway []request
 }
 
-// request is one that has read the clock, and is decided later.
+// A request has read the clock, and is decided later.
 type request struct {
 	key  string
 	cost int64
 	now  int64
 }
 
-// Whatever shares processes have one after the other, of all keys and of some, together
-// they admit of each key no more than one bucket would: to the token, from the start on.
-// Keys are first seen at any time, and forgotten when their buckets are full. What adds to
-// it is what the documentation says: a process that starts again has what the least share
-// has, one whose clock is set its share's capacity once, and a request that is decided late
-// is charged when it came, but not before the shares.
+// Whatever shares processes have one after the other, of all keys and of some, together they
+// admit no more units of a key than one bucket would, to the token, from the start. Keys are
+// first seen at any time, and forgotten when their buckets are full. Only the documented
+// exceptions add units: a process that starts again adds a bucket of the least share, setting a
+// process's clock adds its share's capacity once, and a late request is charged when it came,
+// but not before the shares.
 func TestSequentialSharesMoveOneByOne(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
@@ -75,7 +75,7 @@ func history(t *testing.T, seed uint64) {
 		T: t, random: random, policy: tokens("core", quota, time.Duration(window)*time.Millisecond, burst), members: members, keys: 2,
 		whole: share{quota, window, burst}, one: make(map[string]*bucket), spent: make(map[string]int64), late: make(map[string]int64),
 	}
-	// One that has all faults allows too much to see that one of them gives more.
+	// A history with all faults would allow too much to show an excess by one of them.
 	starts, clocks := random.IntN(3) == 0, random.IntN(3) == 0
 	if w.lateness = 1 << 30; random.IntN(3) == 0 {
 		w.lateness = 10
@@ -129,7 +129,7 @@ func (w *world) start() *process {
 	return p
 }
 
-// restart replaces p. The successor begins with what the least share has.
+// restart replaces p. The successor begins with the capacity of the least share.
 func (w *world) restart(p *process) {
 	p.Close()
 	*p = *w.start()
@@ -146,7 +146,7 @@ func (w *world) setClock(p *process, by time.Duration) {
 	w.granted += shareOf(&w.policy.Limits[0], units).capacity
 }
 
-// move gives p another share, for which the others have room.
+// move gives p another share, if the others leave room for it.
 func (w *world) move(p *process) {
 	room := func(key uint64) int64 {
 		left := w.policy.Limits[0].Quota
@@ -184,7 +184,7 @@ func (w *world) move(p *process) {
 
 func keyOf(i int) string { return fmt.Sprint("key-", i) }
 
-// step lets time pass, and requests come.
+// step advances the clocks, and makes requests.
 func (w *world) step(window int64) {
 	if w.random.IntN(25) == 0 {
 		w.keys++
@@ -211,7 +211,7 @@ func (w *world) step(window int64) {
 	}
 }
 
-// take admits as many of a request as there is room for.
+// take repeats a request for as long as it is admitted.
 func (w *world) take(p *process, r request) {
 	if late := p.clock.Now().UnixMilli() - max(r.now, p.since); late > 0 {
 		w.late[r.key] += divUp(late*p.share.Of(hashed(r.key)), w.whole.window)

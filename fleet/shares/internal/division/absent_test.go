@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// While a member is gone or silent, and the others lose many messages, each division of all
-// the others is of the quota less what the one kept. When no more messages are lost, the
-// others hold all of that within a few refreshes.
+// While a member is gone or silent, and the others lose many messages, each division by all the
+// others divides the rest of the quota, without the units of the absent member. When no more
+// messages are lost, the others hold all of that rest within a few refreshes.
 func TestSequentialLossWhileOneIsAbsent(t *testing.T) {
 	for _, c := range []struct {
 		n    int
 		loss float64
-		mean int64 // of what the one has left them, that the others hold while messages are lost, in percent
+		mean int64 // percent of the units left to the others that they hold while messages are lost
 	}{
 		{3, 0.05, 95}, {3, 0.2, 90}, {3, 0.4, 90},
 		{5, 0.05, 95}, {5, 0.2, 90}, {5, 0.4, 80},

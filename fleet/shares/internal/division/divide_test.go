@@ -7,8 +7,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
-// Shares are whole, add up to the total, and none is below the minimum, whatever the
-// weights.
+// Shares are whole, add up to the total, and are at least the minimum, whatever the weights.
 func TestApportion(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	odd := []float64{0, 1, 1e30, 1e-30}
@@ -55,7 +54,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Weights that are all the same divide evenly, and at once.
+// Equal weights divide evenly, and at once.
 func TestEqualWeights(t *testing.T) {
 	for name, weights := range map[string][]float64{
 		"all are the most": {1e30, 1e30, 1e30},

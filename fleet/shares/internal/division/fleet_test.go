@@ -14,37 +14,37 @@ import (
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC)
 
-// fleet is processes on a network that delays, loses and repeats messages, in an order
-// that its seed determines. Nothing runs but what run takes off the queue.
+// A fleet is processes on a network that delays, loses and repeats messages, in an order that
+// its seed determines. Only run executes events.
 type fleet struct {
 	testing.TB
 	random  *rand.Rand
 	now     time.Time
 	queue   events
 	number  int
-	quotas  []Quota // whose totals are the highest of any node
-	totals  []int64 // of quotas: what the next process knows; if nil, the highest
+	quotas  []Quota // with the highest totals of any node
+	totals  []int64 // totals that the next process knows; if nil, the highest
 	options Options
 	members map[string]*node
-	sums    []int64 // of quotas: what all processes hold
+	sums    []int64 // units that all processes hold, by quota
 	checks  int
-	rounds  uint64 // complete divisions' highest
+	rounds  uint64 // highest of a complete division
 
 	loss, repeat float64
-	late         float64        // of messages, by up to 8 refreshes
+	late         float64        // part of messages that are late, by up to 8 refreshes
 	delay        time.Duration  // mean
-	cut          map[string]int // the side of a partition that a process is on
+	cut          map[string]int // each process's side of a partition
 	demand       func(name string, quota int, now time.Time, keys int) Demand
 	calls, bytes int
 	sent         func(to string, message []byte) // if not nil
 	replied      func(reply []byte)              // if not nil
-	changed      func(*node)                     // if not nil: it has other shares
+	changed      func(*node)                     // if not nil; the node has other shares
 	excess       int
 	rash         bool // break the rule: grow before the others have shrunk
-	mistaken     bool // an operator broke a condition: an excess is noted
+	mistaken     bool // an operator broke a condition: count excesses
 }
 
-// process is one process, from its start to its end.
+// node is one process, from its start to its end.
 type node struct {
 	*fleet
 	core   *core
@@ -56,7 +56,7 @@ type node struct {
 	shares Shares
 }
 
-// events is a queue by time, and then by the order in which they were added.
+// events is a queue by time, and then by order of addition.
 type events []event
 
 type event struct {
@@ -138,7 +138,7 @@ func (f *fleet) start(name string, list List) *node {
 	return p
 }
 
-// exceeded fails the test, or notes that what was broken had its effect.
+// exceeded fails the test, or counts the excess if a rule was broken on purpose.
 func (f *fleet) exceeded(format string, args ...any) {
 	if f.rash || f.mistaken {
 		f.excess++
@@ -188,7 +188,7 @@ func (p *node) apply(s Shares) {
 	}
 }
 
-// do runs an event of the process now, or when it goes on.
+// do runs an event of the process now, or when it continues.
 func (p *node) do(event func()) {
 	switch {
 	case p.dead:
@@ -283,7 +283,7 @@ func (p *node) grab() {
 	}
 }
 
-// pass delivers a message or a reply, if the network does.
+// pass delivers a message or a reply, unless the network loses it.
 func (f *fleet) pass(from, to string, deliver func()) {
 	for {
 		if f.cut[from] == f.cut[to] && f.random.Float64() >= f.loss {

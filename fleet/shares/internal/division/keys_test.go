@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// The keys that are asked for most have their own divisions, by their own demand, and
-// do not weigh in the demand of the others. When they are quiet, they have their quota's
-// shares again.
+// The keys with the highest demand have their own divisions, by their own demand, and do not
+// count in the demand of other keys. When they are quiet, they have their quota's shares again.
 func TestKeys(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: 2})
 	list := List{1, names(3)}
@@ -17,7 +16,7 @@ func TestKeys(t *testing.T) {
 		if hot && name == "m000" {
 			d = Demand{Units: 1010, Keys: []KeyDemand{{7, 1000}}}
 		}
-		for key := uint64(100); len(d.Keys) < keys; key++ { // little, of many
+		for key := uint64(100); len(d.Keys) < keys; key++ { // little demand for many keys
 			d.Keys = append(d.Keys, KeyDemand{key, 0.1})
 		}
 		return d
@@ -50,8 +49,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Members that know other quotas, in the middle of a deployment, divide those that they
-// have in common; a quota that only some know is divided between these.
+// Members with different quotas, in the middle of a deployment, divide the quotas that they
+// have in common. A quota that only some members know is divided between them.
 func TestOtherQuotas(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}, {Name: "old", Total: 60}}, Options{Keys: -1})
 	list := List{1, names(3)}
@@ -72,7 +71,7 @@ func TestOtherQuotas(t *testing.T) {
 	}
 }
 
-// Members whose totals of a quota differ, in the middle of a deployment, divide the lowest.
+// Members with different totals of a quota, in the middle of a deployment, divide the lowest.
 func TestOtherTotals(t *testing.T) {
 	for _, c := range []struct{ old, new int64 }{{300, 600}, {600, 300}} {
 		f := newFleet(t, 1, []Quota{{Name: "core", Total: 600}}, Options{Keys: -1})

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// script is a fleet of members a, b, c and so on, whose rounds a test makes one by
-// one. The fleet fails the test when shares add up to more than the quota.
+// script is a fleet of members a, b, c and so on. A test makes their rounds one by one, and
+// fails when shares add up to more than the quota.
 type script struct {
 	*fleet
 	list  List
@@ -25,14 +25,13 @@ func newScript(t *testing.T, seed uint64, members string) *script {
 	return s
 }
 
-// busy makes one member the only one that is asked.
+// busy makes one member the only one with demand.
 func (s *script) busy(name string) {
 	clear(s.loads)
 	s.loads[name] = 1
 }
 
-// divide makes members divide, as often as their shares need to settle, and all of them
-// take the divisions in.
+// divide makes members divide until their shares settle. All of them take the divisions in.
 func (s *script) divide(members string) {
 	s.Helper()
 	for range 4 {
@@ -40,7 +39,7 @@ func (s *script) divide(members string) {
 	}
 }
 
-// collect makes members divide; the first one, which starts the round, alone takes the
+// collect makes members divide. Only the first member, which starts the round, takes the
 // division in.
 func (s *script) collect(members string) *division {
 	s.Helper()
@@ -52,7 +51,7 @@ func (s *script) collect(members string) *division {
 	return c.div
 }
 
-// reply is what a member replied to a call.
+// reply is a member's reply to a call.
 type reply struct {
 	call
 	text []byte
@@ -77,8 +76,8 @@ func (s *script) reports(c *core, members string) (replies []reply) {
 	return replies
 }
 
-// finish passes reports on to the member that has started the round, which waits no longer
-// for others.
+// finish passes reports to the member that has started the round, which no longer waits for
+// others.
 func (s *script) finish(c *core, replies []reply) {
 	for _, r := range replies {
 		c.answered(s.now, r.call, r.text, nil)
@@ -88,7 +87,7 @@ func (s *script) finish(c *core, replies []reply) {
 	}
 }
 
-// take makes members take a division in; if they are all of it, it is complete.
+// take makes members take a division in. If these are all of its members, it is complete.
 func (s *script) take(d *division, members string) {
 	for _, m := range members {
 		s.members[string(m)].core.take(s.now, d)
@@ -106,7 +105,7 @@ func (s *script) restart(name string) {
 	s.start(name, s.list)
 }
 
-// holds checks what members hold.
+// holds checks the units that members hold.
 func (s *script) holds(members string, want int64) {
 	s.Helper()
 	var got int64
@@ -133,8 +132,8 @@ func (s *script) lose() {
 	}
 }
 
-// More than half of the members find what was lost. Half of them do not: the other half
-// would find it, too.
+// More than half of the members find the lost units. Half of them do not: the other half would
+// find them, too.
 func TestMajorityFinds(t *testing.T) {
 	s := newScript(t, 1, "abcdef")
 	s.lose()
@@ -146,8 +145,8 @@ func TestMajorityFinds(t *testing.T) {
 	s.holds("abcdef", 600)
 }
 
-// A process that starts again has forgotten what its predecessor divided. It does not
-// count for a majority until it has been in the division of one.
+// A process that starts again has forgotten its predecessor's divisions. It does not count for
+// a majority until it has been in the division of a majority.
 func TestStartedAgainIsNotInformed(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.lose()
@@ -166,8 +165,7 @@ func TestStartedAgainIsNotInformed(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// A member that may not have taken in the last division that it was in may hold what it
-// held before.
+// A member that may not have taken in its last division may still hold its earlier units.
 func TestMissedDivision(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.busy("a")
@@ -179,8 +177,8 @@ func TestMissedDivision(t *testing.T) {
 	s.holds("bcde", 600-held)
 }
 
-// A process that starts again may get the division of a round from before, which its
-// predecessor has left behind. It is never complete, and informs no process.
+// A process that starts again may get the division of an earlier round that its predecessor has
+// left. That division is never complete, and informs no process.
 func TestOldDivisionDoesNotInform(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.lose()
@@ -209,7 +207,7 @@ func TestOldDivisionDoesNotInform(t *testing.T) {
 	s.divide("cde")
 }
 
-// What one member knows counts, although others know a later division.
+// The knowledge of one member counts, although others know a later division.
 func TestOlderKnowledge(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.busy("c")
@@ -224,7 +222,7 @@ func TestOlderKnowledge(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// What a process held may have been passed on before it stopped, to one that is absent.
+// A process may have passed its units on to an absent member before it stopped.
 func TestPredecessorPassedItOn(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.busy("a")
@@ -239,8 +237,7 @@ func TestPredecessorPassedItOn(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// A division of all members that is not complete may be older than what the ledger before
-// it says.
+// An incomplete division of all members may be older than the ledger before it.
 func TestWholeButIncomplete(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -251,7 +248,7 @@ func TestWholeButIncomplete(t *testing.T) {
 			replies := s.reports(c, "acde") // a says that it holds little
 			asked := replies[0].call
 			s.busy("a")
-			s.divide("ba") // and gets all
+			s.divide("ba") // a gets all
 			s.restart("b")
 			text, err := s.members["b"].core.receive(s.now, asked.message)
 			if err != nil {
@@ -270,8 +267,8 @@ func TestWholeButIncomplete(t *testing.T) {
 	}
 }
 
-// A member that belongs to a later round takes in no division of an earlier one, and does
-// not hear that one is complete: it has said what it holds.
+// A member that belongs to a later round takes in no division of an earlier one, and ignores
+// messages that it is complete: the member has reported its units.
 func TestLateMessages(t *testing.T) {
 	s := newScript(t, 1, "abc")
 	s.busy("b")
@@ -303,7 +300,7 @@ func TestLateMessages(t *testing.T) {
 	}
 }
 
-// A process may hold more of a key than of its quota, or less. Less need not be kept.
+// A process may hold more of a key than of its quota, or less. The ledger need not keep less.
 func TestLedgerOfKeys(t *testing.T) {
 	quota, more, less := vectorID{Quota: 1}, vectorID{1, 7}, vectorID{1, 8}
 	x, list := process{"x", 1}, &List{1, []string{"a", "b", "x"}}
@@ -336,8 +333,8 @@ func TestLedgerOfKeys(t *testing.T) {
 	}
 }
 
-// What an absent process may hold of a quota is known for as long as it is absent, although
-// no member of the rounds meanwhile knows the quota, and of a key in the same way.
+// The ledger keeps the units of a quota that an absent process may hold for as long as it is
+// absent, even if no member of the rounds knows the quota. Keys are kept in the same way.
 func TestLedgerOfUnknownQuotas(t *testing.T) {
 	x, list := process{"x", 1}, &List{1, []string{"a", "b", "x"}}
 	d := &division{
@@ -360,8 +357,8 @@ func TestLedgerOfUnknownQuotas(t *testing.T) {
 	}
 }
 
-// A ledger that is too large is lost: its members are not informed until all of the list
-// have divided. They go on with what they hold.
+// A ledger that is too large is lost: its members are not informed until the whole list has
+// divided. They keep their units.
 func TestLostLedger(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.divide("abcde")

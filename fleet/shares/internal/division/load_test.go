@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
-// load is a fleet that is asked for units of one quota. Each process has a token bucket
-// with its share of the rate and of the burst, as the package comment says.
+// load is a fleet with requests for units of one quota. Each process has a token bucket with
+// its share of the rate and of the burst, as the package comment says.
 type load struct {
 	*fleet
 	list    List
@@ -61,7 +61,7 @@ func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, stati
 	return l
 }
 
-// fill lets the time pass in a bucket.
+// fill adds the tokens of the time that has passed.
 func (l *load) fill(b *bucket) {
 	rate := b.share * float64(l.quotas[0].Total) / l.window.Seconds()
 	b.tokens = min(b.tokens+rate*l.now.Sub(b.at).Seconds(), b.share*l.burst)
@@ -97,7 +97,7 @@ func (l *load) take(process int, client uint64) bool {
 	return true
 }
 
-// offer makes requests for d. It returns what each process was asked for and what it
+// offer makes requests for d. It returns the units asked of each process and the units it
 // admitted, in each of the steps.
 func (l *load) offer(d, step time.Duration, streams ...stream) (asked, admitted [][]float64) {
 	begin, end := l.now, l.now.Add(d)
@@ -150,9 +150,9 @@ func total(steps [][]float64) (sum float64) {
 	return sum
 }
 
-// All load on one of three, on another, even: three rounds after each change, nine
-// tenths of the quota are used, where even shares use a third. No window has more than
-// the quota and the burst.
+// All load is on one of three processes, then on another, then even. Three rounds after each
+// change, nine tenths of the quota are used. Even shares use a third. No window admits more
+// than the quota and the burst.
 func TestGoodput(t *testing.T) {
 	const perSecond, burst, after = 30, 30, 3 * time.Second
 	l := newLoad(t, 7, 3, 300, burst, false)
@@ -177,8 +177,8 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// While processes are killed, paused, cut off and replaced under twice the quota at each,
-// no window of any length has more than the quota and the burst.
+// While processes are killed, paused, cut off and replaced, at twice the quota each, no window
+// of any length admits more than the quota and the burst.
 func TestSequentialAdmitted(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(4) {

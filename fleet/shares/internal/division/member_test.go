@@ -30,7 +30,7 @@ func (n *network) Send(ctx context.Context, to string, message []byte) ([]byte, 
 	return m.Receive(ctx, message)
 }
 
-// held records what a member may admit.
+// held records a member's shares.
 type held struct {
 	mu      sync.Mutex
 	last    division.Shares
@@ -53,8 +53,8 @@ func (h *held) shares() division.Shares {
 	return h.last
 }
 
-// Three members on a manual clock divide a quota by demand, one leaves, and a list
-// without it gives the others all.
+// Three members on a manual clock divide a quota by demand. One leaves, and a list without it
+// gives the others the whole quota.
 func TestMembers(t *testing.T) {
 	at := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	net := &network{members: make(map[string]*division.Member)}

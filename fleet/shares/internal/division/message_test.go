@@ -57,7 +57,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// What is out of its bounds is an error, whatever the rest is.
+// A field out of bounds is an error, whatever the rest of the message is.
 func TestBounds(t *testing.T) {
 	var whole *message // with all parts
 	for _, b := range messages(t) {
@@ -137,8 +137,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Messages that are cut off or garbled are errors, or are messages; none does harm to
-// the member that receives it, except by what a member could say.
+// Messages that are cut off or garbled are errors, or valid messages. They do no more harm to
+// their receiver than a member's message could.
 func FuzzReceive(f *testing.F) {
 	for _, b := range messages(f) {
 		f.Add(b)
@@ -192,8 +192,8 @@ func TestSequentialGarbled(t *testing.T) {
 	}
 }
 
-// With as many quotas and keys as New accepts, rounds are complete, and no message is
-// above MaxMessage.
+// With as many quotas and keys as New accepts, rounds are complete, and no message is longer
+// than MaxMessage.
 func TestSequentialLargestMessages(t *testing.T) {
 	const quotas = 64
 	all := make([]Quota, quotas)
@@ -204,7 +204,7 @@ func TestSequentialLargestMessages(t *testing.T) {
 	list := List{1, names(2)}
 	f.demand = func(name string, _ int, now time.Time, keys int) Demand {
 		d := Demand{Units: 1e6}
-		for k := range 4 * keys { // others in each round, and too many
+		for k := range 4 * keys { // other keys in each round, and too many
 			d.Keys = append(d.Keys, KeyDemand{uint64(1 + k + 1000*int(now.Sub(t0)/time.Second)), 1000})
 		}
 		return d

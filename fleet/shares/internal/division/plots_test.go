@@ -24,8 +24,8 @@ var ways = []struct {
 	{"proportional", plot.Ours, 0, false},
 }
 
-// The simulations of docs/consistency.md: what of a quota is used, and how unequal the
-// chances of requests are, when the load moves.
+// The simulations of docs/consistency.md: the used part of a quota, and the difference in the
+// chances of requests, when the load moves.
 func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond
 	used := plot.Timeline{
@@ -122,8 +122,8 @@ func TestSequentialSimulations(t *testing.T) {
 	}
 }
 
-// One client asks one process for much; ten ask another for a little each, and the
-// quota is for all of them together. Each gets the same part of what it asks for.
+// One client makes many requests to one process. Ten make a few each to another, and the quota
+// is for all of them together. The same part of each client's requests is admitted.
 func TestOneClientAndTen(t *testing.T) {
 	for _, w := range ways {
 		want := 20.0 // of 40, as 10 of 20
@@ -150,7 +150,7 @@ func add(s *plot.Series, step time.Duration, y float64) {
 	s.Y = append(s.Y, y)
 }
 
-// smooth returns the mean of n values at each.
+// smooth replaces each value of s by the mean of the last n values.
 func smooth(s plot.Series, n int) plot.Series {
 	y := make([]float64, len(s.Y))
 	for i := range y {

@@ -14,9 +14,9 @@ import (
 
 var seeds = flag.Int("seeds", 8, "how many random histories TestSequentialHistories runs")
 
-// In random histories of loss, delay, repetition, partitions, pauses, restarts and new
-// lists, the shares of no quota and of no key ever add up to more than it. When all is
-// well again, they add up to exactly it, and each member has the minimum.
+// In random histories of loss, delay, repetition, partitions, pauses, restarts and new lists,
+// the shares of a quota, or of a key, never add up to more than the quota. When all is well
+// again, they add up to exactly the quota, and each member has the minimum.
 func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
@@ -28,7 +28,7 @@ func TestSequentialHistories(t *testing.T) {
 	}
 }
 
-// The check has teeth: members that grow before the others have shrunk are caught.
+// The check finds members that grow before the others have shrunk.
 func TestSequentialHistoriesOfRashMembers(t *testing.T) {
 	for seed := range uint64(10) {
 		if history(t, seed, everything, true) > 0 {
@@ -38,17 +38,17 @@ func TestSequentialHistoriesOfRashMembers(t *testing.T) {
 	t.Error("no history has shares above the quota")
 }
 
-// What happens in histories: the actions of history, as often as they are drawn.
+// The actions of history. An action that is listed more often is drawn more often.
 var (
 	everything = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
-	// A network that falls apart again and again, along other lines, into parts of which one
-	// has a majority, or none. Processes stop, start and pause in the parts.
+	// A network that splits again and again, along different lines, with or without a majority
+	// in one of the parts. Processes stop, start and pause in the parts.
 	sides = []int{0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 8, 8, 8, 9, 9, 9}
 )
 
-// history returns how often shares added up to more than their quota; if the members
-// keep the rule, that fails the test.
+// history returns how often shares added up to more than their quota. If the members keep the
+// rule, an excess fails the test.
 func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	random := rand.New(rand.NewPCG(seed, 1))
 	n := 2 + random.IntN(7)
@@ -192,8 +192,8 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	return 0
 }
 
-// A process that gets copies of what its predecessor got, a round, its division, and that all
-// have taken it in, holds nothing by them: the others have what the predecessor held.
+// A process that gets copies of messages to its predecessor, with a round, its division and its
+// completion, holds no units by them: the others have the predecessor's units.
 func TestSuccessorAndOldMessages(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(3)}
@@ -249,7 +249,7 @@ func TestSuccessorAndOldMessages(t *testing.T) {
 	}
 }
 
-// Shares say that the fleet starts with them, and only then.
+// First is set in the shares that the fleet starts with, and only there.
 func TestFirst(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(3)}
@@ -276,8 +276,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// A process that starts with an old list adopts the present one from the first member
-// that it reaches. A member that the list leaves out holds nothing when it hears of it.
+// A process that starts with an old list adopts the present one from the first member that it
+// reaches. A member that is left out holds no units once it learns of the list.
 func TestOldList(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	old, list := List{1, names(3)}, List{2, []string{"m003", "m001", "m000"}}
@@ -303,7 +303,7 @@ func TestOldList(t *testing.T) {
 	}
 }
 
-// Of two lists with one epoch, all processes keep the same, in whichever order they start.
+// Of two lists with the same epoch, all processes keep the same one, in any order of starts.
 func TestTwoListsWithOneEpoch(t *testing.T) {
 	short, long := List{1, names(2)}, List{1, names(3)}
 	agree := func(t *testing.T, f *fleet) {
@@ -348,8 +348,8 @@ func TestTwoListsWithOneEpoch(t *testing.T) {
 	})
 }
 
-// A member that dies while shares move costs what it held, and no more: the others
-// divide the rest in each round, whatever is on its way.
+// A member that dies while shares move costs the units that it held, and no more: the others
+// divide the rest in each round, whatever units are on their way.
 func TestSilentMember(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(4)}
@@ -378,8 +378,8 @@ func TestSilentMember(t *testing.T) {
 	}
 }
 
-// If a round is repeated to the successor of a member, it has one division all the same. The
-// successor takes no part in it, and is in the next.
+// If a message of a round is repeated to a member's successor, the round still has one
+// division. The successor takes no part in it, and is in the next.
 func TestOneDivisionOfARound(t *testing.T) {
 	for name, order := range map[string][]int{"predecessor first": {0, 1}, "successor first": {1, 0}, "successor alone": {1}} {
 		t.Run(name, func(t *testing.T) {

@@ -41,8 +41,8 @@ func seedSamplers(t testing.TB, seed uint64) {
 	t.Cleanup(func() { draw = rand.Uint64 })
 }
 
-// Of more events, one of several is kept, and the demand is right within the stated
-// error; when it becomes quiet, it is exact again.
+// Of more events, the sampler keeps one of several, and the demand is right within the stated
+// error. When events are few again, it is exact.
 func TestSamplerOfManyEvents(t *testing.T) {
 	s := NewSampler(time.Second, 1024)
 	const perMs = 50
@@ -63,7 +63,7 @@ func TestSamplerOfManyEvents(t *testing.T) {
 		step()
 	}
 	var off float64
-	for range 50 { // of many readings: one may be far off
+	for range 50 { // many readings: one may be far off
 		for range 100 {
 			step()
 		}
@@ -106,7 +106,7 @@ func TestSamplerConcurrently(t *testing.T) {
 	}
 }
 
-// An event that is not kept, and one that is.
+// BenchmarkSampler measures events that are not kept, and events that are.
 func BenchmarkSampler(b *testing.B) {
 	now := time.Now()
 	b.Run("busy", func(b *testing.B) { // one of 4,096 is kept
