@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// BenchmarkFleet measures what fleets cost a root: its CPU for one sync of each process, all
-// of which are asked for the same counters.
+// BenchmarkFleet measures a root's CPU time for one sync of each process of a fleet. All
+// processes are asked for the same counters.
 func BenchmarkFleet(b *testing.B) {
 	for _, processes := range []int{10, 100, 300} {
 		for _, counters := range []int{10, 100, 1000} {

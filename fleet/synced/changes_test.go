@@ -19,13 +19,13 @@ func perWindow(quota int64, window time.Duration) throttler.Limit {
 	return throttler.Limit{Quota: quota, Window: window, Aligned: true}
 }
 
-// rate returns how many of n requests a second are admitted for alice, over so many seconds.
+// rate returns how many of perSec requests a second are admitted for charge, over some seconds.
 func (f *fleet) rate(perSec float64, seconds int, charge throttler.Charge) int {
 	n := sum(f.offer(perSec, f.at+time.Duration(seconds)*time.Second, time.Second, charge, f.loads()["even"]))
 	return n / seconds
 }
 
-// peek returns what process i says of the first limit of a charge.
+// peek returns the status of a charge's first limit at process i.
 func (f *fleet) peek(i int, charge throttler.Charge) decision.Status {
 	f.Helper()
 	d, err := f.processes[i].throttler.Peek(f.Context(), charge)
@@ -35,10 +35,10 @@ func (f *fleet) peek(i int, charge throttler.Charge) decision.Status {
 	return d.Limit(0)
 }
 
-// settled lets processes that are asked for a charge hear of each other.
+// settled lets the processes learn each other's counts of a charge.
 func (f *fleet) settled(charge throttler.Charge) {
 	f.Helper()
-	for range 12 { // until none is thought to go on
+	for range 12 { // until no process is expected to continue
 		for i := range f.processes {
 			f.peek(i, charge)
 		}
@@ -46,8 +46,8 @@ func (f *fleet) settled(charge throttler.Charge) {
 	}
 }
 
-// A new quota, in the table of one process and a second later in the other's, is in force
-// at each from its next decision on, and what both admit is the quota.
+// A new quota, in the table of one process and a second later in the other's, is in force at
+// each from its next decision, and together they admit the quota.
 func TestSequentialChangedQuota(t *testing.T) {
 	for _, limits := range [][2]throttler.Limit{
 		{perSecond.Limits[0], {Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}},
@@ -82,8 +82,8 @@ func TestSequentialChangedQuota(t *testing.T) {
 	}
 }
 
-// Two syncs after the tables of all processes changed, all admit and report the new quota,
-// and nothing of it is given a second time.
+// Two syncs after the tables of all processes changed, all admit and report the new quota, and
+// no unit is admitted a second time.
 func TestChangedQuotaInTwoSyncs(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}
@@ -117,8 +117,8 @@ func TestChangedQuotaInTwoSyncs(t *testing.T) {
 	}
 }
 
-// A paid plan is next to others, as a policy and as an override, and one that is added
-// while requests run is agreed on as any other.
+// A paid plan coexists with others, as a policy and as an override. Processes agree on one that
+// is added while requests run, as on any other.
 func TestSequentialPlans(t *testing.T) {
 	bucket := func(perSec int64) throttler.Limit {
 		return throttler.Limit{Quota: perSec, Window: time.Second, Algorithm: throttler.TokenBucket}
@@ -148,8 +148,8 @@ func TestSequentialPlans(t *testing.T) {
 	check((&throttler.Policy{Name: "added"}).Charge("alice"), 300)
 }
 
-// A limit of another window continues from what was used, at processes that counted it,
-// and at those that hear of it. Nothing is given out again when the old window comes back.
+// A limit of another window continues from the used units, at processes that counted them and
+// at processes that learn of them. No unit is admitted again when the old window comes back.
 func TestChangedWindow(t *testing.T) {
 	for _, c := range []struct{ from, to throttler.Limit }{
 		{perWindow(1000, time.Hour), perWindow(1000, 2*time.Hour)},
@@ -164,7 +164,7 @@ func TestChangedWindow(t *testing.T) {
 			core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{c.from}}
 			alice := core.Charge("alice")
 			f.taking(0, core, 400)
-			f.taking(1, core, 300) // less than is nearly full, which others are thought to fill
+			f.taking(1, core, 300) // not nearly full, or others would be expected to fill it
 			f.settled(alice)
 			check := func(when string, l throttler.Limit) {
 				t.Helper()
@@ -176,13 +176,13 @@ func TestChangedWindow(t *testing.T) {
 			}
 			for i, p := range f.processes {
 				if p.setLimits(t, "core", c.to); i == 0 {
-					f.settled(alice) // the others have the old limit yet
+					f.settled(alice) // the others still have the old limit
 				}
 			}
 			check("at once", c.to)
 			f.settled(alice)
 			check("later", c.to)
-			f.replace(2, 0) // one that starts hears of the new window alone
+			f.replace(2, 0) // a new process learns of the new window alone
 			f.processes[2].setLimits(t, "core", c.to)
 			f.settled(alice)
 			check("after a start", c.to)
@@ -196,8 +196,8 @@ func TestChangedWindow(t *testing.T) {
 	}
 }
 
-// Two versions of a policy side by side, in each process, admit no more than one does:
-// each counts what the other admits, as long as its window lasts.
+// Two versions of a policy side by side, in each process, admit no more than one does: each
+// counts the units that the other admits, for as long as its window lasts.
 func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 	drains := func(window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: 1000 * int64(window/time.Hour), Window: window, Algorithm: throttler.TokenBucket, Burst: 1000}
@@ -232,8 +232,8 @@ func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 	}
 }
 
-// If a process that knows nothing of a key is asked first after its window changed, those
-// that know tell the root.
+// If a process that knows nothing of a key is asked first after its window changed, the
+// processes that know the key tell the root.
 func TestChangedWindowIsToldToRoots(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}
@@ -254,7 +254,7 @@ func TestChangedWindowIsToldToRoots(t *testing.T) {
 	}
 }
 
-// A reply about a window that the policy has no more, or has again, is of another count.
+// A reply about a window that the policy no longer has, or has again, belongs to another count.
 func TestRepliesAfterAChange(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}
@@ -280,7 +280,7 @@ func TestRepliesAfterAChange(t *testing.T) {
 	}
 }
 
-// What was charged under other limits is settled, and the limits in force decide on.
+// Charges under earlier limits are settled, and the limits in force decide from then on.
 func TestSettlementsAfterAChange(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}
@@ -298,8 +298,8 @@ func TestSettlementsAfterAChange(t *testing.T) {
 	}
 }
 
-// Limits that cannot be synced are an error of the decision, which charges nothing. An
-// override that has some is an error for its key alone.
+// Limits that cannot be synced are an error of the decision, which charges nothing. An override
+// with such limits is an error for its key alone.
 func TestUnsupportedLimits(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(10, time.Hour)}}
@@ -324,8 +324,8 @@ func TestUnsupportedLimits(t *testing.T) {
 	}
 }
 
-// A sync at rest carries nothing of policies, however many are known: the header of a call
-// that is about no counter, and its reply.
+// A sync at rest carries no policies, however many are known: only the header of a call about
+// no counter, and its reply.
 func TestSequentialSyncAtRest(t *testing.T) {
 	const known = 10_000
 	addr := testserver.Redis(t).Addr
@@ -349,7 +349,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 			f.advance(f.at + DefaultSync)
 		}
 	}
-	syncs(200) // what was asked for is watched no more
+	syncs(200) // the counters asked for are no longer watched
 	info := infoOf(t, addr)
 	before := info()
 	syncs(100)

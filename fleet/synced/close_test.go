@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Close sends all that a root does not know: what the reply was lost of, and what came
-// after it.
+// Close sends all units that a root does not know: the units of a call without a reply, and
+// later ones.
 func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: 1000 * time.Hour, Aligned: true}}}
 	f := newFleet(t, 1, 1, Options{})
@@ -45,8 +45,8 @@ func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 	}
 }
 
-// A root that gets the state gets it for every counter, although others are removed
-// while it is made.
+// A root that gets the state gets every counter, although others are removed while the state is
+// made.
 func TestStateHasAllCounters(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: 1000 * time.Hour, Aligned: true}}}
 	for range 8 {

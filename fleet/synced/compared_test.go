@@ -14,21 +14,21 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// request is one of a stream: when it comes, and to which process.
+// request is the time and the process of a request in a stream.
 type request struct {
 	at      time.Duration
 	process int
 }
 
-// course is the units of each window at the end of each step: those that the store knew, and
-// those that were admitted.
+// course contains the units of each window at the end of each step: the units that the store
+// knew, and the admitted units.
 type course struct {
 	known, admitted plot.Series
 }
 
 // The comparison of docs/consistency.md: three processes decide the same stream of one key,
-// leased and synced. What is leased is charged before it is admitted; what is synced is known
-// after it.
+// leased and synced. Leased units are charged before they are admitted. Synced units are known
+// afterwards.
 func TestLeasedAndSyncedCompared(t *testing.T) {
 	const processes, quota, offered = 3, 1000, 1600
 	const length, step = 3 * time.Second, 10 * time.Millisecond
@@ -41,7 +41,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 		stream = append(stream, request{at, random.IntN(processes)})
 	}
 
-	// play decides the stream, and asks what the store knows at the end of each step.
+	// play decides the stream, and records the units that the store knows after each step.
 	play := func(known string, throttlers []*throttler.Throttler, advance func(to time.Duration), used func() int) course {
 		c := course{known: plot.Series{Name: known, Class: plot.Plain}, admitted: plot.Series{Name: "admitted", Class: plot.Ours}}
 		rest, admitted := stream, 0
@@ -69,7 +69,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 
 	var leases course
 	calls := int64(0)
-	synctest.Test(t, func(t *testing.T) { // leases are given back by timers
+	synctest.Test(t, func(t *testing.T) { // timers return leases
 		begin, store := time.Now(), memorybackend.NewDefault()
 		var throttlers []*throttler.Throttler
 		for range processes {

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// perSecond is a bucket of 1,000 a second, of half a second's burst.
+// perSecond is a bucket of 1,000 a second, with half a second's burst.
 var perSecond = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{
 	Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 500,
 }}}

@@ -18,8 +18,8 @@ import (
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC)
 
-// fleet is processes that agree at roots, on a clock that the test moves. A call takes
-// time each way, and processes do other things meanwhile.
+// A fleet is processes that sync with roots, on a clock that the test moves. A call takes time
+// each way, and processes continue during it.
 type fleet struct {
 	testing.TB
 	clock     *clock.Manual
@@ -44,14 +44,14 @@ type process struct {
 type syncer struct {
 	process    *process
 	aggregator *aggregator
-	due        time.Duration // of what it does next
+	due        time.Duration // of its next step
 	next       func() time.Duration
 	began      time.Duration
 	replies    [][]byte
 	err        error
 }
 
-// syncs is a heap of them: the first is due first.
+// syncs is a heap of syncers by due time.
 type syncs []*syncer
 
 func (s syncs) Len() int           { return len(s) }
@@ -87,7 +87,7 @@ func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options) *fle
 	return f
 }
 
-// start starts a process whose clock is ahead of the others'.
+// start starts a process with a clock that is ahead of the others'.
 func (f *fleet) start(ahead time.Duration) *process {
 	f.started++
 	o := f.options
@@ -117,7 +117,7 @@ func (f *fleet) send(s *syncer) time.Duration {
 	return f.upTo(f.oneWay + 1)
 }
 
-// arrive has the root do what it is sent. Its reply takes time too.
+// arrive makes the root execute the calls. Its reply takes time, too.
 func (f *fleet) arrive(s *syncer) time.Duration {
 	s.replies, s.err = s.aggregator.server.call(context.Background(), s.aggregator.batch.calls)
 	s.next = func() time.Duration {
@@ -236,7 +236,7 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l.limit}}
 			f := newFleet(t, 8, l.roots, Options{Low: l.low})
 			choose := f.loads()[l.name]
-			warm := max(l.limit.Window, 4*time.Second) // a bucket is full of use, and a window ends
+			warm := max(l.limit.Window, 4*time.Second) // until a bucket is used up, or a window has ended
 			f.offer(offered, warm, time.Second, policy.Charge("alice"), choose)
 			admitted := sum(f.offer(offered, warm+measured, time.Second, policy.Charge("alice"), choose))
 			off := 100 * (float64(admitted)/(1000*measured.Seconds()) - 1)
@@ -248,8 +248,8 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 	}
 }
 
-// 300 processes, each of which sees a request every three seconds, admit the quota and
-// no more than a little above it in any second.
+// 300 processes, each with a request every three seconds, admit the quota and no more than a
+// little above it in any second.
 func TestSequentialManyProcesses(t *testing.T) {
 	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket}
 	for _, low := range []float64{0.2, 1} {

@@ -20,8 +20,8 @@ func newGroupedFleet(t *testing.T, processes, groups int) *fleet {
 	return f
 }
 
-// Each group has its part of the counters, on both of its roots, and all processes look for
-// a counter in the same one.
+// Each group keeps its part of the counters, on both of its roots, and all processes look for a
+// counter in the same group.
 func TestGroupsDivideTheCounters(t *testing.T) {
 	const keys, groups = 600, 3
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
@@ -78,7 +78,7 @@ func TestGroupsDivideTheCounters(t *testing.T) {
 	}
 }
 
-// Groups admit the quota, with a root of each one gone.
+// Groups admit the quota, also with one root of each group down.
 func TestGroupsAdmitTheQuota(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket}}}
 	f := newGroupedFleet(t, 8, 4)

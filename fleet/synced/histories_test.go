@@ -13,8 +13,8 @@ import (
 
 var histories = flag.Int("histories", 8, "the random histories of TestSequentialHistories, of seeds that follow each other")
 
-// Whatever happened to processes and roots, in any order, a few seconds after it ended
-// the quota is admitted, and no more.
+// Whatever happened to processes and roots, in any order, a few seconds after it ended they
+// admit the quota, and no more.
 func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range *histories {
@@ -59,7 +59,7 @@ func runHistory(t *testing.T, seed uint64) {
 				continue
 			}
 			admitted += charge.Cost
-			if f.random.IntN(10) == 0 { // a part of it comes back
+			if f.random.IntN(10) == 0 { // a part is refunded
 				settled := f.random.Int64N(charge.Cost + 1)
 				if _, err := p.throttler.Settle(t.Context(), d, settled); err != nil {
 					t.Fatal(err)
@@ -93,7 +93,7 @@ func runHistory(t *testing.T, seed uint64) {
 			f.replace(i, 0)
 			f.processes[i].setQuota(t, policy, quota)
 		case 6:
-			quota = 100 + r.Int64N(200) // which processes hear of at different times
+			quota = 100 + r.Int64N(200) // processes learn of it at different times
 		case 7:
 			for _, was := range taken { // late
 				if _, err := was.process.throttler.Refund(t.Context(), was.decision); err != nil {
@@ -102,7 +102,7 @@ func runHistory(t *testing.T, seed uint64) {
 			}
 			taken = nil
 		case 8:
-			f.advance(f.at + f.upTo(3*time.Second)) // nothing is asked for
+			f.advance(f.at + f.upTo(3*time.Second)) // no requests
 		}
 		offer(20+r.Float64()*float64(quota), f.upTo(time.Second)+1)
 	}
@@ -130,7 +130,7 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 }
 
-// replace kills process i, and starts another in its place, whose clock is ahead.
+// replace kills process i, and starts another with a clock that is ahead in its place.
 func (f *fleet) replace(i int, ahead time.Duration) {
 	f.processes[i].killed = true
 	f.processes[i] = f.start(ahead)

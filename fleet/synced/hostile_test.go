@@ -25,8 +25,8 @@ func (h hostile) call(_ context.Context, calls []call) ([][]byte, error) {
 	return replies, nil
 }
 
-// Whatever a root replies, answers make sense: nothing that is used is negative, and no
-// window is another than the clock's.
+// Whatever a root replies, answers make sense: used units are never negative, and windows are
+// always the clock's.
 func FuzzReplies(f *testing.F) {
 	doubles := func(all ...float64) []byte {
 		b := []byte{'o'}

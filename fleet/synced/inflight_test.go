@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// meanwhile is a root to which something happens between its reply and its arrival.
+// meanwhile is a root that calls do between its first reply and the reply's arrival.
 type meanwhile struct {
 	server
 	do func()
@@ -23,8 +23,8 @@ func (m *meanwhile) call(ctx context.Context, calls []call) ([][]byte, error) {
 	return replies, err
 }
 
-// Units that are taken while a reply is on its way, which does not have them, count: also
-// of a bucket that was empty, as the root cannot know, and of a window.
+// Units taken while a reply without them is on its way count: also in a bucket that was empty,
+// which the root cannot know, and in a window.
 func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 	for _, limit := range []throttler.Limit{
 		{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.TokenBucket},
@@ -45,7 +45,7 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 			}
 			first, second := f.processes[0], f.processes[1]
 			take(first, 1)
-			f.advance(time.Minute) // the root heard of that, and it has drained
+			f.advance(time.Minute) // the root has heard of the unit, and it has drained
 			_, _ = first.throttler.Peek(t.Context(), policy.Charge("alice"))
 			root := first.backend.aggregators[0]
 			root.server = &meanwhile{root.server, func() { take(first, 10) }}
@@ -53,7 +53,7 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 			if d := take(first, 1); d.Allowed {
 				t.Errorf("after 10 of 10, which came while a reply was on its way: %v", &d)
 			}
-			take(second, 11) // is refused, and the second process hears of the key
+			take(second, 11) // is refused, and the second process learns of the key
 			f.advance(f.at + 3*DefaultSync)
 			if d := take(second, 2); d.Allowed {
 				t.Errorf("at another process: %v", &d)

@@ -17,7 +17,7 @@ var hourAndBucket = &throttler.Policy{Name: "long", Limits: []throttler.Limit{
 	{Quota: 100, Window: 10 * time.Hour, Algorithm: throttler.TokenBucket},
 }}
 
-// used returns what processes say is used of hourAndBucket.
+// used returns the used units of hourAndBucket that processes report.
 func (f *fleet) used(charge throttler.Charge) (all [][2]int64) {
 	f.Helper()
 	for round := range 2 {
@@ -68,7 +68,7 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 			take(f.processes[1])
 			f.advance(f.at + 3*DefaultSync)
 			for i, used := range f.used(charge) {
-				if used[0] < 75 || used[1] < 75 { // more, if it thinks that others go on
+				if used[0] < 75 || used[1] < 75 { // more, if it expects others to continue
 					t.Errorf("process %d: %v are used, want 75 and 75", i, used)
 				}
 			}
@@ -81,8 +81,8 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 	}
 }
 
-// Units that were admitted while no root answered, and have drained, are no debt when
-// roots are back.
+// Units that were admitted while no root answered, and have drained, are no debt when roots
+// answer again.
 func TestDrainedUnitsAreNoDebt(t *testing.T) {
 	f := newFleet(t, 8, 1, Options{})
 	even := f.loads()["even"]
@@ -100,7 +100,7 @@ func TestDrainedUnitsAreNoDebt(t *testing.T) {
 	}
 }
 
-// A process counts its own units to the last, of whatever size.
+// A process counts its own units exactly, whatever their size.
 func TestSmallUnits(t *testing.T) {
 	policy := &throttler.Policy{Name: "bytes", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 1000}}}
 	f := newFleet(t, 1, 1, Options{})
@@ -131,8 +131,8 @@ func (f *fleet) taking(i int, policy *throttler.Policy, cost int64) throttler.De
 	return d
 }
 
-// If the process that comes first after an eviction knows less than another one, that one
-// sends its units again.
+// If the first process after an eviction knows less than another, the other process sends its
+// units again.
 func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
 	f := newFleet(t, 3, 1, Options{})
 	f.taking(0, hourAndBucket, 10)
@@ -147,13 +147,13 @@ func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
 	f.taking(1, hourAndBucket, 1)
 	f.advance(f.at + 2*time.Second)
 	for i, used := range f.used(hourAndBucket.Charge("alice")) {
-		if used[0] < 72 || used[1] < 72 { // what process 1 added by itself
+		if used[0] < 72 || used[1] < 72 { // added by process 1 itself
 			t.Errorf("process %d: %v are used, want 72 at least", i, used)
 		}
 	}
 }
 
-// An ADD that is sent again to a root that has evicted the counter meanwhile counts.
+// An ADD that is sent again to a root counts, if the root has since evicted the counter.
 func TestResendsAfterAnEviction(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{})
 	b, other := f.processes[0].backend, f.processes[1]
@@ -216,7 +216,7 @@ func TestFirstCallsThatFail(t *testing.T) {
 	}
 }
 
-// A refund of what a counter had that made room for others gives no second quota.
+// A refund to a counter that was removed to make room for others gives no second quota.
 func TestRefundAfterRemoval(t *testing.T) {
 	window := &throttler.Policy{Name: "window", Limits: hourAndBucket.Limits[:1]}
 	f := newFleet(t, 1, 1, Options{})

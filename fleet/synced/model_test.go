@@ -24,7 +24,7 @@ var remembered = func() float64 {
 	return float64(ms)
 }()
 
-// modelRoot does what sync.lua does.
+// modelRoot is a model of sync.lua.
 type modelRoot struct {
 	mu        sync.Mutex
 	root      string
@@ -32,9 +32,9 @@ type modelRoot struct {
 	processes map[string]float64
 	heardOf   map[string]float64 // by process: when, in ms
 	counters  map[string][2]float64
-	down      bool // it answers nothing, and does nothing
-	deaf      bool // it does all, and its replies are lost
-	entries   int  // that it was sent
+	down      bool // it executes and answers nothing
+	deaf      bool // it executes calls, and its replies are lost
+	entries   int  // received
 }
 
 func newModelRoot(name string) *modelRoot {
@@ -48,7 +48,7 @@ func (m *modelRoot) flush() {
 	m.counters = map[string][2]float64{}
 }
 
-// modelServer is m, as one process reaches it.
+// modelServer is a modelRoot as one process reaches it.
 type modelServer struct {
 	*modelRoot
 	process string
@@ -77,7 +77,7 @@ func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
 
 func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uint64(b)) }
 
-// run is sync.lua.
+// run is the model of sync.lua.
 func (m *modelRoot) run(process string, c *call) []byte {
 	how, number, now := mode(c.header[0]), double(c.header[1:]), double(c.header[9:])
 	var spans []span

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Decisions about the same partitions in any order wait for each other, not in a circle, and
-// charge all or nothing.
+// Decisions about the same partitions, in any order, wait for each other without a deadlock,
+// and charge all or nothing.
 func TestPartitionsAtOnce(t *testing.T) {
 	const quotaOf, keys = 1000, 10
 	policy := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: quotaOf, Window: time.Hour, Aligned: true}}}

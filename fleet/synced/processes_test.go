@@ -14,11 +14,11 @@ import (
 
 var realFor = flag.Duration("real-for", time.Second, "how long real processes are offered load, for each distribution; from 30s on, all distributions, within what is promised")
 
-// promised reports whether the bounds are as documented, or wider, for a
-// busy machine and a moment.
+// promised reports whether the bounds are as documented. Otherwise they are wider, for a short
+// run on a busy machine.
 func promised() bool { return *realFor >= 30*time.Second }
 
-// Real processes on a real server, offered 1.6 times the quota.
+// Real processes on a real server are offered 1.6 times the quota.
 func TestRealProcesses(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	server := testserver.Redis(t)
@@ -72,7 +72,7 @@ func TestRealProcesses(t *testing.T) {
 func TestRealRootsFail(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	const processes, quota = 8, 1000
-	step := time.Second // of the script, which has eight
+	step := time.Second // of the script, which has eight steps
 	if promised() {
 		step = 5 * time.Second
 	}
@@ -145,8 +145,7 @@ func TestRealRootsFail(t *testing.T) {
 	})
 }
 
-// A spike uses up a quota. The first process refuses within one sync of that, and all
-// within two.
+// A spike uses up a quota. The first process refuses within one sync, and all within two.
 func TestRealSpike(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	server := testserver.Redis(t)
@@ -156,7 +155,7 @@ func TestRealSpike(t *testing.T) {
 	j := job{Roots: []string{server.Addr}, Limit: limit, Key: "alice", Begin: begin, For: 2 * time.Second, Slot: slot, Rate: 10_000 / processes}
 	reports := fleetOf(t, slices.Repeat([]job{j}, processes))()
 	if !judged(t, reports) || !inTime(t, reports) {
-		return // one that was late may have had no time to be refused
+		return // a late process may have had no time to be refused
 	}
 	used, n := 0, 0 // slot in which the quota was used up
 	for i, admitted := range total(reports) {

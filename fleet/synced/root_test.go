@@ -23,8 +23,8 @@ func redisClient(t testing.TB, addr string) redis.UniversalClient {
 	return c
 }
 
-// Random calls, of several processes, some of which come twice or late, have the same
-// replies from the script as from the model that the simulations run.
+// Random calls of several processes, some of them repeated or late, get the same replies from
+// the script as from the model that the simulations run.
 func TestScriptIsTheModel(t *testing.T) {
 	r := testseed.Rand(t, 0)
 	client := redisClient(t, testserver.Redis(t).Addr)
@@ -87,7 +87,7 @@ func TestScriptIsTheModel(t *testing.T) {
 			if err := client.FlushAll(ctx).Err(); err != nil {
 				t.Fatal(err)
 			}
-		case 2: // the server evicts one
+		case 2: // the server evicts a counter
 			evicted := "weir-sync:" + names[r.IntN(len(names))]
 			delete(model.counters, evicted)
 			if err := client.Del(ctx, evicted).Err(); err != nil {
@@ -107,8 +107,7 @@ func TestScriptIsTheModel(t *testing.T) {
 		if string(got[0]) != string(want) {
 			t.Fatalf("step %d: the script replied\n%x, the model\n%x", step, got[0], want)
 		}
-		// Redis expires by its own clock, which is years behind: nothing may be
-		// without an expiry.
+		// Redis expires by its own clock, which is years behind: each key must have an expiry.
 		for _, key := range c.keys {
 			if ttl := client.PTTL(ctx, string(key)).Val(); ttl == -1 {
 				t.Fatalf("step %d: %s never expires", step, key)

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// One process alone decides as the algorithms do. Doubles round, so what is used of a
-// bucket may be one unit off, and an instant a millisecond.
+// A single process decides as the algorithms do. Doubles round, so the used units of a bucket
+// may be one off, and an instant a millisecond.
 func TestSequentialOneProcessIsExact(t *testing.T) {
 	policy := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
 		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
@@ -56,7 +56,7 @@ func TestSequentialOneProcessIsExact(t *testing.T) {
 	}
 }
 
-// A bucket that a thousandth of a unit is above 14 has 15 in use.
+// A bucket with a thousandth of a unit more than 14 in use reports 15.
 func TestAThousandthOfAUnit(t *testing.T) {
 	policy := &throttler.Policy{Name: "bucket", Limits: []throttler.Limit{
 		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
@@ -67,7 +67,7 @@ func TestAThousandthOfAUnit(t *testing.T) {
 	if d, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
-	f.advance(857 * time.Millisecond) // which drain 5.999
+	f.advance(857 * time.Millisecond) // 5.999 drain
 	charge.Cost = 6
 	if d, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil || d.Allowed || d.Limit(0).Used != 15 {
 		t.Errorf("a take of 6: %v, %v; want a refusal with 15 used", d, err)
@@ -124,8 +124,8 @@ func TestRefunds(t *testing.T) {
 	check("a second after a refund of 50, when they had drained and their window was over", "0 0")
 }
 
-// Units that have drained do not come back: whatever is refunded late, and by whichever
-// process, a bucket admits no more than exact counts do.
+// Units that have drained are not refunded: whichever process refunds late, a bucket admits no
+// more than exact counts do.
 func TestRefundsOfWhatDrained(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket}}}
 	f := newFleet(t, 2, 1, Options{})
@@ -184,7 +184,7 @@ func TestRefundsOfWhatDrained(t *testing.T) {
 	}
 }
 
-// A charge charges the whole chain or nothing, also of what other processes took.
+// A decision charges the whole chain or nothing, also with units taken by other processes.
 func TestChains(t *testing.T) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
 	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 8, Window: time.Hour, Aligned: true}}}
@@ -192,7 +192,7 @@ func TestChains(t *testing.T) {
 	allowed := map[string]int{}
 	for i := range 20 {
 		name := []string{"alice", "bob"}[i%2]
-		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme")) // to hear of the others
+		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme")) // to learn of the others
 		f.advance(f.at + 3*DefaultSync)
 		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme"))
 		if err != nil {
@@ -211,7 +211,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// A peek charges nothing and, from the second sync on, knows what other processes did.
+// A peek charges nothing and, from the second sync on, knows the units of other processes.
 func TestPeekKnowsTheTotals(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{})
 	f.offer(1600, 2*time.Second, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
@@ -266,9 +266,9 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	}
 }
 
-// While keys that have used up their quotas fill the table, new keys share counts, which
-// processes agree on, and refunds return to. A chain that has more keys than there is
-// room for is decided too.
+// While keys that have used up their quotas fill the table, new keys share counts. Processes
+// agree on these counts, and refunds return to them. A chain with more keys than there is room
+// for is decided, too.
 func TestSequentialNewKeysShareCounts(t *testing.T) {
 	var policies []*throttler.Policy
 	for _, name := range []string{"org", "user"} {
@@ -333,7 +333,7 @@ func TestSequentialNewKeysShareCounts(t *testing.T) {
 	}
 }
 
-// Processes on a real server, with real clocks, agree. Under the race detector.
+// Processes agree on real servers, with real clocks, under the race detector.
 func TestRedis(t *testing.T) {
 	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
 	policy := &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 2000, Window: time.Hour, Aligned: true}}}
@@ -382,7 +382,7 @@ func TestRedis(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	close(ends)
 	all.Wait()
-	// How far above depends on the machine; that it ends, does not.
+	// The excess depends on the machine, but it must end.
 	if n := admitted.Load(); n < 1900 || n > 2600 {
 		t.Errorf("%d of 2000 were admitted", n)
 	}
@@ -422,7 +422,7 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// What two processes admitted before their first syncs adds up.
+// Units that two processes admit before their first syncs add up.
 func TestFirstSyncsAddUp(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
 	f := newFleet(t, 2, 2, Options{})
@@ -472,7 +472,7 @@ func TestLongestSync(t *testing.T) {
 	}
 }
 
-// A decision about a key that is known makes no allocation.
+// A decision about a known key makes no allocation.
 func TestAllocations(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{})
 	charge := perSecond.Charge("alice")

@@ -17,9 +17,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// BenchmarkRoot measures what one process with so many counters, each asked for once in
-// every sync, costs a root: bytes and CPU for one sync of all, and the longest time for
-// which the root does nothing else.
+// BenchmarkRoot measures the cost to a root of one process with many counters, each asked for
+// once in every sync: bytes and CPU for one sync of all, and the longest time that the root is
+// blocked.
 func BenchmarkRoot(b *testing.B) {
 	for _, c := range []struct{ counters, perCall int }{{1000, perCall}, {100_000, perCall}, {100_000, 100_000}} {
 		if testing.Short() {

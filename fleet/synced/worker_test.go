@@ -33,36 +33,36 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// job is what a process does.
+// job describes the work of a process.
 type job struct {
 	Roots []string
 	Limit throttler.Limit
 	Key   string
 	Begin time.Time
 	For   time.Duration
-	Slot  time.Duration // for which requests are counted together
+	Slot  time.Duration // requests within it are counted together
 
-	// It is offered Rate requests a second, or in seconds i with i % Of == Turn, if Of
-	// is not 0.
+	// The process is offered Rate requests a second or, if Of is not 0, only in seconds i with
+	// i % Of == Turn.
 	Rate     float64
 	Of, Turn int
 
 	Process uint64 // the stream of its random choices
 }
 
-// report is what a process did.
+// report is the output of a process.
 type report struct {
 	Admitted []int // in each slot
 	Refused  int   // slot of the first refusal, or -1
 
-	// Longest is the longest decision, and Pause the longest time that passed between
-	// two looks at the clock with nothing in between.
+	// Longest is the longest decision, and Pause the longest time between two reads of the
+	// clock with nothing in between.
 	Longest, Pause time.Duration
 
-	// Late is the longest time by which a request came after its time.
+	// Late is the longest delay of a request.
 	Late time.Duration
 
-	// Sync is the longest time between the ends of two syncs with a root, if there is one.
+	// Sync is the longest time between the ends of two syncs, if the process has one root.
 	Sync time.Duration
 }
 
@@ -142,7 +142,7 @@ func work(text string, stdout io.Writer) {
 	_ = json.NewEncoder(stdout).Encode(r)
 }
 
-// fleetOf starts a process for each of jobs, and returns what waits for their reports.
+// fleetOf starts a process for each job, and returns a function that waits for their reports.
 func fleetOf(t *testing.T, jobs []job) (reports func() []report) {
 	t.Helper()
 	var outputs []*json.Decoder
@@ -167,7 +167,7 @@ func fleetOf(t *testing.T, jobs []job) (reports func() []report) {
 	}
 }
 
-// total returns the sums of what reports admitted.
+// total returns the sums of the admitted requests, by slot.
 func total(reports []report) []int {
 	sums := make([]int, len(reports[0].Admitted))
 	for _, r := range reports {
@@ -186,7 +186,7 @@ func longest(reports []report) (decision, pause time.Duration) {
 	return decision, pause
 }
 
-// inTime reports whether reports of a short run are of processes whose syncs came in time.
+// inTime reports whether the syncs of processes in a short run came in time.
 func inTime(t *testing.T, reports []report) bool {
 	t.Helper()
 	longest := time.Duration(0)
@@ -200,8 +200,8 @@ func inTime(t *testing.T, reports []report) bool {
 	return true
 }
 
-// judged reports whether reports of a short run say something: processes ran when they
-// were to. On a machine that is too busy for that, none knows what the others do.
+// judged reports whether the processes of a short run ran on time. On a machine that is too
+// busy for that, no process knows the others' counts.
 func judged(t *testing.T, reports []report) bool {
 	t.Helper()
 	late := time.Duration(0)
