@@ -40,7 +40,7 @@ func newClient(t testing.TB, server *testserver.RedisServer) redis.UniversalClie
 	return client
 }
 
-// must returns b, which ends with the test.
+// must returns b, and closes it when the test ends.
 func must[B interface {
 	driver.Backend
 	Close()
@@ -53,7 +53,7 @@ func must[B interface {
 	return b
 }
 
-// backends are all that decide in exact mode, or as exactly as one process can tell.
+// backends are all backends that decide exactly, or seem to in a single process.
 var backends = map[string]func(t *testing.T, c clock.Clock) driver.Backend{
 	"memory": func(*testing.T, clock.Clock) driver.Backend { return memorybackend.NewDefault() },
 	"redis": func(t *testing.T, _ clock.Clock) driver.Backend {
@@ -101,9 +101,9 @@ var backends = map[string]func(t *testing.T, c clock.Clock) driver.Backend{
 	},
 }
 
-// model is what holds for one key, and what it has used.
+// model contains the limits of one key, and its used units.
 type model struct {
-	own, table, override int64 // quotas; 0 if there is none
+	own, table, override int64 // quotas; 0 if not set
 	blocked, unlimited   bool
 	used, resetAt        int64
 }
@@ -120,7 +120,7 @@ func (m *model) quota() int64 {
 	return m.own
 }
 
-// take returns whether a take of cost is allowed at now, and charges it.
+// take reports whether a take of cost is allowed at now, and then charges it.
 func (m *model) take(cost, now int64) bool {
 	if m.blocked {
 		return false
@@ -166,7 +166,7 @@ func (m *model) change(random *rand.Rand, e *policies.Edit, key string) {
 	}
 }
 
-// Whatever changes, each key has what the table says, and the units that it used.
+// Whatever changes, each key has the limits of the table, and keeps its used units.
 func TestAllBackendsGoByTheTable(t *testing.T) {
 	t.Parallel()
 	for name, open := range backends {
@@ -194,7 +194,7 @@ func TestAllBackendsGoByTheTable(t *testing.T) {
 					want := m.take(cost, now)
 					d, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: key, Cost: cost})
 					log = append(log, fmt.Sprintf("%d: %v; %+v", cost, d, *m))
-					if name == "leased" && want && !d.Allowed { // what was leased under other limits comes back in the background
+					if name == "leased" && want && !d.Allowed { // units leased under other limits return in the background
 						*m, want = before, false
 					}
 					if err != nil || d.Allowed != want || d.Blocked != m.blocked || d.Limit(0).Limit.Quota != m.quota() ||

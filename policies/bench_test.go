@@ -28,7 +28,7 @@ func filled(b *testing.B, n int, overrides bool) (*policies.Table, []*quota.Poli
 	return table, all
 }
 
-// sizes returns how many policies tables have; -short leaves the largest out.
+// sizes returns the sizes of tables. With -short, it leaves the largest out.
 func sizes() []int {
 	if testing.Short() {
 		return []int{100, 10_000}
@@ -36,7 +36,7 @@ func sizes() []int {
 	return []int{100, 10_000, 1_000_000}
 }
 
-// BenchmarkResolve looks policies up in a table of so many, in an order that no cache knows.
+// BenchmarkResolve looks up policies in tables of these sizes, in an order that no cache knows.
 func BenchmarkResolve(b *testing.B) {
 	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -54,7 +54,7 @@ func BenchmarkResolve(b *testing.B) {
 	}
 }
 
-// BenchmarkResolveOverride looks up overrides of one policy that has so many.
+// BenchmarkResolveOverride looks up overrides of one policy in tables of these sizes.
 func BenchmarkResolveOverride(b *testing.B) {
 	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -68,7 +68,7 @@ func BenchmarkResolveOverride(b *testing.B) {
 	}
 }
 
-// BenchmarkSet replaces one policy in a table of so many.
+// BenchmarkSet replaces one policy in tables of these sizes.
 func BenchmarkSet(b *testing.B) {
 	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -82,7 +82,7 @@ func BenchmarkSet(b *testing.B) {
 	}
 }
 
-// BenchmarkRelink gives one of so many policies another parent, which half of them have.
+// BenchmarkRelink gives one policy another parent, which half of all policies have.
 func BenchmarkRelink(b *testing.B) {
 	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -108,7 +108,7 @@ func BenchmarkRelink(b *testing.B) {
 	}
 }
 
-// BenchmarkReplace replaces all, and reports the memory that a table keeps for each
+// BenchmarkReplace replaces all policies, and reports the memory that a table keeps for each
 // policy, besides the policy.
 func BenchmarkReplace(b *testing.B) {
 	for _, n := range sizes() {

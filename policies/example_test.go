@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The policies of a running program change, and counts go on.
+// The policies of a running program change, and counts continue.
 func Example() {
 	var table policies.Table
 	code := table.Source("code")
@@ -57,7 +57,7 @@ func Example() {
 	// quota: policy "core" has 0 limits; it must have from 1 to 16
 }
 
-// A file is watched, and counts go on when it changes.
+// A file is watched, and counts continue when it changes.
 func ExampleWatchFile() {
 	backend, path := memorybackend.NewDefault(), "testdata/policies.json"
 

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// warnings keeps what an observer is warned of.
+// warnings records the warnings to an observer.
 type warnings struct {
 	observe.Nothing
 	mu   sync.Mutex
@@ -40,8 +40,7 @@ func coreOf(n int64) string {
 	return fmt.Sprintf(`{"policies": [{"name": "core", "limits": ["%d per 1h"]}]}`, n)
 }
 
-// watch returns a file of text that table's source "file" has, and that is only read by
-// Refresh.
+// watch returns a File with text for table's source "file". Only Refresh reads it again.
 func watch(t *testing.T, table *policies.Table, text string, o observe.Observer) (path string, f *policies.File) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "policies.json")
@@ -78,7 +77,7 @@ func TestAFileWithMistakesLeavesTheLastGoodVersion(t *testing.T) {
 		{`{"policies": [{"name": "core", "limits": ["1 per 1h"]}], "overrides": [{"policy": "core", "key": "a"}]}`, "override 0: "},
 	} {
 		write(t, path, test.text)
-		for range 3 { // which warns once
+		for range 3 { // it warns once
 			if err := f.Refresh(); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s: %v; want an ErrInvalid with %q", test.text, err, test.want)
 			}
@@ -130,7 +129,7 @@ func TestAFileHasPoliciesAndOverrides(t *testing.T) {
 	}
 }
 
-// What is JSON, and would be read as other overrides than it has.
+// These texts are JSON, but could be read as other overrides than they contain.
 func TestAFileIsReadAsItIs(t *testing.T) {
 	const acme, mallory = `{"policy": "core", "key": "acme", "limits": ["5 per 1h"], "until": "2030-01-02T03:04:05Z"}`, `{"policy": "core", "key": "mallory", "blocked": true}`
 	for text, what := range map[string]string{
@@ -168,7 +167,7 @@ func TestAFileHasUnits(t *testing.T) {
 	}
 }
 
-// Processes with one text have one version.
+// Processes with the same text have the same version.
 func TestTheVersionIsOfTheText(t *testing.T) {
 	var a, b policies.Table
 	watch(t, &a, coreOf(10), nil)
@@ -183,8 +182,8 @@ func TestTheVersionIsOfTheText(t *testing.T) {
 	}
 }
 
-// However a file is written, what is in force is the last good text, also if two texts
-// have one size and one time.
+// However a file is written, the last good text is in force, also if two texts have the same
+// size and time.
 func TestRandomFiles(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	var table policies.Table
@@ -221,7 +220,7 @@ func TestRandomFiles(t *testing.T) {
 	}
 }
 
-// What has no end, or is too large, is not read, and leaves the last good version in force.
+// A file without an end, or too large, is not read, and leaves the last good version in force.
 func TestAFileThatIsNone(t *testing.T) {
 	var table policies.Table
 	path, f := watch(t, &table, coreOf(10), &warnings{})

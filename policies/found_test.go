@@ -17,12 +17,12 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// elsewhere is where a source finds overrides.
+// elsewhere contains the overrides that a source can find.
 type elsewhere struct {
 	mu    sync.Mutex
 	all   map[string]policies.Override // by key
 	err   error
-	once  bool // what it returns is not to be remembered
+	once  bool // its answers must not be remembered
 	asked atomic.Int64
 }
 
@@ -53,22 +53,22 @@ func TestOverridesAreFoundOnce(t *testing.T) {
 			t.Errorf("the quota of %s is %d after %d calls; want %d, %d", key, n, at.asked.Load(), want, wantAsked)
 		}
 	}
-	check("alice", 1, 0) // the policy has none
+	check("alice", 1, 0) // the policy has no overrides
 	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
 	check("alice", 10, 1)
 	check("alice", 10, 1)
 	check("bob", 1, 2)
-	check("bob", 1, 2) // that there is none is remembered, too
+	check("bob", 1, 2) // a missing override is remembered, too
 	bobs := limited("bob", 20)
 	for key, o := range map[string]*policies.Override{"bob": &bobs, "alice": nil, "carol": &bobs} {
 		edit(t, s, func(e *policies.Edit) { e.Learn("core", key, o) })
 	}
 	check("bob", 20, 2)
 	check("alice", 1, 2)
-	check("carol", 1, 3) // it was not remembered, so nothing is held
+	check("carol", 1, 3) // it was not remembered, so Learn does nothing
 	edit(t, s, func(e *policies.Edit) { e.FindAllAgain() })
 	at.once = true
-	check("alice", 10, 4) // for one decision, which it holds for all the same
+	check("alice", 10, 4) // for one decision
 	at.once = false
 	check("alice", 10, 5)
 	check("alice", 10, 5)
@@ -84,13 +84,12 @@ func TestOverridesAreFoundOnce(t *testing.T) {
 	}); !errors.Is(err, quota.ErrInvalid) {
 		t.Errorf("an override without limits: %v", err)
 	}
-	check("dora", 1, 7) // nothing of it is learned
+	check("dora", 1, 7) // nothing was learned
 	edit(t, s, func(e *policies.Edit) { e.Find("core", false) })
 	check("alice", 1, 7)
 }
 
-// However many keys there are, a bounded number is remembered, and busy ones are among
-// them.
+// However many keys there are, a bounded number is remembered, busy keys among them.
 func TestWhatWasFoundIsBounded(t *testing.T) {
 	var table policies.Table
 	at := &elsewhere{all: map[string]policies.Override{"busy": limited("busy", 10)}}
@@ -111,8 +110,8 @@ func TestWhatWasFoundIsBounded(t *testing.T) {
 	}
 }
 
-// Decisions that need one override share a call, and one whose context ends goes on
-// without.
+// Decisions that need the same override share a call. If the context of one ends, it continues
+// without the override.
 func TestOneCallAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table policies.Table
@@ -139,7 +138,7 @@ func TestOneCallAtATime(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		take(time.Second, 1) // its end is another than the others'
+		take(time.Second, 1) // its deadline differs from the others'
 		take(time.Hour, 10)
 		take(time.Hour, 10)
 		time.Sleep(2 * time.Second)
@@ -151,8 +150,8 @@ func TestOneCallAtATime(t *testing.T) {
 	})
 }
 
-// What an edit says during a call is newer than what the call returns. A decision that begins
-// after the edit does not wait for that call.
+// An edit during a call is newer than the call's answer. A decision that begins after the edit
+// does not wait for that call.
 func TestAChangeDuringACall(t *testing.T) {
 	for name, change := range map[string]func(e *policies.Edit){
 		"learn":     func(e *policies.Edit) { e.Learn("core", "alice", nil) },
@@ -180,8 +179,8 @@ func TestAChangeDuringACall(t *testing.T) {
 	}
 }
 
-// Clients may invent keys of any length. What is remembered of a long one is short, and is
-// not taken for another key's.
+// Clients may invent keys of any length. A long key is remembered by a short name, and is not
+// taken for another key.
 func TestLongKeysAreRememberedByHash(t *testing.T) {
 	var table policies.Table
 	long := strings.Repeat("k", 64<<10)

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// While a file is replaced, and half of its versions are wrong, each decision goes by one
-// good version, no later one by an earlier version, and a count loses nothing.
+// While a file is replaced, and half of its versions are wrong, each decision goes by one good
+// version, no later decision by an earlier version, and no charge is lost.
 func TestAFileThatIsReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	random, c := testseed.Rand(t, 0), clock.NewManual(t0)

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/wrap/refusals"
 )
 
-// stores are where counts are: each returns a backend for each of two processes.
+// stores keep the counts: each returns a backend for each of two processes.
 var stores = map[string]func(t *testing.T) [2]driver.Backend{
 	"memory": func(*testing.T) [2]driver.Backend {
 		b := memorybackend.NewDefault()
@@ -50,7 +50,7 @@ var stores = map[string]func(t *testing.T) [2]driver.Backend{
 	},
 }
 
-// modes are the ways in which two processes decide, by their names and where counts are.
+// modes returns the ways for two processes to decide, by the names of the mode and the store.
 func modes() map[string]func(t *testing.T, c clock.Clock) [2]driver.Backend {
 	all := map[string]func(t *testing.T, c clock.Clock) [2]driver.Backend{
 		"synced": syncedPair,
@@ -110,7 +110,7 @@ func sharesPair(t *testing.T) (both [2]driver.Backend) {
 	return both
 }
 
-// cutPolicy is what clients are charged under: a bucket, or a window.
+// cutPolicy returns the policy that clients are charged under: a bucket, or a window.
 func cutPolicy(bucket bool) *quota.Policy {
 	l := quota.Limit{Quota: 1000, Window: time.Hour, Aligned: true}
 	if bucket {
@@ -119,7 +119,7 @@ func cutPolicy(bucket bool) *quota.Policy {
 	return &quota.Policy{Name: "core", Limits: []quota.Limit{l}}
 }
 
-// cut is two processes that have a table each, of what is in Redis.
+// cut is two processes, each with a table of the policies in Redis.
 type cut struct {
 	*testing.T
 	store      *redispolicies.Store
@@ -140,7 +140,7 @@ func newCut(t *testing.T, bucket bool, both [2]driver.Backend, c clock.Clock) *c
 	return f
 }
 
-// write makes a change, and look has both processes look once.
+// write makes a change, and look makes both processes look once.
 func (f *cut) write(c redispolicies.Change) {
 	f.Helper()
 	if _, err := f.store.Write(f.Context(), c); err != nil {
@@ -161,10 +161,10 @@ func (f *cut) take(process int, key string, cost int64) (throttler.Decision, err
 	return f.throttlers[process].Take(f.Context(), throttler.Charge{Policy: f.policy, Key: key, Cost: cost})
 }
 
-// An override cuts one client, or frees one, from the next decision on after a process has
-// looked, in each mode and wherever counts are. So it does before, for a client that the process
-// has not met. Others are as before, and so is the client when the override goes, with what it
-// has used. What a mode cannot do is an error, and never another limit.
+// An override limits one client, or frees it, from the first decision after a process has
+// looked, in each mode and with each store. For a client that the process has not met, it does
+// so before. Other clients are unaffected, and so is the client after the override, with its
+// used units. An override that a mode cannot enforce is an error, and never another limit.
 func TestOverridesCutInAllModes(t *testing.T) {
 	few := []quota.Limit{{Quota: 5, Window: time.Hour, Aligned: true}}
 	for mode, open := range modes() {
@@ -199,7 +199,7 @@ func TestOverridesCutInAllModes(t *testing.T) {
 				f.look()
 				for i := range f.throttlers {
 					d, err := f.take(i, "alice", 1)
-					over := o.Unlimited && !divided // a window has counted on
+					over := o.Unlimited && !divided // the window has continued to count
 					if s := d.Limit(0); err != nil || d.Allowed == over || s.Limit != f.policy.Limits[0] || s.Used < 10 && !divided {
 						t.Errorf("process %d, without the override: %v, %v; want the policy's limits, and what was used", i, d, err)
 					}
@@ -209,7 +209,7 @@ func TestOverridesCutInAllModes(t *testing.T) {
 	}
 }
 
-// check checks what a process decides for a key that has used so much, and has an override.
+// check checks a process's decision about a key with an override, and with used units.
 func (f *cut) check(process int, key string, o policies.Override, divided bool, used int64) {
 	f.Helper()
 	d, err := f.take(process, key, 1)
@@ -229,8 +229,8 @@ func (f *cut) check(process int, key string, o policies.Override, divided bool, 
 	}
 }
 
-// A policy that ends leaves the program's limits, in each mode, from that instant on and without
-// a look: also for a client that it refuses, although that is remembered. What was used stays.
+// When a policy ends, the program's limits hold in each mode, from that instant and without a
+// look, also for a client with a remembered refusal. Used units stay.
 func TestPoliciesEndInAllModes(t *testing.T) {
 	all := modes()
 	delete(all, "shares") // other limits are an error there

@@ -15,8 +15,8 @@ import (
 
 type planKey struct{}
 
-// A key keeps its count in every plan, an override goes before, and a plan that is missing
-// is an error.
+// A key keeps its count in every plan, an override takes precedence, and a missing plan is an
+// error.
 func TestPlans(t *testing.T) {
 	var table policies.Table
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Clock: clock.NewManual(t0)})

@@ -28,8 +28,8 @@ func edit(t testing.TB, s *policies.Source, change func(*policies.Edit)) {
 	}
 }
 
-// quotaOf returns the first quota that holds for key under the policy named core, of which
-// the program has 1.
+// quotaOf returns the first quota that holds for key under the policy core. The program's own
+// is 1.
 func quotaOf(table *policies.Table, key string, now time.Time) (n int64, by *policies.Override) {
 	p, by, _ := table.View().Resolve(context.Background(), policy("core", hourly(1)), key, now.UnixMilli())
 	if len(p.Limits) == 0 {
@@ -102,7 +102,7 @@ func TestPoliciesEnd(t *testing.T) {
 	if table.View().PolicyAt("core", ends.Until.UnixMilli()) != nil || table.View().Policy("core") != ends {
 		t.Error("Policy has one that has ended, and PolicyAt does not")
 	}
-	// Of a plan that has ended, the policy's own limits hold.
+	// When a plan has ended, the policy's own limits hold.
 	plan := policy("pro", hourly(5))
 	plan.Until = ends.Until
 	edit(t, table.Source("file"), func(e *policies.Edit) {

@@ -23,7 +23,7 @@ func child(name, parent string) *quota.Policy {
 	return p
 }
 
-// ending returns such a child that has an end.
+// ending returns such a child with an end.
 func ending(name, parent string) *quota.Policy {
 	p := child(name, parent)
 	p.Until = t0
@@ -184,8 +184,8 @@ func TestRandomTrees(t *testing.T) {
 	}
 }
 
-// A policy's parent key holds, or the override's of the key: of a later source, of one with
-// limits of another source, while it lasts.
+// An override may replace the policy's parent key for its key, while it lasts. The latest
+// source with a parent key counts, also if another source has the limits.
 func TestParentKeys(t *testing.T) {
 	var table policies.Table
 	file, remote := table.Source("file"), table.Source("remote")

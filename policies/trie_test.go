@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
-// same fails the test unless m has what want has, and nothing else.
+// same fails the test unless m has the entries of want, and no others.
 func same(t *testing.T, m *trie[int], want map[string]int) {
 	t.Helper()
 	if got := maps.Collect(m.all()); !maps.Equal(got, want) {
@@ -88,7 +88,7 @@ func nodes(m *trie[int], o *owner) (n int) {
 	return n
 }
 
-// Two keys of one hash are two entries.
+// Two keys with the same hash are two entries.
 func TestKeysOfOneHash(t *testing.T) {
 	leaf := (*trie[int])(nil)
 	o := new(owner)

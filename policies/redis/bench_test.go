@@ -22,7 +22,7 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// fill writes so many policies, and as many overrides of one more, with quotas from first on.
+// fill writes n policies, and n overrides of another one if asked, with quotas from first on.
 func fill(b *testing.B, store *redispolicies.Store, n int, first int64, overrides bool) {
 	b.Helper()
 	for i := 0; i < n; i += redispolicies.MaxChange {
@@ -38,11 +38,11 @@ func fill(b *testing.B, store *redispolicies.Store, n int, first int64, override
 	}
 }
 
-// BenchmarkAtRest has so many policies and as many overrides in Redis, and decides in a
-// process that has them: under one policy after the other, half of them for keys
-// with overrides. It reports what the process holds for each policy, what Redis does for a
-// policy and an override, and what a look each second sends and receives. Where there are enough policies,
-// 50,000 of them change, and come into force.
+// BenchmarkAtRest stores n policies and n overrides in Redis, and decides in a process that has
+// them: under one policy after the other, half of the time for keys with overrides. It reports
+// the memory of the process for each policy, the memory of Redis for a policy and an override,
+// and the bytes of a look each second. If there are enough policies, 50,000 of them change, and
+// come into force.
 func BenchmarkAtRest(b *testing.B) {
 	for _, n := range []int{100, 10_000, 1_000_000} {
 		if testing.Short() && n > 10_000 {
@@ -82,7 +82,7 @@ func BenchmarkAtRest(b *testing.B) {
 			for i := range charges { // overrides are asked for once
 				decide(i)
 			}
-			runtime.GC() // which decisions did not cause
+			runtime.GC() // not caused by decisions
 			began := cpu(b)
 			for i := 0; b.Loop(); i++ {
 				decide(i)
@@ -119,7 +119,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// used returns the memory that servers use for what they have.
+// used returns the memory that servers use for their data.
 func used(b *testing.B, all clients) (sum float64) {
 	b.Helper()
 	for _, c := range all {

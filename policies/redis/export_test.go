@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// SetMaxLog makes n the most entries of the log.
+// SetMaxLog sets the maximum number of entries of the log.
 func (s *Store) SetMaxLog(n int) { s.maxLog = n }
 
 // SetAskTimeout bounds the wait for the version of a root.
 func (s *Store) SetAskTimeout(d time.Duration) { s.askTimeout = d }
 
-// WriteText makes text the limits of a policy, whether they are any: as by hand.
+// WriteText writes text as the limits of a policy, valid or not, like an edit by hand.
 func (s *Store) WriteText(ctx context.Context, policy, text string) (int64, error) {
 	return s.write(ctx, []any{"p", policy, text, ""})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Writers at the same time, each with the roots to itself in its mind, make no cycle together,
-// and none takes a parent away that another has just given a child.
+// Concurrent writers, each as if it were alone, make no cycle together, and do not remove a
+// parent that another has just given a child.
 func TestWritersMakeNoCycleTogether(t *testing.T) {
 	at := places(t, 3)
 	first, clients, _ := at.open(t)
@@ -48,8 +48,8 @@ func TestWritersMakeNoCycleTogether(t *testing.T) {
 	}
 }
 
-// What others have put into the hashes harms nothing: a policy that is none keeps the last good
-// version in force until it is mended, and the rest is not looked at, or is left out.
+// Foreign data in the hashes does no harm: an invalid policy keeps the last good version in
+// force until it is mended, and the rest is not read, or is left out.
 func TestForeignFields(t *testing.T) { everywhere(t, testForeignFields) }
 
 func testForeignFields(t *testing.T, at place) {
@@ -69,7 +69,7 @@ func testForeignFields(t *testing.T, at place) {
 		c.ZAdd(t.Context(), "{weir:policies}:log", redis.Z{Score: 1, Member: ""}, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 2, Member: "zebra"}, redis.Z{Score: 2, Member: ""})
 	})
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 9)}})
-	refresh(t, f) // which reads what has changed alone
+	refresh(t, f) // it reads only the changes
 	for _, key := range []string{"bob", "carol", "dora"} {
 		if n := f.quota("core", key); n != 10 {
 			t.Errorf("%s has %d", key, n)

@@ -19,8 +19,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// versions returns the versions that the servers have, "" of one that has none or does not
-// answer.
+// versions returns the versions of the servers, "" for a server without a version or an answer.
 func (all clients) versions(t *testing.T) (is []string) {
 	t.Helper()
 	all.each(func(c redis.UniversalClient) {
@@ -29,7 +28,7 @@ func (all clients) versions(t *testing.T) (is []string) {
 	return is
 }
 
-// mended has f look until all servers have one version.
+// mended makes f look until all servers have the same version.
 func (all clients) mended(t *testing.T, f *follower) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -44,7 +43,7 @@ func (all clients) mended(t *testing.T, f *follower) {
 	}
 }
 
-// looks has f look once for each server.
+// looks makes f look once for each server.
 func looks(t *testing.T, f *follower, all clients) (err error) {
 	t.Helper()
 	for range all {
@@ -53,7 +52,7 @@ func looks(t *testing.T, f *follower, all clients) (err error) {
 	return err
 }
 
-// Roots that are killed, one after the other, lose nothing, and changes go on meanwhile.
+// Roots that are killed, one after the other, lose nothing, and changes continue.
 func TestRootsAreKilledInTurn(t *testing.T) {
 	t.Parallel()
 	at := places(t, 3)
@@ -97,7 +96,7 @@ func TestRootsAreKilledInTurn(t *testing.T) {
 	}
 }
 
-// With half of the roots or less, nothing changes, and what is known stays in force.
+// With half of the roots or fewer, no change is made, and known policies stay in force.
 func TestTooFewRoots(t *testing.T) {
 	for _, c := range []struct {
 		roots, dies int
@@ -128,8 +127,8 @@ func TestTooFewRoots(t *testing.T) {
 	}
 }
 
-// A change that was made at too few roots, by a writer that died, is in force nowhere. The
-// next one is made at all, and takes its place.
+// A change made at too few roots, by a writer that died, is in force nowhere. The next change
+// is made at all roots, and takes its place.
 func TestAChangeThatWasNotEnded(t *testing.T) {
 	store, clients, _ := places(t, 3).open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
@@ -151,7 +150,7 @@ func TestAChangeThatWasNotEnded(t *testing.T) {
 	}
 }
 
-// Writers at the same time make one change after the other.
+// Concurrent writers make one change after the other.
 func TestWritersAtOnce(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
@@ -179,8 +178,8 @@ func TestWritersAtOnce(t *testing.T) {
 	clients.mended(t, f)
 }
 
-// A process never goes back, and has all that was written, whatever is killed, as long as
-// more than half of the roots have it.
+// A process never goes back, and has all changes, whichever roots are killed, as long as more
+// than half of them have the changes.
 func TestRandomRoots(t *testing.T) {
 	t.Parallel()
 	random := testseed.Rand(t, 0)
@@ -250,7 +249,7 @@ func TestRandomRoots(t *testing.T) {
 	}
 }
 
-// backup returns what a root has, and restore puts it back, as an old backup is.
+// backup saves the contents of a root, and returns a function that restores them.
 func backup(t *testing.T, c redis.UniversalClient) (restore func()) {
 	t.Helper()
 	was := map[string]string{}
@@ -272,8 +271,8 @@ func backup(t *testing.T, c redis.UniversalClient) (restore func()) {
 	}
 }
 
-// Roots that are restored from old backups, one or more than half of them, make no process
-// go back while a root has what is in force, and changes are in force again.
+// If roots are restored from old backups, one or more than half of them, no process goes back
+// while a root has the version in force, and new changes come into force.
 func TestRootsFromOldBackups(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -300,7 +299,7 @@ func TestRootsFromOldBackups(t *testing.T) {
 				t.Fatalf("%+v: %v, quota %d; want 14, as before", c, err, early.quota("core", "k"))
 			}
 		}
-		if c.ago > 1 || len(c.restored)*2 < c.roots { // else none can tell it from a change that was not ended
+		if c.ago > 1 || len(c.restored)*2 < c.roots { // otherwise it looks like an unfinished change
 			clients.mended(t, early)
 			if n := follow(t, store).quota("core", "k"); n != 14 {
 				t.Errorf("%+v: a process that starts has quota %d", c, n)
@@ -317,8 +316,8 @@ func TestRootsFromOldBackups(t *testing.T) {
 	}
 }
 
-// A change that was not ended may be one that was made, at a root that is away. So it is ended
-// by a process that cannot tell.
+// An unfinished change may have been made at a root that is down. So a process that cannot tell
+// finishes it.
 func TestAChangeIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, away := range []int{0, 1} {
@@ -385,13 +384,13 @@ func TestACopyHasParents(t *testing.T) {
 	}
 }
 
-// notEnded returns three roots, and a process that has read an override from the first, which
-// alone has the change that brought it: one that was not ended.
+// notEnded returns three roots, and a process that has read an override from the first root.
+// Only that root has the override's change, which is unfinished.
 func notEnded(t *testing.T) (store *redispolicies.Store, all clients, traffic *bytes, f *follower) {
 	store, all, traffic = places(t, 3).open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
 	f = follow(t, store)
-	// The first root is the one that a process which has just started asks.
+	// A process that has just started asks the first root.
 	write(t, redispolicies.NewStore(all[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
 	if n := f.quota("core", "mallory"); n != 0 {
 		t.Fatalf("quota %d; want what the root that is asked has", n)
@@ -399,8 +398,8 @@ func notEnded(t *testing.T) (store *redispolicies.Store, all clients, traffic *b
 	return store, all, traffic, f
 }
 
-// An override that was read from a change which was not ended does not stay when another
-// takes its place. One that comes into force stays, and is not asked for again.
+// An override read from an unfinished change does not stay when another change takes its place.
+// An override that comes into force stays, and is not asked for again.
 func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
 	store, clients, traffic, f := notEnded(t)
 	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(80)}}})
@@ -414,8 +413,7 @@ func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
 	}
 }
 
-// An override that was read from a change which was not ended does not stay, if no other change
-// is made either.
+// An override read from an unfinished change does not stay if no other change is made, either.
 func TestAnOverrideOfTheLastChange(t *testing.T) {
 	_, clients, _, f := notEnded(t)
 	if err := looks(t, f, clients); err != nil {
@@ -426,7 +424,7 @@ func TestAnOverrideOfTheLastChange(t *testing.T) {
 	}
 }
 
-// An override that a server lost in a failover, with the change that brought it, does not stay.
+// An override that a server lost in a failover, with its change, does not stay.
 func TestAnOverrideThatAServerLost(t *testing.T) {
 	at := places(t, 1)
 	store, clients, _ := at.open(t)
@@ -451,8 +449,8 @@ func TestAnOverrideThatAServerLost(t *testing.T) {
 	}
 }
 
-// An override of a version that is wrong, and so does not come into force, does not stay when a
-// server has lost that version.
+// An override of a wrong version, which does not come into force, does not stay when a server
+// has lost that version.
 func TestAnOverrideOfAWrongVersion(t *testing.T) {
 	store, clients, _ := places(t, 1).open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
@@ -475,7 +473,7 @@ func TestAnOverrideOfAWrongVersion(t *testing.T) {
 	}
 }
 
-// failing has the first commands of a name fail, by an error that is not nil.
+// failing makes the first left commands called name fail with err.
 type failing struct {
 	name string
 	left int
@@ -527,7 +525,7 @@ func (h *busy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A copy has what changes while it is made, however often that is.
+// A copy contains the changes made during the copying, however many.
 func TestACopyCatchesUp(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
@@ -565,8 +563,8 @@ func TestACopyCatchesUp(t *testing.T) {
 
 var errKilled = errors.New("the root was killed")
 
-// A change that is made at too few roots, because one does not answer meanwhile, is tried again.
-// Where it was made it is not made twice.
+// A change made at too few roots, because one did not answer, is tried again. Roots that have
+// it do not make it twice.
 func TestAChangeIsTriedAgain(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		at := places(t, 3)
@@ -588,13 +586,13 @@ func TestAChangeIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A process whose root is killed while it is read looks again, without a warning.
+// A process looks again, without a warning, if its root is killed while it is read.
 func TestAReadIsTriedAgain(t *testing.T) {
 	store, clients, _ := places(t, 3).open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
 	f := follow(t, store)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
-	clients[0].AddHook(&failing{"evalsha", 1, errKilled}) // of those that have a version, the first is read
+	clients[0].AddHook(&failing{"evalsha", 1, errKilled}) // the first root with a version is read
 	if err := f.Refresh(t.Context()); err != nil || f.quota("core", "k") != 20 || f.warnings() > 0 {
 		t.Errorf("%v, quota %d, warnings %q", err, f.quota("core", "k"), f.warned)
 	}
@@ -614,7 +612,7 @@ func TestALookIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A copy that fails is tried again, and a warning says when that fails, too: once.
+// A copy that fails is tried again. If that fails, too, there is one warning.
 func TestACopyThatFailsOnce(t *testing.T) {
 	for _, c := range []struct{ fail, warnings int }{{1, 0}, {2, 1}, {5, 1}} {
 		store, clients, _ := places(t, 3).open(t)
@@ -630,7 +628,7 @@ func TestACopyThatFailsOnce(t *testing.T) {
 	}
 }
 
-// A root that has lost what it had finds no override, and does not say that there is none.
+// A root that has lost its data does not report that a key has no override.
 func TestARootThatLostAllIsNotAsked(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
@@ -667,14 +665,14 @@ func (h *split) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// Nor does one that gets it back while it is asked.
+// Nor does a root that is mended while it is asked.
 func TestARootThatIsMendedMeanwhile(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
 	other, others, _ := at.open(t)
 	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
 	f, g := follow(t, store), follow(t, other)
-	clients[0].AddHook(&split{ // the first of those that have the version is asked
+	clients[0].AddHook(&split{ // the first root with the version is asked
 		before:  func() { others[0].FlushDB(t.Context()) },
 		between: func() { others.mended(t, g) },
 	})
@@ -683,7 +681,7 @@ func TestARootThatIsMendedMeanwhile(t *testing.T) {
 	}
 }
 
-// An operator's keys may be written by a process that is not allowed to: it says so, once.
+// A process that may not write an operator's keys cannot mend a root, and warns.
 func TestAProcessThatMayNotMend(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)
@@ -710,7 +708,7 @@ func TestAProcessThatMayNotMend(t *testing.T) {
 	}
 }
 
-// refuser refuses the first command of a copy to a root, a SET, as often as left says.
+// refuser refuses the first command of a copy to a root, a SET, left times.
 type refuser struct{ left, asked atomic.Int32 }
 
 func (h *refuser) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -730,7 +728,7 @@ func (h *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Two copies that fail, with one between them that does not, are not two in a row.
+// Two failed copies, with a successful one between them, are not two in a row.
 func TestACopySucceedsBetweenFailures(t *testing.T) {
 	at := places(t, 3)
 	store, clients, _ := at.open(t)

@@ -29,11 +29,11 @@ var runFor = flag.Duration("run-for", 3*time.Second, "how long TestReplacedUnder
 
 const (
 	runEvery = 100 * time.Millisecond // how often policies are replaced, and looked at
-	runFirst = 1_000_000              // the quota of version 0; each other has one more
+	runFirst = 1_000_000              // the quota of version 0; each later version has one more
 	runKeys  = 7                      // clients: each version blocks one of them
 )
 
-// run is a run in which policies are replaced under load.
+// A run replaces policies under load.
 type run struct {
 	*testing.T
 	at place
@@ -43,11 +43,11 @@ type run struct {
 	counts driver.Backend         // of all processes
 	random *rand.Rand             // of the load
 
-	writing sync.Mutex // a version of the roots
+	writing sync.Mutex // held to write a version of the roots
 
 	inFile sync.Map              // quotas that a good version of the file has had
-	good   [1 << 16]atomic.Int64 // by the number of a version at the roots: how many of them, up to it, are good
-	last   atomic.Int64          // the last of them, which may be being written
+	good   [1 << 16]atomic.Int64 // by version of the roots: the number of good versions up to it
+	last   atomic.Int64          // the last version; it may not be written yet
 	taken  atomic.Int64
 	kills  atomic.Int64 // of roots
 	done   chan struct{}
@@ -64,7 +64,7 @@ type runner struct {
 	th    *throttler.Throttler
 
 	unmended int64       // warnings of a root that could not be brought up to date
-	closed   atomic.Bool // it finds no more overrides, and goes by those that it has found
+	closed   atomic.Bool // it finds no more overrides, and keeps the ones found
 }
 
 // skewed is a clock that is ahead.
@@ -72,9 +72,9 @@ type skewed time.Duration
 
 func (s skewed) Now() time.Time { return time.Now().Add(time.Duration(s)) }
 
-// Warned implements observe.Observer. A version that is wrong is worth a warning, and so is a
-// root that was killed twice while a process copied to it: on a busy machine, the process may not
-// have looked in between, when another had brought it up to date. Nothing else is.
+// Warned implements observe.Observer. It accepts warnings of wrong versions, and of a root that
+// was killed twice while a process copied to it: on a busy machine, the process may not have
+// looked in between, when another had brought the root up to date. Other warnings are errors.
 func (p *runner) Warned(e observe.Warned) {
 	switch {
 	case strings.HasPrefix(e.Text, "the policies of a file are not in force: "), strings.Contains(e.Text, `policy "root-b": `):
@@ -119,10 +119,10 @@ func (r *run) start(ahead time.Duration) *runner {
 	return p
 }
 
-// version returns the version of the roots that is in force in p; 0 if none is yet.
+// version returns the version of the roots that is in force in p, or 0.
 func (p *runner) version() int64 { return p.table.Status()[0].Version }
 
-// explains reports whether a version from one to another gives the policies of the roots a quota.
+// explains reports whether a version between from and to gives the roots' policies that quota.
 func (r *run) explains(from, to, quota int64) bool {
 	for v := from; v <= to; v++ {
 		if runFirst+r.good[v].Load() == quota {
@@ -132,12 +132,12 @@ func (r *run) explains(from, to, quota int64) bool {
 	return false
 }
 
-// runDecision is what a taker has seen last.
+// runDecision is the last decision that a taker has seen.
 type runDecision struct{ file, root, used int64 }
 
-// take takes one unit of four counts, which nothing refuses, and reports whether what is
-// decided is by one version of the file and of one of the roots, no older than the last,
-// and counts on.
+// take takes one unit of four counts, which is never refused. It reports whether the decision
+// is by one version of the file and one of the roots, no older than the last decision's, and
+// whether the counts continue.
 func (p *runner) take(before *runDecision) bool {
 	from := p.version()
 	var charges []throttler.Charge
@@ -172,8 +172,8 @@ func (r *run) blocks(version int64, client int) bool {
 	return version > 0 && r.good[version].Load()%runKeys == int64(client)
 }
 
-// ask decides about a client whom some versions block, and reports whether a version in force,
-// or one that came meanwhile, explains what is decided.
+// ask decides about a client that some versions block, and reports whether a version that was
+// in force during the decision explains it.
 func (p *runner) ask(client int) bool {
 	from := p.version()
 	d, err := p.th.Take(context.Background(), daily("root-a", runFirst).Charge(fmt.Sprint("client-", client)))
@@ -206,7 +206,7 @@ func daily(name string, n int64) *quota.Policy {
 	return &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: n, Window: 24 * time.Hour}}}
 }
 
-// wrongFiles are what is wrong with a file: %s is a good one without its last brace.
+// wrongFiles are formats of wrong files: %s is a good file without its last brace.
 var wrongFiles = []string{
 	"%s", // it ends early
 	`%s, "policies": 7}`,
@@ -214,7 +214,7 @@ var wrongFiles = []string{
 	`%s, "overrides": [{"policy": "file-a", "key": "k", "limits": ["1 per 1h"]}, {"policy": "file-a", "key": "k", "blocked": true}]}`,
 }
 
-// writeFile replaces the file by its good version n, or by one like it that is wrong.
+// writeFile replaces the file by its good version n, or by a wrong version of it.
 func (r *run) writeFile(random *rand.Rand, n int64, wrong bool) {
 	text := fmt.Sprintf(`{"policies": [{"name": "file-a", "limits": ["%d per 24h"]}, {"name": "file-b", "limits": ["%[1]d per 24h"]}]}`, runFirst+n)
 	if wrong {
@@ -223,7 +223,7 @@ func (r *run) writeFile(random *rand.Rand, n int64, wrong bool) {
 		r.inFile.Store(runFirst+n, true)
 	}
 	path := r.path
-	if random.IntN(2) == 0 { // at once; else a part of it may be read first
+	if random.IntN(2) == 0 { // at once; otherwise a part of it may be read first
 		path += ".new"
 	}
 	err := os.WriteFile(path, []byte(text), 0o600)
@@ -240,7 +240,7 @@ func (r *run) writeRoots(random *rand.Rand, wrong bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	store := r.stores[random.IntN(2)]
-	if wrong && random.IntN(2) == 0 { // which is refused
+	if wrong && random.IntN(2) == 0 { // the change is refused
 		if _, err := store.Write(r.Context(), redispolicies.Change{Set: []*quota.Policy{under("root-a", "root-b", "k"), under("root-b", "root-a", "k")}}); !errors.Is(err, quota.ErrInvalid) {
 			r.Errorf("a cycle: %v", err)
 		}
@@ -270,7 +270,7 @@ func (r *run) writeRoots(random *rand.Rand, wrong bool) {
 }
 
 // kill kills one root after the other, each when the last change was made at all of them, so
-// that more than half keep what they have.
+// that more than half keep their data.
 func (r *run) kill() {
 	for i := 0; ; i++ {
 		server := r.at[i%len(r.at)]
@@ -303,7 +303,7 @@ func (r *run) kill() {
 	}
 }
 
-// awaitVersion waits for a version, and reports whether the run goes on.
+// awaitVersion waits for a version, and reports whether the run continues.
 func (r *run) awaitVersion(want int64, is func() int64) bool {
 	for deadline := time.Now().Add(time.Minute); is() < want; {
 		if time.Now().After(deadline) {
@@ -319,10 +319,10 @@ func (r *run) awaitVersion(want int64, is func() int64) bool {
 	return true
 }
 
-// A file and the roots are replaced ten times a second, half of the time by what is wrong,
-// while processes decide, start and end, the clock of one is an hour ahead, and roots are
-// killed in turn. No decision is other than a version says, no count starts afresh, nothing
-// fails, and all processes have the last version within two looks. -run-for makes it longer.
+// A file and the roots are replaced ten times a second, half of the time by wrong versions,
+// while processes decide, start and end, one clock is an hour ahead, and roots are killed in
+// turn. Every decision is explained by a version, no count starts afresh, nothing fails, and
+// all processes have the last version within two looks. -run-for makes it longer.
 func TestReplacedUnderLoad(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	r := &run{T: t, at: places(t, 3), path: filepath.Join(t.TempDir(), "policies.json"), counts: memorybackend.NewDefault(), random: testseed.Locked(t, 1), done: make(chan struct{})}
@@ -354,7 +354,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 			starts.Go(func() { started <- r.start(0) }) // when the file is right
 		}
 		if n == 20 {
-			all[2].close() // its takers go on by what it knows
+			all[2].close() // its takers continue with its policies
 			all = all[:2]
 		}
 	}

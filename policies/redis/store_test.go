@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// bytes counts what a client sends and receives, and how often it dials.
+// bytes counts the bytes that a client sends and receives, and its dials.
 type bytes struct{ n, dials atomic.Int64 }
 
 type counted struct {
@@ -45,7 +45,7 @@ func (c counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// place is where a store is: one server, or several roots.
+// place is the location of a store: one server, or several roots.
 type place []*testserver.RedisServer
 
 // everywhere runs a test of a store at one server, and of one at three roots.
@@ -69,7 +69,7 @@ func (at place) each(do func(s *testserver.RedisServer)) {
 	}
 }
 
-// open returns a store there, its clients, and a count of their traffic.
+// open returns a store at the place, its clients, and a count of their traffic.
 func (at place) open(t testing.TB) (*redispolicies.Store, clients, *bytes) {
 	t.Helper()
 	traffic := new(bytes)
@@ -96,7 +96,7 @@ func (at place) open(t testing.TB) (*redispolicies.Store, clients, *bytes) {
 	return redispolicies.NewRoots(all, ""), all, traffic
 }
 
-// clients are of all servers of a place.
+// clients are the clients of all servers of a place.
 type clients []redis.UniversalClient
 
 // each calls do with each client.
@@ -138,8 +138,8 @@ func follow(t testing.TB, store *redispolicies.Store) *follower {
 
 func (f *follower) status() policies.SourceStatus { return f.table.Status()[0] }
 
-// quota returns what key has under the policy of that name; 0 if it is blocked, and -1 if
-// nothing says so.
+// quota returns the quota of key under a policy: 0 if the key is blocked, and -1 if the policy
+// is unknown.
 func (f *follower) quota(policy, key string) int64 {
 	p, by, _ := f.table.View().Resolve(context.Background(), &quota.Policy{Name: policy}, key, 0)
 	switch {
@@ -199,7 +199,7 @@ func testMistakesAreNotWritten(t *testing.T, at place) {
 	}
 }
 
-// What was written is read back whole, with keys of any bytes.
+// Changes are read back whole, with keys of any bytes.
 func TestUnitsAndEndsAreKept(t *testing.T) { everywhere(t, testUnitsAndEndsAreKept) }
 
 func testUnitsAndEndsAreKept(t *testing.T, at place) {
@@ -265,8 +265,8 @@ func under(name, parent, key string) *quota.Policy {
 	return p
 }
 
-// Parents that a process would refuse are not written. Those that are come to processes
-// that read all, and to those that read what has changed, with keys of any bytes.
+// Parents that a process would refuse are not written. Written parents reach processes that
+// read all policies, and processes that read changes, with keys of any bytes.
 func TestParents(t *testing.T) { everywhere(t, testParents) }
 
 func testParents(t *testing.T, at place) {
@@ -345,7 +345,7 @@ func tokens(p *quota.Policy) *quota.Policy {
 	return p
 }
 
-// A server refuses what a process that has the same policies would.
+// A server refuses the changes that a process with the same policies would refuse.
 func TestRandomTreesAreThoseOfATable(t *testing.T) {
 	t.Parallel()
 	random := testseed.Rand(t, 0)
@@ -396,8 +396,8 @@ func TestRandomTreesAreThoseOfATable(t *testing.T) {
 	}
 }
 
-// A policy without overrides asks nothing, and a process that knows the version is sent
-// less than 100 bytes, however much there is.
+// A policy without overrides causes no calls, and a process that knows the version receives
+// less than 100 bytes, however many policies there are.
 func TestNothingNewCostsNothing(t *testing.T) { everywhere(t, testNothingNewCostsNothing) }
 
 func testNothingNewCostsNothing(t *testing.T, at place) {
@@ -444,7 +444,7 @@ func testNothingNewCostsNothing(t *testing.T, at place) {
 	}
 }
 
-// What is wrong at the server leaves what is known in force.
+// A wrong version at the server leaves the known version in force.
 func TestAWrongVersionIsNotInForce(t *testing.T) { everywhere(t, testAWrongVersionIsNotInForce) }
 
 func testAWrongVersionIsNotInForce(t *testing.T, at place) {
@@ -478,7 +478,7 @@ func testAWrongVersionIsNotInForce(t *testing.T, at place) {
 	}
 }
 
-// While the server is away, what is known holds. When it is back with nothing, too.
+// Known policies and overrides hold while the server is down, and when it is back without data.
 func TestAwayAndBack(t *testing.T) { everywhere(t, testAwayAndBack) }
 
 func testAwayAndBack(t *testing.T, at place) {
@@ -546,7 +546,7 @@ func testAHangCostsOneDecision(t *testing.T, at place) {
 	}
 }
 
-// state is what a store has at a version.
+// state is the content of a store at a version.
 type state struct{ policies, overrides map[string]int64 }
 
 func (s *state) quota(policy, key string) int64 {
@@ -586,9 +586,8 @@ func (s *state) write(t *testing.T, random *rand.Rand, store *redispolicies.Stor
 	return next
 }
 
-// Each process has the policies of one version, whole, and after it has looked, of the last
-// one, and no override that is older: also one that looks seldom, one that begins late, and
-// where the log is short.
+// Each process has the policies of one whole version: after a look, the last one, with no older
+// override. So do processes that look seldom, or begin late, and processes with a short log.
 func TestRandomChanges(t *testing.T) { everywhere(t, testRandomChanges) }
 
 func testRandomChanges(t *testing.T, at place) {
@@ -669,7 +668,7 @@ func testAnotherServerInItsPlace(t *testing.T, at place) {
 	}
 }
 
-// BenchmarkRefresh has 50,000 policies change, and come into force.
+// BenchmarkRefresh changes 50,000 policies, and puts them in force.
 func BenchmarkRefresh(b *testing.B) {
 	const policies = 50_000
 	store, _, traffic := places(b, 1).open(b)
