@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// BenchmarkTake has what a take costs in addition to the backend's own, while that
-// answers, and what it costs while that does not.
+// BenchmarkTake measures the cost that a take adds to the backend's while the backend answers,
+// and the cost of a take in an outage.
 func BenchmarkTake(b *testing.B) {
 	for _, bench := range []struct {
 		name  string

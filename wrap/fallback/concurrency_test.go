@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// TestNothingIsLostOrDoubled takes and refunds from many goroutines while the backend
-// fails and answers, always without having made the charge. In the end it counts exactly
-// what was allowed and not refunded.
+// TestNothingIsLostOrDoubled takes and refunds from many goroutines while the backend fails and
+// answers, always without having made the charge. In the end the backend counts exactly the
+// units that were allowed and not refunded.
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	day, hour := throttler.Limit{Quota: 3 << 40, Window: 24 * time.Hour}, throttler.Limit{Quota: 3 << 40, Window: time.Hour}
 	t.Run("leased", func(t *testing.T) {
@@ -47,7 +47,7 @@ func nothingIsLostOrDoubled(f *fixture, p *throttler.Policy) {
 					return
 				}
 				allowed[key].Add(c.Cost)
-				if i%7 == 0 { // what costs more is charged, here or there
+				if i%7 == 0 { // a higher cost is charged, here or there
 					if _, err := process.Settle(t.Context(), d, c.Cost+2); err == nil {
 						allowed[key].Add(2)
 					}

@@ -24,7 +24,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer backend.Close() // hands over what is left, so before the shared backend's client
+	defer backend.Close() // hands over the rest, so before the shared backend's client
 
 	t := throttler.New(backend, nil)
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}

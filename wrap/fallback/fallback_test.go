@@ -52,7 +52,7 @@ type flaky struct {
 
 type failure struct {
 	err     error
-	charges bool // what it answers with err is charged all the same
+	charges bool // a call that fails with err is charged
 }
 
 var (
@@ -129,7 +129,7 @@ func newFixture(t *testing.T, processes int, o fallback.Options) *fixture {
 	return f
 }
 
-// leased has the processes lease units of the backend.
+// leased makes the processes lease units of the backend.
 func (f *fixture) leased(o fallback.Options) {
 	o.Processes = len(f.processes)
 	for i := range f.processes {
@@ -137,7 +137,7 @@ func (f *fixture) leased(o fallback.Options) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Cleanup(func() { _ = leases.Close(context.Background()) }) // the backend may be away
+		f.Cleanup(func() { _ = leases.Close(context.Background()) }) // the backend may be down
 		f.leases = append(f.leases, leases)
 		options := o
 		f.backends[i] = open(f, leases, &options)
@@ -148,7 +148,7 @@ func (f *fixture) leased(o fallback.Options) {
 // fail makes the backend fail, or answer again if nil.
 func (f *fixture) fail(with *failure) { f.flaky.fails.Store(with) }
 
-// recover makes the backend answer again, and waits until all was handed over.
+// recover makes the backend answer again, and waits until all charges are handed over.
 func (f *fixture) recover() {
 	f.Helper()
 	f.fail(nil)
@@ -187,7 +187,7 @@ func (f *fixture) takes(process, n int, p *throttler.Policy, key string) int {
 	return allowed
 }
 
-// used returns what the shared backend counts of p's first limit.
+// used returns the units that the shared backend counts for p's first limit.
 func (f *fixture) used(p *throttler.Policy, key string) int64 {
 	f.Helper()
 	d, err := f.truth.Peek(f.Context(), p.Charge(key))
@@ -207,8 +207,8 @@ var (
 	local = fallback.Options{OnFailure: fallback.Local}
 )
 
-// The whole suite, in front of a backend that answers. Under Open it would fail where a
-// deadline passes on the way: that is what Open serves.
+// TestContract runs the whole suite in front of a backend that answers. Under Open it would
+// fail where a deadline passes on the way: Open allows such takes.
 func TestContract(t *testing.T) {
 	for _, choice := range []fallback.Choice{fallback.Local, fallback.Closed} {
 		t.Run(choice.String(), func(t *testing.T) {
@@ -282,8 +282,8 @@ func TestOpenEnds(t *testing.T) {
 	}
 }
 
-// An exhausted client gets nothing at the first failure, and others a share of what
-// they had left.
+// An exhausted client gets nothing at the first failure, and others get a share of their
+// remaining units.
 func TestLocalStartsFromWhatWasSaid(t *testing.T) {
 	for name, l := range map[string]throttler.Limit{
 		"fixed window":   {Quota: 60, Window: time.Hour},
@@ -351,7 +351,7 @@ func TestRefusedStaysRefused(t *testing.T) {
 	}
 }
 
-// After an outage the backend has counted all, in the window that was open here.
+// After an outage the backend has counted all units, in the window that was open here.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]*failure{"breaker open": down, "connection refused": refusing} {
@@ -418,7 +418,7 @@ func TestHandOverOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// What may have reached the backend is charged once at most.
+// A charge that may have reached the backend is charged at most once.
 func TestUnknownOutcomes(t *testing.T) {
 	f := newFixture(t, 3, local)
 	f.fail(lateReply)
@@ -445,8 +445,8 @@ func TestUnknownOutcomes(t *testing.T) {
 	}
 }
 
-// What the backend may never learn of counts until its own window ends, and not until
-// one ends that an earlier failure opened.
+// A charge that the backend may never learn of counts until its own window ends, not until the
+// end of a window that an earlier failure opened.
 func TestUnknownOutcomesOfTwoWindows(t *testing.T) {
 	f := newFixture(t, 3, local)
 	window := 10 * time.Second
@@ -508,7 +508,7 @@ func TestRefunds(t *testing.T) {
 	if got := f.used(core, "alice"); got != 1+5 {
 		t.Errorf("the backend counts %d of alice, want 1 from before and 5", got)
 	}
-	// Handed over: a refund comes too late, and what costs more is charged.
+	// After the hand-over a refund comes too late, and a higher cost is charged.
 	if _, err := f.processes[0].Refund(ctx, late); err != nil {
 		t.Error(err)
 	}
@@ -520,7 +520,7 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
-// A refund takes off what is to be handed over if its own charge is among it.
+// A refund reduces the units to hand over if its own charge is among them.
 func TestRefundsOfWhatIsNotOwed(t *testing.T) {
 	t.Parallel()
 	refund := func(f *fixture, d throttler.Decision) {
@@ -621,7 +621,7 @@ func TestOtherShards(t *testing.T) {
 	}
 }
 
-// twoShards has keys that begin with "a" on a, and others on b.
+// twoShards keeps keys that begin with "a" on a, and others on b.
 type twoShards struct {
 	a *flaky
 	b driver.Backend
@@ -708,8 +708,8 @@ func TestOneKeyFails(t *testing.T) {
 	})
 }
 
-// A backend that says that a shard is down asks by itself whether it is back: nothing else
-// does, however long it takes.
+// A backend that reports a shard as down asks by itself whether it is back. No other call does,
+// however long it takes.
 func TestNothingIsSentToAShardThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 1, local)
@@ -726,7 +726,7 @@ func TestNothingIsSentToAShardThatIsDown(t *testing.T) {
 	})
 }
 
-// Of a backend that cannot say whether it answers, the calls do.
+// If a backend cannot report whether it answers, its calls show it.
 func TestBackendWithoutHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 1, local)
@@ -745,7 +745,7 @@ func TestBackendWithoutHealth(t *testing.T) {
 	})
 }
 
-// Counts of one decision do not push each other out of a table that is full.
+// Counts of one decision do not push each other out of a full table.
 func TestDecisionsAboutMoreThanFits(t *testing.T) {
 	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local, MaxKeys: 2})
 	f.fail(down)
@@ -768,7 +768,7 @@ func TestDecisionsAboutMoreThanFits(t *testing.T) {
 	f.recover()
 }
 
-// A process that ends hands over what it can.
+// A process that ends hands over its charges if the backend answers.
 func TestClose(t *testing.T) {
 	f := newFixture(t, 1, local)
 	f.fail(down)

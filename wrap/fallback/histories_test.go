@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// TestOutageHistories runs random histories of three processes with outages of all
-// kinds, and holds what they allow to the bound that the package states.
+// TestOutageHistories runs random histories of three processes with outages of all kinds, and
+// checks that they allow no more than the bound that the package states.
 func TestOutageHistories(t *testing.T) {
 	t.Parallel()
 	for i := range 12 {
@@ -30,8 +30,8 @@ func TestOutageHistories(t *testing.T) {
 // processesInHistory share the quotas of a history.
 const processesInHistory = 3
 
-// outageHistory counts by aligned windows, in which windows of all processes and of
-// the backend are the same ones. The processes may lease their units.
+// outageHistory uses aligned windows, which are the same in all processes and in the backend.
+// The processes may lease their units.
 func outageHistory(t *testing.T, rng *rand.Rand, lease bool) {
 	const keys = 4
 	f := newFixture(t, processesInHistory, local)
@@ -115,12 +115,12 @@ func outageHistory(t *testing.T, rng *rand.Rand, lease bool) {
 	check()
 }
 
-// holds reports whether something is still to be handed over.
+// holds reports whether a process still has charges to hand over.
 func (f *fixture) holds() bool {
 	return slices.ContainsFunc(f.backends, func(b *fallback.Backend) bool { return b.Stats().Held > 0 })
 }
 
-// TestNoSecondQuota has a client that uses all it gets, from all processes, before,
+// TestNoSecondQuota checks a client that uses all units it can get, from all processes, before,
 // during and after an outage, for each algorithm.
 func TestNoSecondQuota(t *testing.T) {
 	t.Parallel()
@@ -142,8 +142,8 @@ func TestNoSecondQuota(t *testing.T) {
 				t.Errorf("%d of %d allowed by the end of the outage", total, quota)
 			}
 			f.fail(nil)
-			// At once: a key that comes back first is handed over first. On a busy machine, the
-			// other processes may hand over later, and the backend does not know of theirs.
+			// At once: a key that comes back first is handed over first. On a busy machine,
+			// other processes may hand over later, unknown to the backend.
 			late := 0
 			eventually(t, "an answer of the backend", func() bool {
 				held := f.backends[1].Stats().Held + f.backends[2].Stats().Held
@@ -161,7 +161,7 @@ func TestNoSecondQuota(t *testing.T) {
 				total += f.takes(i, 100, p, "alice")
 			}
 			most := quota + 2 + late
-			if a.Holds() { // what was let through in the outage ends by itself, and is not handed over
+			if a.Holds() { // charges let through in the outage end by themselves, without a hand-over
 				most += quota + 2
 			}
 			if total > most {
@@ -216,8 +216,8 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// A process goes on from what the store said of a key that is leased, not from its lease, by
-// whose answers all else is used.
+// For a leased key, a process continues from the store's answer, not from the lease's answers:
+// by these, all units outside the lease are used.
 func TestLeasedKeys(t *testing.T) {
 	const total, taken = 1000, 100
 	f := newFixture(t, 2, local)

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// During an outage AtMost takes what fits this process's share, a Check looks at it, and a
-// Record is charged beyond it. What was charged is handed over, and nothing else.
+// During an outage AtMost takes the units that fit this process's share, a Check looks at the
+// share, and a Record is charged beyond it. Only charged units are handed over.
 func TestModesInAnOutage(t *testing.T) {
 	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local})
 	in := func(m quota.Mode, cost int64) throttler.Charge {

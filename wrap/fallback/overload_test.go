@@ -27,8 +27,7 @@ func (h hasty) Take(ctx context.Context, _ driver.Request) (driver.Decision, err
 	return driver.Decision{}, ctx.Err()
 }
 
-// A process that is overloaded, and a deadline of the caller, are no outage: no choice
-// decides.
+// An overloaded process, or a deadline of the caller, is no outage: no choice decides.
 func TestOverloadIsNoOutage(t *testing.T) {
 	p := throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}}
 	overloaded := &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", driver.ErrOverloaded, driver.ErrNotSent)}}
@@ -52,8 +51,7 @@ func TestOverloadIsNoOutage(t *testing.T) {
 	}
 }
 
-// The time that is the server's, and what was sent and not answered, are the backend's
-// failures.
+// If the server's time passes, or a call was sent and is not answered, the backend has failed.
 func TestServersThatHadTheirTime(t *testing.T) {
 	p := throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}}
 	for name, test := range map[string]struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// In an outage a pause that was seen before it holds until its end, and not until the window's:
-// then there is the share of what was left.
+// In an outage, a pause that was seen before holds until its own end, not until the window's.
+// Then the share of the remaining units is allowed.
 func TestPauseInAnOutage(t *testing.T) {
 	for _, algorithm := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket} {
 		limit := throttler.Limit{Quota: 20, Window: 1000 * time.Hour, Algorithm: algorithm}

@@ -28,7 +28,7 @@ func (r *reported) Failed(e observe.Failed) {
 	r.all[e]++
 }
 
-// want compares what was reported since the last call.
+// want checks the failures reported since the last call.
 func (r *reported) want(t *testing.T, want ...string) {
 	t.Helper()
 	r.mu.Lock()
@@ -45,7 +45,7 @@ func (r *reported) want(t *testing.T, want ...string) {
 }
 
 // Takes that Open and Local decide are reported with the shard and the cause. Peeks are not
-// requests, and what Closed decides is an error of the take, which its caller reports.
+// requests, and a decision by Closed is an error of the take, which its caller reports.
 func TestWhatIsReported(t *testing.T) {
 	seen := &reported{}
 	f := newFixture(t, 1, fallback.Options{Observer: seen, Policies: map[string]fallback.Choice{"local": fallback.Local, "closed": fallback.Closed}})
@@ -76,7 +76,7 @@ func TestWhatIsReported(t *testing.T) {
 	seen.want(t)
 }
 
-// What is not handed over is reported: of a key that makes room, or when a process ends.
+// Charges that are not handed over are reported: when a key makes room, or a process ends.
 func TestWhatIsNotHandedOverIsReported(t *testing.T) {
 	seen := &reported{}
 	f := newFixture(t, 1, fallback.Options{Observer: seen, OnFailure: fallback.Local, MaxKeys: 2})

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// A reset forgets what was allowed here and not handed over, what was known of the key, and
-// earlier charges, which are not given back to later ones.
+// A reset forgets the units allowed here and not handed over, the known counts of the key, and
+// earlier charges. Their refunds do not reduce later charges.
 func TestResetInAnOutage(t *testing.T) {
 	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local})
 	hour := policy("hour", throttler.Limit{Quota: 20, Window: 60 * 60e9, Aligned: true})

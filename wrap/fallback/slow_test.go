@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// slow is a backend that takes its time for each take.
+// slow is a backend that needs some time for each take.
 type slow struct {
 	driver.Backend
 	takes time.Duration
@@ -28,8 +28,8 @@ func (s slow) Take(ctx context.Context, r driver.Request) (driver.Decision, erro
 	}
 }
 
-// A backend that answers, but later than decisions need it, does not answer: what is open
-// for a time only, closes.
+// A backend that answers later than decisions need it counts as not answering: after OpenFor,
+// Open closes.
 func TestSlowBackendDoesNotAnswer(t *testing.T) {
 	for _, test := range []struct {
 		takes time.Duration
