@@ -19,7 +19,7 @@ func Benchmark(b *testing.B) {
 	backendtest.Bench(b, func(b *testing.B) driver.Backend { return open(b, memorybackend.NewDefault(), nil) })
 }
 
-// refusing refuses everything until a minute has passed, in no time.
+// refusing refuses everything for a minute, and takes no time.
 type refusing struct{ driver.Backend }
 
 func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
@@ -32,7 +32,7 @@ func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, erro
 	return d, nil
 }
 
-// BenchmarkAnswer is one take that is refused from memory, without the front door.
+// BenchmarkAnswer measures a take that is refused from memory, without the front door.
 func BenchmarkAnswer(b *testing.B) {
 	one := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	two := &throttler.Policy{Name: "search", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}, {Quota: 5, Window: time.Second}}}

@@ -38,8 +38,8 @@ func TestMaxKeys(t *testing.T) {
 	}
 }
 
-// A new refusal takes the place of one that has ended, else of the oldest that has
-// answered nothing, else of the oldest.
+// A new refusal replaces one that has ended, otherwise the oldest that has answered nothing,
+// otherwise the oldest.
 func TestWhichIsPushedOut(t *testing.T) {
 	b := open(t, refusing{}, &refusals.Options{MaxKeys: 4, MaxAge: time.Minute})
 	var elapsed time.Duration
@@ -50,8 +50,8 @@ func TestWhichIsPushedOut(t *testing.T) {
 			take(t, b, core, key)
 		}
 	}
-	// remembered takes keys, which must be answered from memory, and pushed out
-	// so many so far.
+	// remembered takes keys. They must be answered from memory, and the Backend must have
+	// pushed out pushedOut refusals so far.
 	remembered := func(pushedOut int64, keys ...string) {
 		t.Helper()
 		before := b.Stats()
@@ -84,7 +84,7 @@ func (e ending) Take(ctx context.Context, r driver.Request) (driver.Decision, er
 	return d, err
 }
 
-// What could answer nothing pushes out nothing.
+// A refusal that has ended already pushes out nothing.
 func TestEndedIsNotStored(t *testing.T) {
 	b := open(t, ending{}, &refusals.Options{MaxKeys: 1, MaxAge: time.Hour})
 	for range 3 {
@@ -96,7 +96,7 @@ func TestEndedIsNotStored(t *testing.T) {
 	}
 }
 
-// Keys that come once push out one another, and none that comes again.
+// Keys that come once push out each other, but no key that comes again.
 func TestFloodOfKeys(t *testing.T) {
 	b := open(t, refusing{}, &refusals.Options{MaxKeys: 256, MaxAge: time.Hour})
 	take(t, b, core, "alice")
@@ -111,7 +111,7 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// The sizes that Options.MaxKeys and MaxBytes state, by the heap.
+// TestBytes checks the sizes that Options.MaxKeys and MaxBytes state, by the heap.
 func TestBytes(t *testing.T) {
 	const maxKeys = 1024
 	three := policy("three", fivePerMinute, throttler.Limit{Quota: 1, Window: time.Second}, throttler.Limit{Quota: 1, Window: time.Hour})

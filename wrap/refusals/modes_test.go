@@ -6,7 +6,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// What one mode was refused is no answer to another: a Record is never refused.
+// A refusal in one mode is no answer in another: a Record is never refused.
 func TestModesAskForThemselves(t *testing.T) {
 	f := newFixture(t, nil)
 	c := charge(core, "alice", 5)

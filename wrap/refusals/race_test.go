@@ -20,8 +20,8 @@ import (
 // stepping decides when its backend does, and answers when the test lets it.
 type stepping struct {
 	driver.Backend
-	decided, answer chan struct{} // of a take; nil for none
-	settled, report chan struct{} // of a settlement; nil for none
+	decided, answer chan struct{} // of a take, or nil
+	settled, report chan struct{} // of a settlement, or nil
 }
 
 func (s *stepping) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
@@ -156,8 +156,7 @@ func yield() {
 	}
 }
 
-// Goroutines take and settle. No take knows less than settlements that had ended
-// when it began.
+// Goroutines take and settle. Each take knows the settlements that had ended when it began.
 func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 	backend := &numbered{}
 	b := open(t, backend, nil)
@@ -196,8 +195,8 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 	}
 }
 
-// A random history through a Backend and through none: the same is allowed and,
-// unless the clock steps back, the same limits refuse until the same times.
+// A random history with a Backend and without allows the same takes and, unless the clock steps
+// back, the same limits refuse until the same times.
 func TestSequentialHistories(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	answered := int64(0)

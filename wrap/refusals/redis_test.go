@@ -49,7 +49,7 @@ func TestSequentialContractFromMemoryOverRedis(t *testing.T) {
 	}, decays)
 }
 
-// BenchmarkRedis is a hot key that Redis refuses, without and with a Backend.
+// BenchmarkRedis measures a hot key that Redis refuses, without and with a Backend.
 func BenchmarkRedis(b *testing.B) {
 	client := newClient(b)
 	for name, backend := range map[string]driver.Backend{

@@ -40,7 +40,7 @@ func (c *counting) Take(ctx context.Context, r driver.Request) (driver.Decision,
 	return c.Backend.Take(ctx, r)
 }
 
-// fixture is a memory backend behind a Backend, whose clocks the test moves.
+// fixture is a memory backend behind a Backend, with clocks that the test moves.
 type fixture struct {
 	*testing.T
 	backend  *refusals.Backend
@@ -76,7 +76,7 @@ func (f *fixture) take(th *throttler.Throttler, charges ...throttler.Charge) thr
 	return d
 }
 
-// allowed takes, and fails the test if that is refused.
+// allowed takes, and fails the test if the take is refused.
 func (f *fixture) allowed(charges ...throttler.Charge) throttler.Decision {
 	f.Helper()
 	d := f.take(f.front, charges...)
@@ -86,8 +86,7 @@ func (f *fixture) allowed(charges ...throttler.Charge) throttler.Decision {
 	return d
 }
 
-// refused takes, and fails the test unless that is refused: from memory, or by the
-// backend.
+// refused takes, and fails the test unless the take is refused, from memory or by the backend.
 func (f *fixture) refused(fromMemory bool, charges ...throttler.Charge) throttler.Decision {
 	f.Helper()
 	before := f.counting.takes.Load()
@@ -124,21 +123,21 @@ func charge(p *throttler.Policy, key string, cost int64) throttler.Charge {
 	return throttler.Charge{Policy: p, Key: key, Cost: cost}
 }
 
-// The whole suite, with refusals that are too old at once.
+// TestContract runs the whole suite with refusals that are too old at once.
 func TestContract(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T) driver.Backend {
 		return open(t, memorybackend.NewDefault(), &refusals.Options{MaxAge: 1})
 	})
 }
 
-// decays has the cases of the suite that the documented staleness fails: of limits
-// that let go of units all the time, where a debt is refused.
+// decays lists the cases of the suite that fail because of the documented staleness: a debt is
+// refused under limits that release units all the time.
 var decays = map[string]string{
 	"settlements/sliding window: a debt slides out": "Used and Remaining are the refusal's",
 	"settlements/token bucket: a debt drains":       "Used and Remaining are the refusal's",
 }
 
-// The suite with refusals that do not age.
+// TestContractFromMemory runs the suite with refusals that do not age.
 func TestContractFromMemory(t *testing.T) {
 	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
 		return open(t, memorybackend.NewDefault(), &refusals.Options{MaxAge: time.Hour})
@@ -147,7 +146,7 @@ func TestContractFromMemory(t *testing.T) {
 
 func TestRefusedUntilRetryAt(t *testing.T) {
 	for _, a := range quota.Algorithms() {
-		if a.Holds() { // whose refusals are not remembered
+		if a.Holds() { // their refusals are not remembered
 			continue
 		}
 		t.Run(a.String(), func(t *testing.T) {
@@ -265,7 +264,7 @@ func TestSettlementsTakeEffectAtOnce(t *testing.T) {
 	f.refused(false, both...)
 	f.refused(true, both...)
 
-	// By bob's settlement alice's refusal has another count of the organization.
+	// Bob's settlement changes the organization's count in alice's refusal.
 	bob := f.allowed(charge(org, "acme", 1), charge(core, "bob", 1).Within("acme"))
 	f.refused(true, both...)
 	if _, err := f.front.Settle(f.Context(), bob, 10, 1); err != nil {
@@ -315,7 +314,7 @@ func TestBusyOrganization(t *testing.T) {
 	}
 }
 
-// What another process does is seen when the refusal is MaxAge old.
+// Changes by another process are seen when the refusal is MaxAge old.
 func TestOtherProcesses(t *testing.T) {
 	f := newFixture(t, &refusals.Options{MaxAge: 3 * time.Second})
 	d := f.take(f.other, charge(core, "alice", 5))
@@ -358,7 +357,7 @@ func TestDoneContext(t *testing.T) {
 	}
 }
 
-// failing has no answers.
+// failing fails all takes.
 type failing struct{ driver.Backend }
 
 func (failing) Take(context.Context, driver.Request) (driver.Decision, error) {
@@ -455,8 +454,7 @@ func (degraded) Take(_ context.Context, r driver.Request) (driver.Decision, erro
 	return d, nil
 }
 
-// TestDegradedRefusalsAreNotRemembered has a refusal that is true only while the
-// backend does not answer.
+// A degraded refusal is true only while the backend does not answer.
 func TestDegradedRefusalsAreNotRemembered(t *testing.T) {
 	b := open(t, degraded{}, nil)
 	th := throttler.New(b, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/wrap/refusals"
 )
 
-// apart is a backend that does not join partitions, and counts what it is asked.
+// apart is a backend that does not join partitions, and counts its calls.
 type apart struct {
 	driver.Backend
 	takes, settles, peeks int
@@ -37,8 +37,8 @@ func (a *apart) Peek(ctx context.Context, r driver.Request) (driver.Decision, er
 	return a.Backend.Peek(ctx, r)
 }
 
-// An address that is used up charges no account, not for an instant, in whatever order they are
-// charged: the account's own requests would be refused in other processes, which remember it.
+// A request from an exhausted address never charges the account, in either order of the
+// charges: other processes would refuse the account's own requests, and remember that.
 func TestARememberedRefusalChargesNoOtherPartition(t *testing.T) {
 	account := &throttler.Policy{Name: "account", Limits: []throttler.Limit{{Quota: 1, Window: time.Minute}}}
 	address := &throttler.Policy{Name: "address", Limits: []throttler.Limit{{Quota: 7, Window: 20 * time.Second}}}
@@ -69,7 +69,7 @@ func TestARememberedRefusalChargesNoOtherPartition(t *testing.T) {
 			}
 			alice, home := account.Charge("alice "+name), address.Charge("home "+name)
 			take(true, throttler.Charge{Policy: address, Key: home.Key, Cost: 7})
-			take(false, alice, home) // alice is charged and gets it back, and the refusal is remembered
+			take(false, alice, home) // alice is charged and refunded, and the refusal is remembered
 			counts.takes, counts.settles, counts.peeks = 0, 0, 0
 			for range 100 {
 				d := take(false, alice, home)
@@ -90,8 +90,8 @@ func TestARememberedRefusalChargesNoOtherPartition(t *testing.T) {
 	}
 }
 
-// Charges of several partitions, which the backend joins, are decided as by the backend
-// itself: what is remembered of them ends with any of their counts.
+// Charges of several partitions, which the backend joins, are decided as by the backend itself:
+// a remembered refusal ends with any of their counts.
 func TestSeveralPartitions(t *testing.T) {
 	account := &throttler.Policy{Name: "account", Limits: []throttler.Limit{{Quota: 3, Window: time.Minute}}}
 	address := &throttler.Policy{Name: "address", Limits: []throttler.Limit{{Quota: 7, Window: 20 * time.Second}}}

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/wrap/refusals"
 )
 
-// brokenBackend is a backend that answers as fails does, if that is set.
+// brokenBackend is a backend that calls fails for its answers, if that is set.
 type brokenBackend struct {
 	driver.Backend
 	fails func(r driver.Request) (driver.Decision, error)
@@ -27,8 +27,8 @@ func (f *brokenBackend) Take(ctx context.Context, r driver.Request) (driver.Deci
 	return f.Backend.Take(ctx, r)
 }
 
-// A refusal that is too old to answer by itself answers when the backend fails, as long
-// as its times hold, and nothing of this process has overtaken it.
+// A refusal that is too old to answer by itself answers when the backend fails, as long as its
+// times hold, and no change by this process has overtaken it.
 func TestRefusalsAreUpheldWhenTheBackendFails(t *testing.T) {
 	down := &driver.UnavailableError{Backend: "failing", Shard: "a", Err: errors.New("down")}
 	for name, fails := range map[string]func(r driver.Request) (driver.Decision, error){
