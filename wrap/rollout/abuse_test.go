@@ -20,8 +20,8 @@ func (forgetful) TakeAt(_ context.Context, r driver.Request, _ *handoff.Placemen
 	return driver.NewDecision(r), nil
 }
 
-// What is remembered of partitions is bounded in their number and in bytes, however
-// long they are.
+// The memory for partitions is bounded in their number and in bytes, however long their names
+// are.
 func TestRoutesAreBounded(t *testing.T) {
 	const maxKeys, keys, each = 1 << 12, 1 << 13, 250
 	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Events: true, MaxKeys: maxKeys})

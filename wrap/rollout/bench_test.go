@@ -19,8 +19,8 @@ func (instant) TakeAt(context.Context, driver.Request, *handoff.Placement) (driv
 	return driver.Decision{Allowed: true}, nil
 }
 
-// BenchmarkOverhead measures what a rollout adds to a decision in the steady state,
-// and what evaluating the flag for each decision would add.
+// BenchmarkOverhead measures the cost that a rollout adds to a decision in the steady state,
+// and the cost of evaluating the flag for each decision.
 func BenchmarkOverhead(b *testing.B) {
 	requests := func(n int) []driver.Request {
 		all := make([]driver.Request, n)

@@ -64,7 +64,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 			var events moves
 			f := newFlagged(t, "old", map[string]handoff.Store{"old": test.open(t), "new": memorybackend.NewDefault()},
 				rollout.Options{Events: true, Abandon: 300 * time.Millisecond, Observer: &events})
-			// A busy machine is no hanging server, before it hangs.
+			// Before the server hangs, a busy machine must not look like a hang.
 			take := func(key string, wait time.Duration) (throttler.Decision, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
 				defer cancel()
@@ -123,7 +123,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 	}
 }
 
-// A rollout is down where the backend that decides is, and no other.
+// A rollout is down if the backend that decides is down, and does not depend on the others.
 func TestRolloutIsDownWhereItsBackendIs(t *testing.T) {
 	p := newPair(t)
 	q := p.process("old", rollout.Options{Events: true})

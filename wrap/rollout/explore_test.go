@@ -38,11 +38,11 @@ var (
 )
 
 // TestSequentialExplore makes decisions in several processes and lets their calls of the
-// backends happen one at a time, in random order, in virtual time. Flags flip by
-// seconds and by hours, and each process sees that in its own time, or not at
-// all; calls and replies are lost, come late or hang; processes crash; shards die,
-// whole or for writes only, and come back. What the backends answer is held
-// against one count for each key, in one place. The long form:
+// backends happen one at a time, in random order, in virtual time. Flags flip after seconds or
+// hours, and each process sees a flip in its own time, or not at all. Calls and replies are
+// lost, come late or hang. Processes crash. Shards die, whole or for writes only, and come
+// back. The backends' answers are compared with one count for each key, in one place. The long
+// form:
 //
 //	go test ./wrap/rollout -run Explore -v -timeout 0 -explore-decisions 3000000
 func TestSequentialExplore(t *testing.T) {
@@ -61,7 +61,7 @@ func TestSequentialExplore(t *testing.T) {
 	}
 }
 
-// tally says what was explored.
+// tally counts the explored events.
 type tally struct {
 	decisions, allowed, refused, failed, refunded, lostCalls, lostReplies, late, crashes, deaths int
 	moved, followed, lost                                                                        int64
@@ -88,7 +88,7 @@ type world struct {
 	t    *testing.T
 	name string
 
-	// mu guards what follows. The world has it except while it sleeps.
+	// mu guards the fields below. The world holds it except while it sleeps.
 	mu    sync.Mutex
 	rng   *rand.Rand
 	tally tally
@@ -108,13 +108,12 @@ type world struct {
 	counts    map[string]*counted
 	taken     []taken
 
-	// passedOver reports that a process has given up asking a backend that nothing
-	// had named to it. Counts may be in two places from then on; docs/migrating.md
-	// has that in its table.
+	// passedOver reports that a process has given up asking a backend that nothing had named to
+	// it. Counts may be in two places from then on: see the table of docs/migrating.md.
 	passedOver bool
 }
 
-// counted is what a key's count must be.
+// counted is the expected count of a key.
 type counted struct {
 	used   int64
 	reset  time.Time
@@ -154,7 +153,7 @@ func newWorld(t *testing.T, seed, n uint64) *world {
 
 func (w *world) now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// run lets things happen until enough have.
+// run makes random steps, and then ends all decisions and processes.
 func (w *world) run() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +198,7 @@ func (w *world) run() {
 	}
 }
 
-// sleep lets time pass, and others go on until they wait.
+// sleep lets time pass, and others run until they wait.
 func (w *world) sleep(d time.Duration) {
 	w.mu.Unlock()
 	defer w.mu.Lock()
@@ -238,7 +237,7 @@ func (w *world) flip() {
 				return
 			}
 			w.mu.Lock()
-			p.seen = max(p.seen, n) // a later one may be seen first: this one never is
+			p.seen = max(p.seen, n) // a later flip may be seen first: then this one never is
 			w.mu.Unlock()
 			if heard && p.sleep(20*time.Millisecond) {
 				p.event()
@@ -410,7 +409,7 @@ func (p *explorer) StringValueDetails(_ context.Context, _, unset string, e open
 	return openfeature.StringEvaluationDetails{Value: name}, nil
 }
 
-// site is a backend of two shards, whose calls happen when the world says so.
+// site is a backend of two shards. Its calls happen when the world decides.
 type site struct {
 	w      *world
 	name   string
@@ -436,7 +435,7 @@ func (s *site) place(partition string) int {
 	return int(h.Sum32() % uint32(len(s.shards)))
 }
 
-// link is a site as one process sees it, which has its own breakers.
+// link is a site as one process sees it, with the process's breakers.
 type link struct {
 	*site
 	breakers [2]*breaker.Breaker
@@ -473,7 +472,7 @@ func (l *link) Down(partition string) (since time.Time, down bool) {
 	return l.breakers[l.place(partition)].Since()
 }
 
-// fate is what becomes of a call.
+// fate is the outcome of a call.
 type fate int
 
 const (
@@ -490,8 +489,8 @@ type call struct {
 	fate   chan fate
 }
 
-// lateCall is one that its caller has given up, and that will happen, unless it is
-// too late even for a server that hung: backends remember a move for Keep.
+// lateCall is a call that its caller has given up, and that will happen, unless it is too late
+// even for a server that hung: backends remember a move for Keep.
 type lateCall struct {
 	until  time.Time
 	happen func()
@@ -504,7 +503,7 @@ func (c *call) happen(f fate) {
 	c.fate <- f
 }
 
-// step lets one of the pending calls happen, or one that is late.
+// step lets a pending call happen, or a late one.
 func (w *world) step() {
 	if len(w.late) > 0 && w.rng.IntN(10) == 0 {
 		i := w.rng.IntN(len(w.late))
@@ -536,7 +535,7 @@ func (w *world) step() {
 
 var errLost = &driver.UnavailableError{Backend: "explorer", Err: errors.New("lost")}
 
-// callSite has f happen when the world says so, on the shard of a partition.
+// callSite calls f on the shard of a partition, when the world decides.
 func callSite[T any](ctx context.Context, l *link, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
 	return guarded(ctx, l.breakers[l.place(charges[0].Partition)], func() (T, error) {
 		return callOpen(ctx, l.site, charges, writes, f)
@@ -652,9 +651,9 @@ func (s *link) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff
 	})
 }
 
-// exact reports whether the counts of a partition are in one place. They may not
-// be if the shard that a backend has for it is dead, or was not long ago: then
-// they may have restarted, and what is there may have been counted too.
+// exact reports whether the counts of a partition are in one place. They may not be if a
+// backend's shard for it is dead, or was recently: then they may have restarted, and the units
+// on that shard may count, too.
 func (w *world) exact(partition string) bool {
 	for _, p := range w.processes {
 		w.passedOver = w.passedOver || p.rollout.Stats().PassedOver > 0
@@ -691,7 +690,7 @@ func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got d
 	now := time.UnixMilli(ms)
 	k := w.count(c)
 	live := now.Before(k.reset)
-	// A decision that has seen the window's end may have forgotten it, before one
+	// A decision that has seen the window's end may have removed the window, before a decision
 	// that began earlier.
 	if live && !k.latest.Before(k.reset) && got.Used <= c.Cost && !got.ResetAt.Equal(k.reset) {
 		live = false

@@ -20,10 +20,10 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-// Each of these tests gives a client a fresh window, or keeps it out, where a
-// process believes what it last saw. They run in virtual time.
+// In each of these tests, a process that believes its last view would give a client a fresh
+// window, or keep it out. The tests run in virtual time.
 
-// flagged is a process whose flag the test sets, with events and without.
+// flagged is a process with a flag that the test sets, with events and without.
 type flagged struct {
 	openfeature.IClient
 	*throttler.Throttler
@@ -63,7 +63,7 @@ func (f *flagged) flip(value string) {
 	}
 }
 
-// allowed takes until it is refused, and returns how often it was not.
+// allowed takes until a refusal, and returns the number of allowed takes.
 func (f *flagged) allowed(t *testing.T, charges ...throttler.Charge) int {
 	t.Helper()
 	for n := 0; ; n++ {
@@ -156,7 +156,7 @@ func (m *mortal) die(both bool) {
 	m.dead[1].Store(both)
 }
 
-// clientOn returns the n-th key whose counts are in that shard.
+// clientOn returns the n-th key with counts in that shard.
 func clientOn(shard, n int) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprint("client", i); shardOf(key) == shard {
@@ -175,8 +175,8 @@ func oldAndNew(t *testing.T, f func(t *testing.T, old, new *mortal, both map[str
 	})
 }
 
-// Two processes see one flip at different times. The one that follows a count
-// that members share has not heard where the members' own counts are.
+// Two processes see one flip at different times. The process that follows a shared count does
+// not know where the members' own counts are.
 func TestFlipAndMembersOfAPartition(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, _ *mortal, both map[string]handoff.Store) {
 		a := newFlagged(t, "old", both, rollout.Options{Events: true})
@@ -185,7 +185,7 @@ func TestFlipAndMembersOfAPartition(t *testing.T) {
 		member := func(i int) []throttler.Charge {
 			return []throttler.Charge{acme.Charge("acme"), hourly.Charge(fmt.Sprint("member", i))}
 		}
-		time.Sleep(3 * time.Hour) // the flag has been as it is for long
+		time.Sleep(3 * time.Hour) // the flag has not changed for long
 		for i := range 10 {
 			want(t, "before the flip", b.allowed(t, member(i)...), 5)
 		}
@@ -320,8 +320,8 @@ func throttlerAllowed(t *testing.T, th *throttler.Throttler, c throttler.Charge)
 	return f.allowed(t, c)
 }
 
-// A backend that clients are to leave is abandoned 5 s after three requests in a row
-// have opened its breaker, however rare they are. Counts on its other shard are not lost.
+// A backend that clients have to leave is abandoned 5 s after three requests in a row have
+// opened its breaker, however rare they are. Counts on its other shard are not lost.
 func TestAbandonedByTheClock(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, old, _ *mortal, both map[string]handoff.Store) {
@@ -352,8 +352,8 @@ func TestAbandonedByTheClock(t *testing.T) {
 	}
 }
 
-// After a rollback from a backend that died, a process that met the client neither
-// during the flip nor since brings it home.
+// After a rollback from a backend that died, a process that met the client neither during the
+// flip nor since moves it back.
 func TestRollbackFromADeadBackend(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, new *mortal, both map[string]handoff.Store) {
 		a := newFlagged(t, "old", both, rollout.Options{Events: true})
@@ -383,8 +383,8 @@ func TestRollbackFromADeadBackend(t *testing.T) {
 	})
 }
 
-// A dead candidate that nothing has named costs no client anything but, until the
-// breakers of its two shards open, a part of three decisions' time each.
+// A dead candidate that nothing has named costs clients only a part of three decisions' time
+// for each of its two shards, until their breakers open.
 func TestDeadCandidate(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, _, new *mortal, both map[string]handoff.Store) {

@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-// provider is an OpenFeature provider whose string flag is what value says.
+// provider is an OpenFeature provider that gets its string flag from value.
 type provider struct {
 	openfeature.NoopProvider
 	value  func(ctx context.Context, targetingKey string) openfeature.StringResolutionDetail
@@ -67,15 +67,14 @@ func newRollout(t testing.TB, backends map[string]handoff.Store, defaultName str
 	return b
 }
 
-// restless is several processes whose flag changes its opinion all the time, and
-// each has another one: each decision is made by one of them, so counts move all
-// the time, in all directions.
+// restless is several processes with flags that change all the time, each on its own. Each
+// decision is made by one of the processes, so counts move all the time, in all directions.
 type restless struct {
 	intN      func(int) int // random
 	processes []*rollout.Backend
 }
 
-// newRestless returns processes whose flag has another opinion once in so many times.
+// newRestless returns processes with flags that change once in so many evaluations.
 func newRestless(t *testing.T, intN func(int) int, every int, backends map[string]handoff.Store) *restless {
 	names := slices.Sorted(maps.Keys(backends))
 	r := &restless{intN: intN}
@@ -120,12 +119,11 @@ func (r *restless) moves() (moved, followed, lost int64) {
 	return moved, followed, lost
 }
 
-// TestSequentialHistoriesWhileCountsMove holds every answer against the algorithms,
-// while the counts go to and fro between a backend in memory, one in Redis and
-// one in Memcached.
+// TestSequentialHistoriesWhileCountsMove compares every answer with the algorithms, while the
+// counts move between backends in memory, in Redis and in Memcached.
 func TestSequentialHistoriesWhileCountsMove(t *testing.T) {
 	open := houses(t)["three kinds"]
-	rng := testseed.Locked(t, 1) // of the flag's opinions, one of which may be late and abandoned
+	rng := testseed.Locked(t, 1) // for the flag's values; an evaluation may be late and abandoned
 	var all []*restless
 	backendtest.Histories(t, func(t *testing.T) driver.Backend {
 		r := newRestless(t, rng.IntN, 1, open(t))
@@ -201,7 +199,7 @@ func TestSequentialContractWhileCountsMove(t *testing.T) {
 	}
 }
 
-// houses returns functions that open empty backends between which counts move.
+// houses returns functions that open empty backends for counts to move between.
 func houses(t *testing.T) map[string]func(*testing.T) map[string]handoff.Store {
 	var shards []redisbackend.Shard
 	for _, name := range []string{"a", "b", "c"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-// Three processes that see a flip sooner or later deliver receipts twice, late, and out of order,
-// before and after it. Each settles once, wherever the counts live by then.
+// Three processes that see a flip at different times deliver receipts twice, late, and out of
+// order, before and after it. Each receipt settles once, wherever the counts are by then.
 func TestReceiptsAcrossFlips(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	p := newPair(t)

@@ -90,8 +90,8 @@ func (p *pair) both() map[string]handoff.Store {
 	return map[string]handoff.Store{"old": p.old, "new": p.new}
 }
 
-// newPairAfterMove returns a pair in which a process has moved alice from old to new,
-// with one take before the move and one after it, and the reset-at of her window.
+// newPairAfterMove returns a pair after a process has moved alice from old to new, with one
+// take before the move and one after it, and the reset-at of her window.
 func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
 	p, reset = newPair(t), t0.Add(10*time.Second)
 	q := p.process("old", rollout.Options{Events: true})
@@ -101,7 +101,7 @@ func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
 	return p, reset
 }
 
-// process is one that shares the backends, with its own view of the flag.
+// A process shares the backends, and has its own view of the flag.
 type process struct {
 	*throttler.Throttler
 	rollout *rollout.Backend
@@ -216,8 +216,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A count that begins costs two calls more, unless its backend still has a claim
-// of its own; one that is found costs none.
+// A count that begins costs two calls more, unless its backend still has its own claim. A count
+// that is found costs no more.
 func TestWhatBeginningCosts(t *testing.T) {
 	p := newPair(t)
 	q := p.process("new", rollout.Options{Events: true})
@@ -339,8 +339,8 @@ func TestProviderIsReplaced(t *testing.T) {
 	}
 }
 
-// A backend that clients are to leave does not answer: their decisions fail for a
-// while, then their windows restart. Other clients do not notice.
+// A backend that clients have to leave does not answer: their decisions fail for a while, then
+// their windows restart. Other clients do not notice.
 func TestAbandonedBackend(t *testing.T) {
 	p := newPair(t)
 	q := p.process("old", rollout.Options{Events: true, Abandon: 100 * time.Millisecond})
@@ -378,8 +378,8 @@ func TestAbandonedBackend(t *testing.T) {
 	}
 }
 
-// Without the flag, the backend alone continues from what it has, also for a count
-// that is about to move.
+// Without the flag, the backend alone continues from its counts, also from a count that is
+// about to move.
 func TestWithoutTheRollout(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for backend, want := range map[*watched]int64{p.new: 3, p.old: 2} { // the old one remembers the count as it was
@@ -471,8 +471,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	_, _ = rollout.New(one, "a", nil, nil)
 }
 
-// More clients at once than evaluations at once; and if the provider hangs, all
-// clients are still served.
+// There are more clients at once than evaluations. All clients are served, also if the provider
+// hangs.
 func TestManyEvaluationsAtOnce(t *testing.T) {
 	p := newPair(t)
 	var hang atomic.Bool
@@ -524,7 +524,7 @@ func TestCountWentToAnUnknownBackend(t *testing.T) {
 	}
 }
 
-// Two processes whose flags never agree fetch or follow, and count once.
+// Two processes with flags that never agree fetch or follow, and count once.
 func TestLastingDisagreement(t *testing.T) {
 	p := newPair(t)
 	first := p.process("old", rollout.Options{Events: true, Keep: time.Millisecond, Refresh: time.Millisecond})

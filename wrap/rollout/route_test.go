@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/internal/keyed"
 )
 
-// Keys that share a lock in one process do not in another, so clients cannot choose
-// them to.
+// Keys that share a lock in one process do not share one in another, so clients cannot choose
+// such keys.
 func TestPartsCannotBeChosen(t *testing.T) {
 	const chosen = 1000
 	var here, there routes

@@ -13,9 +13,8 @@ import (
 	"github.com/weir-go/weir/wrap/rollout/flagfile"
 )
 
-// TestShares selects from 10,000 clients for a backend: as many as the flag says, the
-// same ones in every process. A larger share includes the clients of a smaller
-// one.
+// TestShares checks that a flag selects its share of 10,000 clients for a backend, the same
+// ones in every process, and that a larger share includes the clients of a smaller one.
 func TestShares(t *testing.T) {
 	const clients = 10_000
 	on := func(percent int) map[string]bool {

@@ -130,9 +130,9 @@ func (f *file) waitForLog(part string) {
 	f.wait("log "+part, func() bool { return strings.Contains(f.log.String(), part) })
 }
 
-// What flagd's own evaluator (github.com/open-feature/flagd/core 0.16.0) gave
-// for the targeting keys key0 to key9999: how many of each, and an FNV-1a hash
-// of all values in that order, each with a newline.
+// The results of flagd's own evaluator (github.com/open-feature/flagd/core 0.16.0) for the
+// targeting keys key0 to key9999: the number of each value, and an FNV-1a hash of all values in
+// that order, each with a newline.
 func TestDrawsAsFlagdDoes(t *testing.T) {
 	for _, test := range []struct {
 		targeting                string
@@ -162,7 +162,7 @@ func TestDrawsAsFlagdDoes(t *testing.T) {
 	}
 }
 
-// The share of a variant grows without anybody leaving it.
+// The share of a variant grows, and no client leaves it.
 func TestGrowingShareKeepsItsClients(t *testing.T) {
 	on := func(percent int) map[string]bool {
 		f := newFile(t, withTargeting(fmt.Sprintf(`{"fractional": [["redis", %d], ["memcached", %d]]}`, percent, 100-percent)))
@@ -287,7 +287,7 @@ func all(variant string) string {
 	return withTargeting(`{"fractional": [["` + variant + `", 100]]}`)
 }
 
-// TestLastGoodStateHolds does to a file what befalls files.
+// TestLastGoodStateHolds damages, removes and replaces a file.
 func TestLastGoodStateHolds(t *testing.T) {
 	f := newFile(t, all("redis"))
 	f.waitFor("redis")
