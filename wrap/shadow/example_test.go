@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/wrap/shadow"
 )
 
-// A candidate receives what the serving backend decides, and the statistics say
+// A candidate receives the takes that the serving backend decides, and the statistics report
 // whether the two agree.
 func Example() {
 	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault() // in a server: Memcached, say, and Redis

@@ -93,8 +93,7 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// The candidate is there from the middle of a window on: it waits for the next,
-// and then is in step.
+// The candidate joins in the middle of a window: it waits for the next, and then is in step.
 func TestBeginning(t *testing.T) {
 	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
@@ -112,7 +111,7 @@ func TestBeginning(t *testing.T) {
 	}
 }
 
-// Two that count differently: the candidate was charged more, and then less.
+// Two backends count differently: the candidate was charged more, and then less.
 func TestDifference(t *testing.T) {
 	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
@@ -144,7 +143,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// What is refunded is what the candidate itself charged.
+// A refund at the candidate is of the candidate's own charge.
 func TestRefund(t *testing.T) {
 	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
@@ -204,7 +203,7 @@ func TestFailingCandidate(t *testing.T) {
 	}
 }
 
-// failing has no answers.
+// failing fails all takes.
 type failing struct{ driver.Backend }
 
 var errFailing = errors.New("failing")
@@ -237,7 +236,7 @@ func (open) Settle(_ context.Context, s driver.Settlement) (driver.Decision, err
 	return s.Charged, nil
 }
 
-// What was decided without counts is not compared.
+// Decisions without counts are not compared.
 func TestDecisionsWithoutCounts(t *testing.T) {
 	candidate := memorybackend.NewDefault()
 	b := newShadow(t, open{candidate}, candidate, nil)

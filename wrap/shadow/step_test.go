@@ -41,8 +41,8 @@ func (f *faulty) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placem
 	return d, err
 }
 
-// A candidate that decides as the serving backend does is never seen to differ,
-// whatever it was not shown and however often it failed.
+// A candidate that decides as the serving backend does is never seen to differ, whichever takes
+// it was not shown and however often it failed.
 func TestOutOfStepIsKnown(t *testing.T) {
 	seed := testseed.Of(t)
 	for _, algorithm := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
@@ -78,8 +78,8 @@ func TestOutOfStepIsKnown(t *testing.T) {
 	}
 }
 
-// What is remembered of a client whose decision the candidate missed does not grow
-// with the length of its key.
+// The memory for a client with a decision that the candidate missed does not grow with the
+// length of its key.
 func TestLongKeysOutOfStep(t *testing.T) {
 	const keys, each = 4000, 300
 	b := newShadow(t, memorybackend.NewDefault(), &faulty{Store: memorybackend.NewDefault(), fails: func() (bool, bool) { return true, false }}, nil)
