@@ -204,10 +204,11 @@ func (s *server) leave(j *job, deadline time.Time, err error) error {
 // isCanceled reports whether j's caller has left, or is about to.
 func (j *job) isCanceled() bool { return j.stage.Load() == forgone || driver.Ended(j.ctx) != nil }
 
-// finish ends jobs with the error of their exchange, or with their own.
+// finish ends jobs with the error of their exchange, or with their own. An exchange that
+// succeeds has no outcome for a job that it found ended by its context.
 func (s *server) finish(jobs []*job, err error) {
 	for _, j := range jobs {
-		if j.done != nil {
+		if j.done != nil && (err != nil || j.stage.Load() == decided) {
 			j.done <- s.outcome(j, err)
 		}
 	}
