@@ -22,7 +22,7 @@ func TestAFileThatIsReplacedUnderLoad(t *testing.T) {
 	text := func(n int64) string {
 		return fmt.Sprintf(`{"policies": [{"name": "core", "limits": ["%d per 1h"]}, {"name": "search", "limits": ["%d per 1h"]}]}`, n, n)
 	}
-	const first = 1_000_000
+	const first = 1 << 40 // more than all takes, however long the test runs
 	var table policies.Table
 	path, f := watch(t, &table, text(first), new(warnings))
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: &table})
