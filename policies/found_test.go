@@ -216,3 +216,13 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// A source without Find remembers nothing to replace or forget.
+func TestNothingIsFoundWithoutFind(t *testing.T) {
+	var table policies.Table
+	s := table.Source("code")
+	edit(t, s, func(e *policies.Edit) {
+		e.Learn("core", "alice", nil)
+		e.FindAllAgain()
+	})
+}

@@ -161,8 +161,10 @@ func (s *Source) Edit(change func(e *Edit)) error {
 		return err
 	}
 	e.since = time.Now()
-	for _, change := range e.found {
-		change(s.found)
+	if s.found != nil {
+		for _, change := range e.found {
+			change(s.found)
+		}
 	}
 	s.table.put(&e.content)
 	s.wrong.Store(nil)
