@@ -167,15 +167,21 @@ func unread(r driver.Request) driver.Decision {
 	return d
 }
 
-// peekParts peeks at all parts of r. Unlike takeParts, it fails if one of them fails.
+// peekParts peeks at all parts of r. If one fails, and another refuses, the decision is a
+// Degraded refusal, as in takeParts.
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	whole := unread(r)
+	whole, parts := unread(r), r.Parts()
 	whole.Allowed = true
 	var all []taken
-	for _, p := range r.Parts() {
+	for i, p := range parts {
 		d, err := t.backend.Peek(ctx, p.Request)
 		if err != nil {
-			return driver.Decision{}, err
+			refuses := t.look(ctx, parts[i+1:], &whole) || !whole.Allowed
+			if !refuses || !errors.Is(err, ErrUnavailable) {
+				return driver.Decision{}, err
+			}
+			whole.Allowed, whole.Degraded = false, true
+			return whole, nil
 		}
 		p.CopyTo(&whole, &d)
 		all = append(all, taken{p, d})

@@ -258,6 +258,18 @@ func TestRefusalBehindAnOutage(t *testing.T) {
 	if d, err = th.Take(t.Context(), accounts.Charge("alice"), addresses.Charge("office")); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("got %v, allowed %v; want an error: nothing refuses", err, d.Allowed)
 	}
+	b.peek = b.take
+	for _, charges := range [][]throttler.Charge{
+		{accounts.Charge("alice"), addresses.Charge("home")},
+		{addresses.Charge("home"), accounts.Charge("alice")},
+	} {
+		if d, err = th.Peek(t.Context(), charges...); err != nil || d.Allowed || !d.Degraded {
+			t.Errorf("a peek: got %v, allowed %v, degraded %v; want a degraded refusal", err, d.Allowed, d.Degraded)
+		}
+	}
+	if d, err = th.Peek(t.Context(), accounts.Charge("alice"), addresses.Charge("office")); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("a peek: got %v, allowed %v; want an error: nothing refuses", err, d.Allowed)
+	}
 }
 
 // If one partition is allowed without its counts, as in an outage, the decision has no limits.
