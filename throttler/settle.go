@@ -18,10 +18,10 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle sets the real costs, if any: of d.Charges except the last d.Added or, if one of Take's
-// charges had no limit, of all of these. It ends d's units in flight. Too much is given back,
-// too little charged, even beyond the quota, as a debt. If d took nothing, or was settled or
-// refunded, it is returned.
+// Settle sets the real costs of d.Charges without the d.Added, of Take's charges, or none, and
+// ends d's units in flight. Too much is given back, too little charged, even beyond the quota:
+// the next requests wait that debt out. If d took nothing, or was settled or refunded, it is
+// returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) == 0 || !d.Allowed || len(d.Charges()) == 0 {
 		return t.settle(ctx, d, costsOf(d.Charges()))

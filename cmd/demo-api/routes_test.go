@@ -260,7 +260,7 @@ func TestNoCacheReplaysRates(t *testing.T) {
 func TestDebugIsForTheOperator(t *testing.T) {
 	d := startDemo(t, "")
 	for path, want := range map[string]string{
-		"/": `"/debug/weir?format=json": "what`, "/debug": `"/debug/weir?format=json": "what`, "/debug/": `"/debug/weir?format=json": "what`, "/debug/weir?format=json": `"backend": "memory"`,
+		"/": `"/debug/weir?format=json": "counters`, "/debug": `"/debug/weir?format=json": "counters`, "/debug/": `"/debug/weir?format=json": "counters`, "/debug/weir?format=json": `"backend": "memory"`,
 	} {
 		if r := d.operator(path); r.status != http.StatusOK || !strings.Contains(r.body, want) || r.header.Get("Cache-Control") != "no-store" {
 			t.Errorf("operator, %s: got %v, want 200 and %s", path, r, want)
