@@ -281,6 +281,10 @@ func (a *account) failed(t *testing.T, err error) bool {
 
 // check checks that d is about a. Its lock is held.
 func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
+	if d.NumLimits() == 0 {
+		t.Errorf("%s: allowed %v, without limits and without an error", a.Key, d.Allowed)
+		return
+	}
 	s := d.Limit(0)
 	if r.losses.Load() > 0 && !s.ResetAt.Equal(a.reset) {
 		// It is the window since, or none. No window is near its end.

@@ -402,6 +402,7 @@ func TestNothingNewCostsNothing(t *testing.T) { everywhere(t, testNothingNewCost
 
 func testNothingNewCostsNothing(t *testing.T, at place) {
 	store, _, traffic := at.open(t)
+	store.SetAskTimeout(10 * time.Second) // the machine may be busy
 	early := follow(t, store)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("p0-0", 1)}})
 	refresh(t, early)
