@@ -204,7 +204,7 @@ func TestWrongTypeUnderLoad(t *testing.T) {
 		all.Go(func() {
 			own := fmt.Sprint("good ", g)
 			for i := range int64(20) {
-				if _, err := th.Take(t.Context(), p.Charge("bad")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else") {
+				if _, err := th.Take(t.Context(), p.Charge("bad")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something other than a count") {
 					t.Errorf("a take of a list: %v", err)
 				}
 				if d, err := th.Take(t.Context(), p.Charge(own)); err != nil || d.Limit(0).Used != i+1 {
