@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// TestAlertsFire kills Redis, and expects a real Prometheus that scrapes the demo to
-// say so, and to say when it is over.
+// TestAlertsFire kills Redis. A real Prometheus that scrapes the demo must report the outage,
+// and its end.
 func TestAlertsFire(t *testing.T) {
 	server := testserver.Redis(t)
 	d := startDemo(t, fmt.Sprintf(`

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// board is prom/weir.json, as far as Grafana asks Prometheus for it.
+// board has the fields of prom/weir.json that matter for Grafana's requests to Prometheus.
 type board struct {
 	Templating struct {
 		List []struct{ Name, Type string }
@@ -47,9 +47,9 @@ func readBoard(t *testing.T) (b board) {
 	return b
 }
 
-// TestBoardIsOfAnyPrometheus holds what Grafana's linter asks of a board, as far as its user
-// would miss it: the data source, the jobs and the instances are chosen at the top, and rates
-// are over what fits the scrape interval.
+// TestBoardIsOfAnyPrometheus checks the rules of Grafana's linter that matter to a user: the
+// board's variables choose the data source, the jobs and the instances, and rates are over a
+// range that fits the scrape interval.
 func TestBoardIsOfAnyPrometheus(t *testing.T) {
 	b := readBoard(t)
 	var variables []string
@@ -83,8 +83,8 @@ func TestBoardIsOfAnyPrometheus(t *testing.T) {
 	}
 }
 
-// drawn is what a query of a panel has in the outage: all values are from low to high, and
-// one is peak or more.
+// drawn bounds the values of a panel's query during the outage: all are from low to high, and
+// at least one is peak or more.
 type drawn struct{ low, high, peak float64 }
 
 var (
@@ -93,11 +93,12 @@ var (
 	aTime  = drawn{0, 1, 1e-6} // the highest bucket ends at 1 s
 	aCount = drawn{0, 5000, 1}
 	aFlag  = drawn{0, 1, 1}
-	idle   = drawn{0, 5000, 0} // it may not have happened
+	idle   = drawn{0, 5000, 0} // possibly nothing happened
 )
 
-// inTheOutage is each query of each panel, in their order. On a busy machine, not only the
-// Redis that hangs may be found away: there are three servers, of two shards.
+// inTheOutage has the bounds of each panel's queries, in order. On a busy machine, the
+// fallback may find more servers down than the Redis that hangs: there are three, of two
+// shards.
 var inTheOutage = map[string][]drawn{
 	"Decisions": {aRate}, "Refused": {aPart}, "Failing": {aPart}, "Degraded": {aPart}, "Breakers open": {{0, 3, 1}}, "p99": {aTime},
 	"Decisions by policy and outcome": {aRate}, "Refusals by policy and limit": {aRate},
@@ -111,8 +112,8 @@ var inTheOutage = map[string][]drawn{
 	"Policies in force": {{1, math.Inf(1), 1}}, "Policies not taken over": {{0, 10, 0}},
 }
 
-// TestBoardInAnOutage draws each panel of the board by a real Prometheus that scrapes a
-// demo while Redis hangs, and while clients leave it for Memcached.
+// TestBoardInAnOutage draws each panel of the board by a real Prometheus that scrapes a demo
+// while Redis hangs, and while clients move from it to Memcached.
 func TestBoardInAnOutage(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	redis := testserver.Redis(t)
@@ -170,7 +171,7 @@ scrape_configs:
 	}
 }
 
-// drawsBoard returns what is wrong with the panels since begun.
+// drawsBoard returns the mistakes in the panels since begun.
 func (p promServer) drawsBoard(b board, begun time.Time) (wrong []string) {
 	for _, panel := range b.Panels {
 		want := inTheOutage[panel.Title]
@@ -189,7 +190,7 @@ func (p promServer) drawsBoard(b board, begun time.Time) (wrong []string) {
 	return wrong
 }
 
-// callers has clients ask for everything until stop is called.
+// callers runs clients that request several paths until stop is called.
 func (d *demo) callers() (stop func()) {
 	done := make(chan struct{})
 	var all sync.WaitGroup
@@ -211,7 +212,7 @@ func (d *demo) callers() (stop func()) {
 	return func() { close(done); all.Wait() }
 }
 
-// draws reports what is wrong with the graph of a query since begun.
+// draws returns an error if the graph of a query since begun is not as wanted.
 func (p promServer) draws(query, legend string, begun time.Time, want drawn) error {
 	query = strings.NewReplacer("$__rate_interval", "2s", "$job", ".+", "$instance", ".+", "$policy", ".*").Replace(query)
 	var answer struct {
@@ -240,7 +241,7 @@ func (p promServer) draws(query, legend string, begun time.Time, want drawn) err
 			if value < want.low || value > want.high {
 				return fmt.Errorf("%v is %v, which is not from %v to %v", series.Metric, value, want.low, want.high)
 			}
-			if value > peak { // not of NaN: a quantile of nothing
+			if value > peak { // false for NaN, a quantile without values
 				peak = value
 			}
 		}

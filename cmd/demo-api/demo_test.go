@@ -22,17 +22,17 @@ type demo struct {
 	url    string
 	debug  string // URL of the operator's listener
 	stop   context.CancelFunc
-	ended  chan error // what run returned
+	ended  chan error // the result of run
 	client *http.Client
 	stdout *output
 	stderr *output
 }
 
-// patient is a deadline for a busy machine: the default may pass, and then requests with it.
+// patient sets a long deadline: on a busy machine, the default may pass, and requests fail.
 const patient = "deadline: 20s\n"
 
-// startDemo starts a demo on a free port. It ends with the test, and must then
-// have ended well.
+// startDemo starts a demo on a free port. It ends with the test, and must then end without an
+// error.
 func startDemo(t *testing.T, config string) *demo {
 	t.Helper()
 	file := writeConfig(t, config+patient)
@@ -56,7 +56,7 @@ func startDemo(t *testing.T, config string) *demo {
 	return d
 }
 
-// end returns what run returned, when it has.
+// end waits until run has returned, and returns its result.
 func (d *demo) end() error {
 	err := <-d.ended
 	d.ended <- err
@@ -109,8 +109,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// find waits for pattern and returns its first group. It gives up when the
-// program has ended.
+// find waits for pattern and returns its first group. It fails the test if the program ends
+// before.
 func (o *output) find(t *testing.T, pattern string, ended chan error) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -127,7 +127,7 @@ func (o *output) find(t *testing.T, pattern string, ended chan error) string {
 	}
 }
 
-// response is an HTTP response that was read to its end.
+// response is a fully read HTTP response.
 type response struct {
 	status int
 	header http.Header
@@ -140,8 +140,8 @@ func (d *demo) get(path string, headers ...string) response {
 	return d.send(http.MethodGet, path, headers...)
 }
 
-// getWhenBack gets path until its rate limit is decided: a probe has to find that a
-// server is back.
+// getWhenBack gets path until its rate limit is decided, because a probe must first find that
+// a server is back.
 func (d *demo) getWhenBack(path string) response {
 	d.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -202,7 +202,7 @@ func canonical(h http.Header) http.Header {
 	return c
 }
 
-// rates returns the headers that count, as "used/limit resource".
+// rates returns the values of the rate headers, as "used/limit resource".
 func (r response) rates() string {
 	return fmt.Sprintf("%s/%s %s", r.header.Get("X-RateLimit-Used"), r.header.Get("X-RateLimit-Limit"), r.header.Get("X-RateLimit-Resource"))
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// TestWaitersAreSentAwayAtTheEnd ends a demo while requests wait for their start
-// in a leaky bucket, for longer than the server writes a response or drains: they
-// get a 503, their places are given back while Redis can still be reached, and the
-// demo ends well.
+// TestWaitersAreSentAwayAtTheEnd ends a demo while requests wait for their start in a leaky
+// bucket, for longer than the server writes a response or drains. They get a 503, their places
+// are refunded while Redis can still be reached, and the demo ends without an error.
 func TestWaitersAreSentAwayAtTheEnd(t *testing.T) {
 	const waiters = 20
 	config := fmt.Sprintf(`
@@ -37,7 +36,7 @@ policies:
 			answers <- r
 		}()
 	}
-	for inside("middleware.(*throttle).waitForStart") < waiters { // that all are charged would be too early
+	for inside("middleware.(*throttle).waitForStart") < waiters { // waiting until all are charged would be too early
 		time.Sleep(time.Millisecond)
 	}
 	d.stop()
@@ -62,13 +61,13 @@ policies:
 	}
 }
 
-// inside returns how many goroutines are in a function.
+// inside returns the number of goroutines in a function.
 func inside(function string) int {
 	stacks := make([]byte, 16<<20)
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), function+"(")
 }
 
-// TestOutageIsLoggedInAFewLines takes Redis away under load and gives it back.
+// TestOutageIsLoggedInAFewLines kills Redis under load and restarts it.
 func TestOutageIsLoggedInAFewLines(t *testing.T) {
 	for _, test := range []struct {
 		onFailure string
@@ -76,8 +75,8 @@ func TestOutageIsLoggedInAFewLines(t *testing.T) {
 		lines     int // at most
 		names     []string
 	}{
-		// A connection that breaks, one that is refused and a breaker that is open are
-		// three causes, and each has a line.
+		// A broken connection, a refused one and an open breaker are three causes, each with a
+		// line.
 		{"open", http.StatusOK, 12, []string{"shard=a", "core", "served_without_limit"}},
 		{"closed", http.StatusServiceUnavailable, 12, []string{"shard=a", "core", "answered_503"}},
 	} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The file of live policies is in force soon after it is written, without a signal, and
-// counts go on. One that is wrong changes nothing.
+// The file of live policies is in force soon after it is written, without a signal, and counts
+// continue. A file with a mistake changes nothing.
 func TestLivePolicies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "live.json")
 	put := func(text string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// rewrite gives d another configuration, and has it read.
+// rewrite replaces d's configuration file.
 func (d *demo) rewrite(text string) {
 	d.t.Helper()
 	if err := os.WriteFile(d.file, []byte(text), 0o600); err != nil {
@@ -29,8 +29,8 @@ func hangUp(t *testing.T) {
 	}
 }
 
-// modesOn returns the configuration of a demo with a mode of core, whose quota is 20 in a window
-// so long that no test sees two of them.
+// modesOn returns the configuration of a demo with a mode of core. Core's quota is 20, in a
+// window so long that it doesn't end during a test.
 func modesOn(server, mode string) string {
 	return fmt.Sprintf(`tokens: any
 backend: redis
@@ -71,7 +71,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// A demo starts with modes of policies none of which can be synced.
+// A demo starts with modes if none of its policies can be synced.
 func TestModesOfPlainWindows(t *testing.T) {
 	server := testserver.Redis(t).Addr
 	for _, mode := range []string{"exact", "leased"} {
@@ -82,7 +82,7 @@ func TestModesOfPlainWindows(t *testing.T) {
 	}
 }
 
-// Leases of Memcached, and dry runs in the mode of the policy that they are tried next to.
+// Leases of Memcached, and dry runs in the mode of the policy next to them.
 func TestModesOfOthers(t *testing.T) {
 	memcached := startDemo(t, fmt.Sprintf(`tokens: any
 backend: memcached
@@ -110,8 +110,7 @@ policies:
 	}
 }
 
-// Two demos change the mode of core one after the other, while it is used. A client gets
-// one quota.
+// Two demos change the mode of core one after the other, under load. A client gets one quota.
 func TestModesChangeLive(t *testing.T) {
 	for _, sequence := range [][]string{{"exact", "leased", "exact"}, {"exact", "synced", "leased"}, {"leased", "synced", "exact"}} {
 		t.Run(strings.Join(sequence, " "), func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestModesChangeLive(t *testing.T) {
 					if r := demos[i%2].get("/repos/acme/rockets"); r.status == http.StatusOK {
 						served++
 					}
-					if served >= 16 && served < 20 { // else both could serve the last unit
+					if served >= 16 && served < 20 { // otherwise both could serve the last unit
 						awaitTotals(t, demos)
 					}
 				}
@@ -134,7 +133,7 @@ func TestModesChangeLive(t *testing.T) {
 			for _, mode := range sequence[1:] {
 				for i, d := range demos {
 					d.rewrite(modesOn(server, mode) + patient)
-					hangUp(t) // of all, but the other's file may be the same as before
+					hangUp(t) // reaches all demos, but the other's file may be unchanged
 					for deadline := time.Now().Add(time.Minute); d.stats().Modes["core"].Mode != mode; time.Sleep(5 * time.Millisecond) {
 						if time.Now().After(deadline) {
 							t.Fatalf("the mode of demo %d is not %s; it logs %s", i, mode, d.stderr)
@@ -151,10 +150,10 @@ func TestModesChangeLive(t *testing.T) {
 	}
 }
 
-// awaitTotals returns when demos know of each other's synced units.
+// awaitTotals waits until demos know each other's synced units.
 func awaitTotals(t *testing.T, demos []*demo) {
 	t.Helper()
-	for range 2 { // one to send, one to hear; each time, both are asked about the client
+	for range 2 { // one to send, one to receive; each time, both are asked about the client
 		for _, d := range demos {
 			d.get("/rate_limit")
 		}
@@ -169,7 +168,7 @@ func awaitTotals(t *testing.T, demos []*demo) {
 	}
 }
 
-// A SIGHUP changes modes, and nothing if the file is wrong.
+// A SIGHUP changes modes, and changes nothing if the file has a mistake.
 func TestHangups(t *testing.T) {
 	server := testserver.Redis(t).Addr
 	d := startDemo(t, modesOn(server, "exact"))
@@ -190,8 +189,7 @@ func TestHangups(t *testing.T) {
 	d.stderr.find(t, `(the policy had no mode at the start.*policy=org)`, d.ended)
 }
 
-// Synced policies need no store: its failure concerns the others alone, by their
-// on_failure.
+// Synced policies need no store: its failure affects only the others, by their on_failure.
 func TestStoreFailsUnderSynced(t *testing.T) {
 	store, root := testserver.Redis(t), testserver.Redis(t)
 	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf(`  secondary: {limits: [{quota: 900, window: 1m, aligned: true}], mode: synced}
@@ -217,7 +215,7 @@ roots: [%q]
 	}
 }
 
-// A policy of one mode, charged with one of another, in an outage that on_failure serves.
+// In an outage that on_failure serves, a policy of one mode is charged with one of another.
 func TestMixedTakesInAnOutage(t *testing.T) {
 	store, root := testserver.Redis(t), testserver.Redis(t)
 	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf("on_failure: open\nroots: [%q]\n", root.Addr))
@@ -240,8 +238,8 @@ func TestMixedTakesInAnOutage(t *testing.T) {
 	}
 }
 
-// An operator edits a quota in the file of live policies: it is in force for what is synced,
-// which counts on.
+// An operator changes a quota in the file of live policies: it applies to synced counts, which
+// continue.
 func TestLiveQuotaOfSynced(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"live.json": "{}"})
 	live := filepath.Join(dir, "live.json")

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/wrap/rollout"
 )
 
-// parts are Stats that the rules and the board ask for, and those with maps.
+// parts are the Stats that the rules and the board query, and those with maps.
 var parts = map[string]func() any{
 	"fallback": func() any { return fallback.Stats{} },
 	"leased":   func() any { return leased.Stats{} },
@@ -38,9 +38,9 @@ var parts = map[string]func() any{
 	"synced":   func() any { return synced.Stats{Answers: map[string]bool{"root": true}} },
 }
 
-// TestNamesByEitherWay holds that OpenTelemetry's exporter to Prometheus serves what weirprom
-// does, by the same names, types and labels, and that the rules and the board ask for nothing
-// else: so they fit both.
+// TestNamesByEitherWay checks that OpenTelemetry's exporter to Prometheus serves the same
+// metrics as weirprom, with the same names, types and labels, and that the rules and the board
+// query no others: so they fit both.
 func TestNamesByEitherWay(t *testing.T) {
 	direct, exported := prometheus.NewRegistry(), prometheus.NewRegistry()
 	metrics, err := weirprom.New(direct, nil)
@@ -69,7 +69,7 @@ func TestNamesByEitherWay(t *testing.T) {
 
 	names := families(t, direct)
 	got := families(t, exported)
-	// OpenTelemetry tells round trips that failed by an attribute.
+	// OpenTelemetry marks failed round trips by an attribute.
 	delete(names, "weir_round_trip_failures_total")
 	for name, labels := range got {
 		if strings.HasPrefix(name, "weir_round_trip_") {

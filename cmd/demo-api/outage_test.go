@@ -19,8 +19,8 @@ import (
 
 const processConfig = "WEIR_TEST_DEMO_CONFIG"
 
-// TestDemoProcess is what startProcess starts: a demo in a separate process, which
-// ends when its stdin does. Without a configuration there is nothing to do.
+// TestDemoProcess is the process of startProcess: a demo that ends when its stdin does.
+// Without a configuration it does nothing.
 func TestDemoProcess(t *testing.T) {
 	config := os.Getenv(processConfig)
 	if config == "" {
@@ -36,7 +36,7 @@ func TestDemoProcess(t *testing.T) {
 	}
 }
 
-// startProcess starts a demo as a process. It ends with the test.
+// startProcess starts a demo in a separate process. It ends with the test.
 func startProcess(t *testing.T, config string) *demo {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestDemoProcess$")
@@ -65,20 +65,20 @@ func startProcess(t *testing.T, config string) *demo {
 	return d
 }
 
-// asked is one request of a load: between these times, and what it got.
+// asked is one request of a load, with its times and its response.
 type asked struct {
 	process, client int
 	began, took     time.Time
 	status          int
-	rates           bool // it had rate headers: of Redis, or of a refusal by it that is remembered
+	rates           bool // it had rate headers: from Redis, or from a remembered refusal
 }
 
 var outageLasts = flag.Duration("outage", 2*time.Second, "how long Redis is dead at least in TestOutageOfProcesses; from 1m on, it also hangs for so long")
 
-// TestOutageOfProcesses takes the only Redis from three processes under load for some
-// windows: dead, and restarted empty, or hung. It holds what docs/operations.md says: the
-// windows within the outage allow the processes' shares; one window at its begin, and one
-// at its end, allow both; all others allow the quota.
+// TestOutageOfProcesses takes the only Redis from three processes under load for some windows:
+// killed, and restarted empty, or hung. It checks the promises of docs/operations.md: windows
+// within the outage allow the processes' shares, one window at its begin and one at its end
+// allow both, and all others allow the quota.
 func TestOutageOfProcesses(t *testing.T) {
 	for name, outage := range map[string]struct {
 		begin, end func(*testserver.RedisServer) error
@@ -93,7 +93,7 @@ func TestOutageOfProcesses(t *testing.T) {
 		},
 	} {
 		if name == "hung" && *outageLasts < time.Minute {
-			continue // redisbackend's TestHangs opens breakers so, and fallback's TestOutageHistories keeps the counts
+			continue // redisbackend's TestHangs opens breakers so, and fallback's TestOutageHistories checks the counts
 		}
 		t.Run(name, func(t *testing.T) { outageOfProcesses(t, outage.begin, outage.end) })
 	}
@@ -106,8 +106,8 @@ func outageOfProcesses(t *testing.T, begin, end func(*testserver.RedisServer) er
 		window             = 1500 * time.Millisecond
 		deadline           = 200 * time.Millisecond
 		share              = (quota + processes - 1) / processes
-		edge               = 50 * time.Millisecond // more than the demos' clocks, corrected by Redis', differ from ours
-		onTime             = 20 * time.Millisecond // a response takes less, unless the machine is busy
+		edge               = 50 * time.Millisecond // more than the difference between our clock and the demos', corrected by Redis
+		onTime             = 20 * time.Millisecond // a response takes less time, unless the machine is busy
 	)
 	windowOf := func(at time.Time) int64 { return at.UnixNano() / int64(window) }
 	sleepUntil := func(w int64, offset time.Duration) { time.Sleep(time.Until(time.Unix(0, w*int64(window)).Add(offset))) }
@@ -146,13 +146,13 @@ deadline: %v
 					mu.Lock()
 					all = append(all, a)
 					mu.Unlock()
-					time.Sleep(15 * time.Millisecond) // not to burn the machine's cores
+					time.Sleep(15 * time.Millisecond) // spare the machine's cores
 				}
 			})
 		}
 	}
-	// Redis dies in the middle of a window, and is back at the begin of one: then it is
-	// known which these are, although it takes the processes some time to notice.
+	// Redis dies in the middle of a window, and is back at the begin of one. So these windows
+	// are known, although the processes notice it later.
 	sleepUntil(windowOf(time.Now())+2, window/2)
 	failed := time.Now()
 	if err := begin(server); err != nil {
@@ -175,23 +175,23 @@ deadline: %v
 	stop()
 	load.Wait()
 
-	// Where windows meet, a request is of the window before or of the one after.
+	// At the edge of two windows, a request may belong to either.
 	type at struct {
 		client int
 		window int64
 	}
 	asks, served := map[at]int{}, map[at]int{}
 	servedAtBegin := map[at]int{} // or in the window before
-	refused := map[at]int{}       // processes that Redis has refused before it failed, as bits
+	refused := map[at]int{}       // processes that Redis refused before it failed, as bits
 	var back [processes]time.Time
 	statuses := map[int]int{}
-	var slowest time.Duration // of those that began a second into the outage
+	var slowest time.Duration // of requests that began at least a second into the outage
 	for _, a := range all {
 		statuses[a.status]++
 		of := at{a.client, windowOf(a.took.Add(edge))}
 		certain := windowOf(a.began.Add(-edge)) == of.window
 		switch {
-		case windowOf(a.began.Add(-edge)) < of.window-1: // of any of several windows
+		case windowOf(a.began.Add(-edge)) < of.window-1: // of several possible windows
 		case a.status == http.StatusOK && certain:
 			served[of]++
 		case a.status == http.StatusOK:
@@ -212,8 +212,8 @@ deadline: %v
 		}
 	}
 
-	// Redis is not used until a process has its first answer. A local decision before or
-	// after is one of a busy machine, where responses are late and deadlines pass.
+	// A process does not use Redis before its first answer. Other local decisions come from a
+	// busy machine, where responses are late and deadlines pass.
 	ended := ends
 	late := map[int64]bool{}
 	passed := func(of asked) bool {
@@ -237,7 +237,7 @@ deadline: %v
 		}
 	}
 	text := ""
-	room := [clients]int{quota, quota, quota} // left of the window before
+	room := [clients]int{quota, quota, quota} // left in the window before
 	for w := windowOf(failed) - 1; w <= last; w++ {
 		bound, what := quota, "outside"
 		switch {
@@ -253,7 +253,7 @@ deadline: %v
 		for client := range clients {
 			of, most := at{client, w}, bound
 			if what == "begin" && refused[of] == 1<<processes-1 {
-				most = quota + processes - 1 // each process knew
+				most = quota + processes - 1 // each process knew of the refusal
 			}
 			n := served[of] + max(0, servedAtBegin[of]-room[client])
 			room[client] = max(0, min(most, quota+processes-1)-n)
@@ -266,15 +266,15 @@ deadline: %v
 			}
 		}
 	}
-	// Half a second is usual. On a machine that is so busy that responses are late, too, a
-	// process may need another window.
+	// Half a second is usual. On a machine so busy that responses are late, too, a process may
+	// need another window.
 	var longest time.Duration
 	for _, a := range all {
 		if a.took.After(ends) && a.began.Before(ended) {
 			longest = max(longest, a.took.Sub(a.began))
 		}
 	}
-	// The server takes its time to start, too.
+	// The server also needs time to start.
 	if after := ended.Sub(up); after > 10*time.Second || windowOf(ended) > windowOf(up) && longest < onTime {
 		t.Errorf("a process decided by itself until %v after Redis was back, in the next window; the longest response then took %v", after, longest)
 	}
@@ -289,13 +289,13 @@ deadline: %v
 		if s.Held != 0 {
 			t.Errorf("process %d: got %+v, want all handed over", i, s)
 		}
-		handedOver += s.HandedOver // of one that stalled, the windows may have ended
+		handedOver += s.HandedOver // in a stalled process, the windows may have ended
 		lines += strings.Count(d.stderr.String(), "\n")
 	}
 	if handedOver == 0 {
 		t.Error("nothing was handed over")
 	}
-	// Some at the begin and the end of an outage, and one every 10 s meanwhile.
+	// Some lines at the begin and the end of an outage, and one every 10 s in between.
 	most := processes * (15 + 2*int(*outageLasts/(10*time.Second)))
 	if t.Logf("%d lines of log", lines); lines > most {
 		t.Errorf("the processes logged %d lines, at most %d are enough", lines, most)

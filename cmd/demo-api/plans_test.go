@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A caller has the limits of its plan, and keeps what it has used in another one.
+// A caller has the limits of its plan, and keeps its usage in another plan.
 func TestPlans(t *testing.T) {
 	d := startDemo(t, "tokens: {free: {}, pro: {plan: core.pro}, monitor: {plan: '*unlimited'}, abuser: {plan: '*blocked'}}\n")
 	for token, want := range map[string]string{"free": "1/60 core", "pro": "1/100 core", "monitor": "1/900 secondary"} {
@@ -33,8 +33,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Members of shares divide the limits that they have at the start: where a plan has others, its
-// callers have core's.
+// Members of shares divide the limits that they have at the start. Callers in a plan with
+// other limits have core's.
 func TestPlansWithShares(t *testing.T) {
 	of := make(map[string]*throttler.Policy)
 	for _, p := range routePolicies {
@@ -95,7 +95,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// What waits for its turn is served, or fails at once if that comes too late.
+// A request that waits for its turn is served, or fails at once if the turn comes too late.
 func TestUpstream(t *testing.T) {
 	d := startDemo(t, "policies:\n  upstream: 1 per 1h leaky-bucket\n")
 	if r := d.get("/upstream"); r.status != http.StatusOK || !strings.Contains(r.body, `"waited": `) {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// deadShards names servers that cannot exist: port 0 cannot be listened on.
+// deadShards names servers that can't exist: port 0 can't be listened on.
 const deadShards = `
 backend: redis
 redis:
@@ -76,7 +76,7 @@ func TestProcessesShareCounts(t *testing.T) {
 				switch {
 				case err != nil:
 					t.Error(err)
-				case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // else nothing was decided
+				case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // otherwise nothing was decided
 					served.Add(1)
 				case r.status == http.StatusTooManyRequests && r.header.Get("X-RateLimit-Remaining") == "0":
 					refused.Add(1)
@@ -97,8 +97,8 @@ func TestProcessesShareCounts(t *testing.T) {
 	}
 }
 
-// TestRequestsInFlightAreCounted sends more slow requests at once than the
-// quota allows: the charge is made when they begin.
+// TestRequestsInFlightAreCounted sends more slow requests at once than the quota allows: they
+// are charged when they begin.
 func TestRequestsInFlightAreCounted(t *testing.T) {
 	const quota, clients = 5, 10
 	demos := sharing(t, 1, quota)
@@ -110,7 +110,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 			switch {
 			case err != nil:
 				t.Error(err)
-			case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // else nothing was decided
+			case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // otherwise nothing was decided
 				served.Add(1)
 			case r.status == http.StatusTooManyRequests:
 				refused.Add(1)

@@ -22,7 +22,7 @@ func oneShard(addr, more string) string {
 	return fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}]}\npolicies:\n  core: {limits: [{quota: 1, window: 1h}]}\n%s", addr, more)
 }
 
-// decisions returns how many scripts a server has run.
+// decisions returns the number of scripts that a server has run.
 func decisions(t *testing.T, addr string) int64 {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -42,8 +42,8 @@ func decisions(t *testing.T, addr string) int64 {
 	return total
 }
 
-// TestRefusalsAreRememberedByDefault counts what Redis is asked while a client
-// that was refused comes again.
+// TestRefusalsAreRememberedByDefault counts the calls to Redis while a refused client repeats
+// its request.
 func TestRefusalsAreRememberedByDefault(t *testing.T) {
 	for name, test := range map[string]struct {
 		config     string
@@ -79,7 +79,7 @@ func TestRefusalsAreRememberedByDefault(t *testing.T) {
 	}
 }
 
-// refusals returns what the page says of the refusal cache.
+// refusals returns the page's Stats of the refusal cache.
 func (d *demo) refusals() refusals.Stats {
 	d.t.Helper()
 	if s := d.stats().Refusals; s != nil {
@@ -88,8 +88,7 @@ func (d *demo) refusals() refusals.Stats {
 	return refusals.Stats{}
 }
 
-// process returns a throttler on the backends that a demo of that configuration
-// opens.
+// process returns a throttler on the backends of a demo with that configuration.
 func process(t *testing.T, text string) *throttler.Throttler {
 	t.Helper()
 	_, c, err := parse("demo.yaml", text)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The operator lifts what a client has used up.
+// The operator resets the usage of a client.
 func TestReset(t *testing.T) {
 	d := startDemo(t, "tokens: {one: {}}\npolicies:\n  core: {limits: [{quota: 2, window: 1h}]}\n")
 	get := func(headers ...string) response { return d.get("/repos/acme/rockets", headers...) }

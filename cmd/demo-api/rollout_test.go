@@ -28,7 +28,7 @@ var (
 	rolloutWindow  = flag.Duration("rollout-window", 2*time.Second, "window of TestClientsMoveUnderLoad; each percentage holds for one and a bit")
 )
 
-// share writes a flags' file that has so many percent of the clients on redis.
+// share writes a flags' file with that percentage of the clients on redis.
 func share(t *testing.T, file string, percent int) {
 	t.Helper()
 	text := fmt.Sprintf(`{
@@ -54,7 +54,7 @@ func between(t *testing.T, flags string) string {
 		testserver.Memcached(t).Addr, testserver.Redis(t).Addr, flags)
 }
 
-// stats is what the operator's page has as JSON.
+// stats is the JSON of the operator's page.
 type stats struct {
 	Rollout  *rollout.Stats
 	Shadow   *shadow.Stats
@@ -95,7 +95,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	go func() { reports <- load.Run(ctx, o, nil) }()
 	for _, percent := range []int{0, 10, 50, 100, 0} {
 		share(t, flags, percent)
-		select { // so that each flip comes at another point of the windows
+		select { // so that each flip is at another point of the windows
 		case <-time.After(*rolloutWindow * 13 / 10):
 		case <-t.Context().Done():
 		}
@@ -117,7 +117,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	for _, d := range demos {
 		s := d.stats().Rollout
 		lost += s.Lost
-		delete(s.Defaulted, "hangs") // other tests may have the processor for themselves
+		delete(s.Defaulted, "hangs") // other tests may use all of the processor
 		if len(s.Defaulted) > 0 {
 			t.Errorf("the flag failed: %v", s.Defaulted)
 		}
@@ -127,7 +127,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	}
 }
 
-// moved returns how many counts the demos have moved.
+// moved returns the number of counts that the demos have moved.
 func moved(demos []*demo) (n int64) {
 	for _, d := range demos {
 		n += d.stats().Rollout.Moved
@@ -135,7 +135,7 @@ func moved(demos []*demo) (n int64) {
 	return n
 }
 
-// TestFlagsFileGoesWrong breaks the file while demos run, and starts one on it.
+// TestFlagsFileGoesWrong breaks the file while a demo runs, and starts another with it.
 func TestFlagsFileGoesWrong(t *testing.T) {
 	flags := filepath.Join(t.TempDir(), "flags.json")
 	share(t, flags, 100)
@@ -195,12 +195,12 @@ dry_runs:
 			t.Errorf("got %v, want 200", r)
 		}
 	}
-	// Each with its dry run. The feed is charged in two partitions, and a refusal that is
-	// remembered, of the third dry run, is one.
+	// Each take has its dry run. The feed is charged in two partitions, and a remembered
+	// refusal, of the third dry run, counts once.
 	const takes = 5*2 + 3*2*2 - 1
 	var b stats
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		b = d.stats() // what was refused again from memory is not shown to the shadow
+		b = d.stats() // the shadow does not see refusals repeated from memory
 		if b.Shadow.Compared+b.Refusals.Answered == takes {
 			break
 		}

@@ -63,8 +63,7 @@ func TestQuotaIsKept(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsFree asks with an ETag, in each of the forms that clients
-// send it: what was not changed is not charged.
+// TestUnchangedIsFree sends an ETag in each form that clients send: a 304 is not charged.
 func TestUnchangedIsFree(t *testing.T) {
 	d := startDemo(t, "")
 	first := d.get("/repos/acme/rockets")
@@ -88,8 +87,8 @@ func TestUnchangedIsFree(t *testing.T) {
 	}
 }
 
-// TestSecondaryCountsEveryRequest holds that no request is free without end:
-// what the other policies do not charge, secondary does.
+// TestSecondaryCountsEveryRequest checks that no request is free without limit: secondary
+// charges the requests that the other policies do not.
 func TestSecondaryCountsEveryRequest(t *testing.T) {
 	d := startDemo(t, "tokens: {one: {}}\npolicies:\n  core: {limits: [{quota: 3, window: 1h}]}\n  secondary: {limits: [{quota: 10, window: 1h}]}\n")
 	alice := []string{"Authorization", "Bearer one"}
@@ -114,7 +113,7 @@ func TestSecondaryCountsEveryRequest(t *testing.T) {
 	if r := d.get("/repos/acme/rockets", alice...); r.status != http.StatusTooManyRequests {
 		t.Errorf("the core quota is used up: got %v, want 429", r)
 	}
-	used(5) // a refused request drains nothing
+	used(5) // a refused request is not charged
 	for _, path := range []string{"/search?q=weir", "/search", "/orgs/acme/feed", "/orgs/other/feed"} {
 		if r := d.get(path, alice...); r.status == http.StatusTooManyRequests {
 			t.Errorf("%s: got %v", path, r)
@@ -201,8 +200,7 @@ func TestCallers(t *testing.T) {
 	everyone.stderr.find(t, "(every invented token gets a fresh quota)", everyone.ended)
 }
 
-// TestIssuedTokensAreNoKeys holds that the demo's own answers are no way to
-// fresh quotas.
+// TestIssuedTokensAreNoKeys checks that tokens issued by the demo give no fresh quotas.
 func TestIssuedTokensAreNoKeys(t *testing.T) {
 	d := startDemo(t, "")
 	for used := 1; used <= 3; used++ {
@@ -216,8 +214,8 @@ func TestIssuedTokensAreNoKeys(t *testing.T) {
 	}
 }
 
-// TestNoCacheReplaysRates holds that a shared cache keeps no response that
-// shows one caller's rates, whatever the status.
+// TestNoCacheReplaysRates checks that a shared cache keeps no response with a caller's rates,
+// whatever the status.
 func TestNoCacheReplaysRates(t *testing.T) {
 	d := startDemo(t, "policies:\n  auth.createToken: {limits: [{quota: 1, window: 1h}]}\n")
 	etag := d.get("/repos/acme/rockets").header.Get("ETag")
@@ -255,8 +253,8 @@ func TestNoCacheReplaysRates(t *testing.T) {
 	}
 }
 
-// TestDebugIsForTheOperator holds that the API's listener does not show what
-// the operator's does.
+// TestDebugIsForTheOperator checks that the API's listener does not serve the operator's
+// pages.
 func TestDebugIsForTheOperator(t *testing.T) {
 	d := startDemo(t, "")
 	for path, want := range map[string]string{
@@ -281,15 +279,15 @@ func TestDebugIsForTheOperator(t *testing.T) {
 	}
 }
 
-// TestChain charges members and their organisation together: a member that has used
-// up its own quota costs the organisation nothing.
+// TestChain charges members and their organisation together: a member that has used up its own
+// quota charges the organisation nothing.
 func TestChain(t *testing.T) {
 	d := startDemo(t, "tokens: {one: {}, two: {}}\npolicies:\n  org: {limits: [{quota: 5, window: 1h}]}\n  org.member: {limits: [{quota: 3, window: 1h}]}\n")
 	for _, test := range []struct{ org, member, want string }{
 		{"acme", "one", "1/3 org.member"}, {"acme", "one", "2/3 org.member"}, {"acme", "one", "3/3 org.member"},
 		{"acme", "one", "3/3 org.member"}, // refused
 		{"acme", "two", "4/5 org"}, {"acme", "two", "5/5 org"},
-		{"acme", "two", "5/5 org"}, // refused, with one left to itself
+		{"acme", "two", "5/5 org"}, // refused; one unit of two's own is left
 		{"other", "two", "1/3 org.member"},
 	} {
 		r := d.get("/orgs/"+test.org+"/feed", "Authorization", "Bearer "+test.member)

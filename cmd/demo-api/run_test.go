@@ -71,7 +71,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultSettings()
-	want.TrustedProxies = own.TrustedProxies // the default is none
+	want.TrustedProxies = own.TrustedProxies // nil by default
 	if !reflect.DeepEqual(own, want) || c.Deadline != defaults.Deadline {
 		t.Errorf("got %+v and a deadline of %v, want %+v and %v", own, c.Deadline, want, defaults.Deadline)
 	}
@@ -99,8 +99,8 @@ func TestGreetingCanBeTyped(t *testing.T) {
 	}
 }
 
-// TestGreetingSaysWhereItListens compares with what a listener is really
-// reached by.
+// TestGreetingSaysWhereItListens compares the greeting with the address that reaches the
+// listener.
 func TestGreetingSaysWhereItListens(t *testing.T) {
 	secret := &settings{Tokens: tokens{"s3cr3t": {Subject: "alice"}}}
 	for _, test := range []struct {
@@ -137,8 +137,7 @@ func TestWarningsAreLogged(t *testing.T) {
 	}
 }
 
-// TestDrain ends a demo while a request is in flight: it is answered, new ones
-// are not.
+// TestDrain ends a demo while a request is in flight: it is answered, new requests are not.
 func TestDrain(t *testing.T) {
 	d := startDemo(t, "")
 	answered := make(chan response, 1)

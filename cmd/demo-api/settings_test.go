@@ -116,7 +116,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A lease saves nothing where a decision charges an exact policy too.
+// A lease saves nothing if a decision also charges an exact policy.
 func TestLeasedBesideExact(t *testing.T) {
 	const redis = "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:6379}]}\npolicies:\n"
 	const core, secondary = "  core: {limits: [{quota: 20, window: 1h}], mode: %s}\n", "  secondary: {limits: [{quota: 20, window: 1h}], mode: %s}\n"

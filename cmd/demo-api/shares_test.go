@@ -26,7 +26,7 @@ import (
 
 var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
 
-// dividing is demos in separate processes that divide a quota, under load from here.
+// dividing is demos in separate processes that divide a quota, under load from the test.
 type dividing struct {
 	t       *testing.T
 	window  time.Duration
@@ -54,9 +54,9 @@ const (
 	sharesBurst = 30
 )
 
-// member is one of them.
+// member is one of the demos.
 type member struct {
-	name   string // the address of its relay, by which the others know it
+	name   string // the address of its relay, where the others reach it
 	listen string
 	config string
 	epoch  int
@@ -116,8 +116,8 @@ func (f *dividing) names(members ...int) (names []string) {
 	return names
 }
 
-// relay returns the address of a relay to member i, which drops messages from and to
-// members that are cut off, and the address that it passes them on to.
+// relay returns the address of a relay to member i, and the address that it forwards to. It
+// drops messages from and to members that are cut off.
 func (f *dividing) relay(i int) (addr, to string) {
 	to = testserver.FreeAddr(f.t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -138,11 +138,11 @@ func (f *dividing) relay(i int) (addr, to string) {
 	return listener.Addr().String(), to
 }
 
-// pass passes what comes on a connection on to member i, and back. While one of the two is
-// cut off, nothing comes, and the connection stays open.
+// pass forwards data of a connection to member i, and back. While one of the two is cut off,
+// it drops the data, and the connection stays open.
 func (f *dividing) pass(in net.Conn, i int, to string) {
 	defer in.Close()
-	from := sync.OnceValue(func() int { return f.sender(in) }) // dear: see sender
+	from := sync.OnceValue(func() int { return f.sender(in) }) // expensive: see sender
 	isCut := func() bool {
 		if f.cut[i].Load() {
 			return true
@@ -181,8 +181,8 @@ func (f *dividing) pass(in net.Conn, i int, to string) {
 	}
 }
 
-// sender returns the member whose process opened a connection: what passes is encrypted.
-// It reads the table of all sockets, where tests before this one leave thousands.
+// sender returns the member whose process opened a connection, because the data is encrypted.
+// It reads the table of all sockets, and earlier tests leave thousands there.
 func (f *dividing) sender(c net.Conn) int {
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -198,7 +198,7 @@ func (f *dividing) sender(c net.Conn) int {
 	}
 	return slices.IndexFunc(f.members, func(m *member) bool {
 		pid := m.pid.Load()
-		if pid == 0 { // or these are our own files
+		if pid == 0 { // otherwise these are our own files
 			return false
 		}
 		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -272,7 +272,7 @@ func (f *dividing) offer() {
 		f.busy.Go(func() {
 			var all sync.WaitGroup
 			defer all.Wait()
-			room := make(chan struct{}, 50) // for requests that are not answered yet
+			room := make(chan struct{}, 50) // for unanswered requests
 			for next := time.Now(); ; {
 				rate := f.load[i].Load()
 				wait := 10 * time.Millisecond
@@ -352,11 +352,11 @@ func (f *dividing) phase(what string, windows float64, load ...float64) float64 
 	return used
 }
 
-// most returns the most that was admitted in any window.
+// most returns the highest number of requests admitted in any window.
 func (f *dividing) most() (most int, at time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// A request counts in a window if it began and ended there, for it was decided in
+	// A request counts in a window if it began and ended there, because it was decided in
 	// between.
 	slices.SortFunc(f.admitted, func(a, b admitted) int { return int(a.began - b.began) })
 	for i, first := range f.admitted {
@@ -376,7 +376,7 @@ func (f *dividing) most() (most int, at time.Duration) {
 	return most, at
 }
 
-// status waits until the member's status is as it is to be.
+// status waits until right reports true for the member's status.
 func (f *dividing) status(i int, what string, right func(*shares.Status) bool) *shares.Status {
 	f.t.Helper()
 	var answer struct{ Shares *shares.Status }
@@ -402,12 +402,12 @@ func hasEpoch(epoch uint64) func(*shares.Status) bool {
 	return func(s *shares.Status) bool { return s.Epoch == epoch }
 }
 
-// Three processes that divide a quota use it, wherever the load falls, and never exceed
-// it: while one is stopped, cut off, killed and started again, or taken off the list.
+// Three processes that divide a quota use it, wherever the load falls, and never exceed it:
+// while one is stopped, cut off, killed and started again, or removed from the list.
 func TestSharesOfProcesses(t *testing.T) {
 	f := newDividing(t)
-	// How much is used within rounds of a fifth of a second depends on the machine. That
-	// it is not too much, does not.
+	// The part of the quota used within rounds of a fifth of a second depends on the machine.
+	// The upper bound doesn't.
 	long, windows := f.window >= 10*time.Second, 0.45
 	if long {
 		windows = 2
@@ -452,7 +452,7 @@ func TestSharesOfProcesses(t *testing.T) {
 	f.status(1, "after its restart", isValid)
 	want(0.9, "the second has started again", 0.75, 0.75, 0)
 
-	// A list without the third, given to the first alone.
+	// A list without the third, given only to the first.
 	f.members[0].list, f.members[0].epoch = f.names(0, 1), 2
 	f.write(f.members[0])
 	f.signal(0, syscall.SIGHUP)
@@ -465,13 +465,13 @@ func TestSharesOfProcesses(t *testing.T) {
 
 	most, at := f.most()
 	t.Logf("at most %d were admitted in any %v, %v after the start; a bucket of the quota would admit %d", most, f.window, at.Round(time.Millisecond), sharesQuota+sharesBurst)
-	// A process that starts has the capacity of the least share once: a token.
+	// A starting process has the capacity of the least share once: a token.
 	if most > sharesQuota+sharesBurst+1 {
 		t.Errorf("%d were admitted in %v, from %v on; want at most the quota and the burst, %d", most, f.window, at, sharesQuota+sharesBurst)
 	}
 }
 
-// SIGHUP puts the list in force that the file has then.
+// SIGHUP puts the file's current list in force.
 func TestHangupReadsMembers(t *testing.T) {
 	f := newDividing(t)
 	for i := range 3 {
@@ -485,7 +485,7 @@ func TestHangupReadsMembers(t *testing.T) {
 	if !slices.Equal(s.Members, f.sorted(0, 1, 2)) {
 		t.Errorf("the members are %q", s.Members)
 	}
-	f.signal(0, syscall.SIGHUP) // the same again
+	f.signal(0, syscall.SIGHUP) // the same list again
 	m.stderr.find(t, "(SIGHUP: nothing was changed.*Epoch is 5; it must be higher)", m.ended)
 	m.epoch = 6
 	f.write(m)

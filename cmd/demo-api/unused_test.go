@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestUnusedConnectionsDelayNoEnd ends a server that has a connection without a request, as
-// browsers open them ahead: it does not take the five seconds that Shutdown gives one.
+// TestUnusedConnectionsDelayNoEnd ends a server with a connection without a request, as
+// browsers open in advance: it does not wait the five seconds that Shutdown grants it.
 func TestUnusedConnectionsDelayNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
@@ -26,7 +26,7 @@ func TestUnusedConnectionsDelayNoEnd(t *testing.T) {
 		if err := server.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > time.Second { // Shutdown looks at least twice a second
+		if took := time.Since(began); took > time.Second { // Shutdown checks at least twice a second
 			t.Errorf("it took %v to end", took)
 		}
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// serve returns a server of the page. With stack, there is a program that can be asked to
-// stop servers, and says what it was asked.
+// serve returns a server of the page. With stack, it also starts a stand-in for the program
+// that stops servers, which sends its requests to asked.
 func serve(t *testing.T, stack bool) (server *httptest.Server, asked chan string) {
 	t.Helper()
 	o := &Options{
@@ -46,7 +46,7 @@ func serve(t *testing.T, stack bool) (server *httptest.Server, asked chan string
 	return server, asked
 }
 
-// ask sends a request with headers, pairs of a name and a value; Host is one of them.
+// ask sends a request with headers, pairs of a name and a value, such as Host.
 func ask(t *testing.T, method, url string, headers ...string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest(method, url, nil)
@@ -133,7 +133,7 @@ func TestAlgorithmsDecideWithoutAWait(t *testing.T) {
 	}
 }
 
-// What stops servers obeys the page alone, in a browser on this machine.
+// The controls that stop servers obey only the page, in a browser on this machine.
 func TestControlsObeyThePageAlone(t *testing.T) {
 	server, asked := serve(t, true)
 	const stop = "/page/stack/server?name=a&stopped=true"

@@ -61,7 +61,7 @@ func TestControl(t *testing.T) {
 
 // answers reports whether a server answers a PING within that time.
 func answers(s *testserver.RedisServer, within time.Duration) bool {
-	conn, err := net.Dial("tcp", s.Addr) // a stopped one's system takes it
+	conn, err := net.Dial("tcp", s.Addr) // the system accepts it for a stopped process
 	if err != nil {
 		return false
 	}

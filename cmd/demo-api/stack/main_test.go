@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestStackStartsAndLeavesNothing runs the stack as make does, and ends it
-// with each of the signals that people use.
+// TestStackStartsAndLeavesNothing runs the stack as make does, and ends it with each of the
+// usual signals.
 func TestStackStartsAndLeavesNothing(t *testing.T) {
 	bin := t.TempDir()
 	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "..", ".").CombinedOutput(); err != nil {
@@ -26,7 +26,7 @@ func TestStackStartsAndLeavesNothing(t *testing.T) {
 		t.Run(signal.String(), func(t *testing.T) {
 			cmd := exec.Command(filepath.Join(bin, "stack"), "-listen", "127.0.0.1:0", filepath.Join(bin, "demo-api"))
 			temp := t.TempDir()
-			// All tests share this file of testserver.FindAddr, which stays.
+			// All tests share this file of testserver.FindAddr, which remains.
 			ports := fmt.Sprintf("weir-port-%d", os.Getuid())
 			if err := os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(temp, ports)); err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestStackStartsAndLeavesNothing(t *testing.T) {
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			_, _ = out.Read(make([]byte, 1)) // to its end: the demo has it too
+			_, _ = out.Read(make([]byte, 1)) // to EOF: the demo writes to it, too
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("%v; log:\n%s", err, &log)
 			}
