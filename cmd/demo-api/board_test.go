@@ -96,9 +96,8 @@ var (
 	idle   = drawn{0, 5000, 0} // possibly nothing happened
 )
 
-// inTheOutage has the bounds of each panel's queries, in order. On a busy machine, the
-// fallback may find more servers down than the Redis that hangs: there are three, of two
-// shards.
+// inTheOutage has the bounds of each panel's queries, in order. On a busy machine, more
+// servers than the hung Redis may count as down: there are three, of two shards.
 var inTheOutage = map[string][]drawn{
 	"Decisions": {aRate}, "Refused": {aPart}, "Failing": {aPart}, "Degraded": {aPart}, "Breakers open": {{0, 3, 1}}, "p99": {aTime},
 	"Decisions by policy and outcome": {aRate}, "Refusals by policy and limit": {aRate},

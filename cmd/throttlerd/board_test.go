@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// board is deploy/grafana.json, as far as Grafana asks Prometheus for it.
+// board has the fields of deploy/grafana.json that matter to Prometheus.
 type board struct {
 	Panels []struct {
 		Type, Title, Description string
@@ -48,7 +48,7 @@ func TestBoard(t *testing.T) {
 	d.remains("a", 2)
 	server := testserver.Prometheus(t, strings.NewReplacer("127.0.0.1:9090", metrics, "5s", "100ms").Replace(string(config)), "").Addr
 	users := 0
-	everything := func() { // what each panel is about
+	everything := func() { // something for each panel
 		users++
 		for range 5 { // within the limit, near it and over it
 			_, _ = d.ask(fmt.Sprint("user ", users))
@@ -85,7 +85,7 @@ func TestBoard(t *testing.T) {
 			t.Errorf("the panel %q has no description, or no query", p.Title)
 		}
 		for _, target := range p.Targets {
-			expr := strings.ReplaceAll(chosen.ReplaceAllString(target.Expr, ".+"), "$__rate_interval", "10s") // in which a busy machine scrapes twice
+			expr := strings.ReplaceAll(chosen.ReplaceAllString(target.Expr, ".+"), "$__rate_interval", "10s") // a busy machine scrapes twice in that time
 			eventually(t, func() error {
 				everything()
 				return has("/api/v1/query", url.Values{"query": {expr}})

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// Programs that read such files find nothing wrong with what is deployed.
+// Programs that read such files find no mistake in the deployed ones.
 func TestDeployedFiles(t *testing.T) {
 	unit, err := os.ReadFile("deploy/throttlerd.service")
 	if err != nil {
 		t.Fatal(err)
 	}
 	copied := filepath.Join(t.TempDir(), "throttlerd.service")
-	// The program is not installed here; any that exists will do.
+	// The program is not installed here; any existing one will do.
 	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(string(unit), "/usr/local/bin/throttlerd", "/bin/true")), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// left returns what remains of a user's limit, charging nothing.
+// left returns the rest of a user's limit, charging nothing.
 func (d *daemon) left(user string) (uint32, error) {
 	resp, err := d.rls.ShouldRateLimit(d.t.Context(), &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
 		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}}, HitsAddend: wrapperspb.UInt64(0)},
@@ -29,11 +29,11 @@ func (d *daemon) left(user string) (uint32, error) {
 	return resp.GetStatuses()[0].GetLimitRemaining(), nil
 }
 
-// A client that leaves after Redis has charged, and before it has answered, is given back what
-// was taken: now, or before the program ends.
+// A client that leaves after Redis has charged, and before it has answered, gets a refund: at
+// once, or before the program ends.
 func TestClientLeaves(t *testing.T) {
 	redis := testserver.Redis(t)
-	var hold atomic.Bool // the answer to the next take, which Redis has made
+	var hold atomic.Bool // the answer to the next take, after Redis has charged
 	waits, release := make(chan struct{}, 1), make(chan struct{})
 	relay := testserver.Relay(t, redis.Addr, func(answer []byte) bool {
 		firstTake := bytes.HasPrefix(answer, []byte("$22\r\n\x01")) // allowed, and the digits of a new window
@@ -44,12 +44,12 @@ func TestClientLeaves(t *testing.T) {
 		return false
 	})
 	environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + relay, "WEIR_DEADLINE=10s"}
-	perDay := strings.Replace(perYear, "year", "day", 1) // which counts in digits
+	perDay := strings.Replace(perYear, "year", "day", 1) // this window counts in digits
 	d, other := started(t, perDay, environ...), started(t, perDay, environ...)
 	other.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	leave := func(user string) {
 		t.Helper()
-		d.remains(user+" that stays", 2) // and the script is known
+		d.remains(user+" that stays", 2) // now the script is loaded
 		hold.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
@@ -65,7 +65,7 @@ func TestClientLeaves(t *testing.T) {
 		if err := <-failed; status.Code(err) != codes.Canceled {
 			t.Errorf("a call that was canceled: %v", err)
 		}
-		d.serves(grpc_health_v1.HealthCheckResponse_SERVING) // on this connection, so that the cancellation has arrived
+		d.serves(grpc_health_v1.HealthCheckResponse_SERVING) // on the same connection, so that the cancellation has arrived
 	}
 	back := func(user string) {
 		t.Helper()

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// documented returns a documented file with other addresses.
+// documented returns a documented file with its addresses replaced.
 func documented(t *testing.T, name string, oldnew ...string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/envoy/" + name)
@@ -49,8 +49,8 @@ func envoy(t *testing.T, text string) {
 	})
 }
 
-// Envoy, throttlerd and two shards, as docs/running-throttlerd.md has them: limits hold, what
-// is refused drains nothing, and without throttlerd Envoy serves.
+// Envoy, throttlerd and two shards, as in docs/running-throttlerd.md: limits hold, refused
+// requests charge nothing, and without throttlerd Envoy serves.
 func TestEnvoy(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the application") }))
 	defer app.Close()
@@ -65,7 +65,7 @@ func TestEnvoy(t *testing.T) {
 	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 200)
 	envoy(t, documented(t, "envoy.yaml", "port_value: 8000", "port_value: "+port(web), "port_value: 8081", "port_value: "+port(grpcAddr),
 		"port_value: 3000", "port_value: "+port(app.Listener.Addr().String()), "interval: 2s", "interval: 0.1s",
-		// So that the windows of this test do not end in it.
+		// A busy machine may need longer.
 		"timeout: 0.05s", "timeout: 5s"))
 	gets(t, http.DefaultClient, "http://"+web+"/", 200)
 
@@ -75,7 +75,7 @@ func TestEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("X-Forwarded-For", fmt.Sprintf("192.0.2.%d", time.Now().UnixNano()%200)) // not believed
+		r.Header.Set("X-Forwarded-For", fmt.Sprintf("192.0.2.%d", time.Now().UnixNano()%200)) // not trusted
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestEnvoy(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp
 	}
-	// The limits are of a minute of the clock: of 12 logins, one minute or two have 5 each.
+	// The limits are per clock minute: the 12 logins are in one or two, with 5 each.
 	allowed, refused := 0, 0
 	for range 12 {
 		switch resp := ask("/login"); {
@@ -98,7 +98,7 @@ func TestEnvoy(t *testing.T) {
 	if allowed < 5 || allowed > 10 || allowed+refused != 12 {
 		t.Errorf("%d logins allowed, %d refused; want 5, or up to 10 if a minute ended", allowed, refused)
 	}
-	// The descriptors of a login are one decision: what is refused takes nothing of the 60.
+	// The descriptors of a login are one decision: a refused login charges nothing of the 60.
 	for i := range 59 - allowed { // one was the first request
 		if resp := ask("/"); resp.StatusCode != http.StatusOK {
 			t.Fatalf("request %d of %d that remain: %s", i, 59-allowed, resp.Status)

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// serving runs the program on a file that says text until the test ends.
+// serving runs the program on a file with that text until the test ends.
 func serving(t *testing.T, text string, environ ...string) (log *lockedBuffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "weir.yaml")

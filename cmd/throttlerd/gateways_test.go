@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// tree returns the configuration of a domain, in JSON, which a text has as lines of a descriptor
-// each: indented below another one, key=value, and a limit and modes if it has these.
+// tree returns the configuration of a domain, in JSON, of a text. Each line is a descriptor,
+// indented below its parent: key=value, and optionally a limit and modes.
 func tree(t *testing.T, domain, text string) string {
 	t.Helper()
 	lines := strings.Split(strings.Trim(text, "\n"), "\n")
@@ -55,14 +55,15 @@ func tree(t *testing.T, domain, text string) string {
 	return fmt.Sprintf(`{"name": %q, "domain": %[1]q, "descriptors": [%s]}`, domain, all(0, len(lines)))
 }
 
-// asked is a request, as an Envoy sends it by what a gateway generates for its routes, and the answer:
-// descriptors between bars, of key=value; +n are hits of the descriptor, and @n is a limit of its
-// own for an hour. What is asked many times is answered so at last.
+// asked is a request, as Envoy sends it by the configuration that a gateway generates for its
+// routes, and its answer. Its text has descriptors between bars, of key=value; +n are the
+// descriptor's hits, and @n is its own limit for a year. Of several times, the last answer
+// counts.
 type asked struct {
 	times  int
 	domain string
 	text   string
-	want   string // OK or OVER, and what remains of each descriptor, or - where there is no limit
+	want   string // OK or OVER, and the remaining units of each descriptor, or - without a limit
 }
 
 func (a *asked) request() *ratelimitv3.RateLimitRequest {
@@ -96,7 +97,7 @@ func inShort(resp *ratelimitv3.RateLimitResponse) string {
 	return text
 }
 
-// gateway is what one generates, by the trees of its domains, and what is asked about it.
+// gateway is a generated configuration, the trees of its domains, and requests about it.
 type gateway struct {
 	name    string
 	domains map[string]string
@@ -109,8 +110,8 @@ const (
 )
 
 // The trees are from internal/xds/translator/testdata/out/ratelimit-config of Envoy Gateway,
-// and as internal/ratelimit/translator of Envoy AI Gateway makes them; the requests are what
-// their routes' actions send. Units are years, so that no window ends in the test.
+// and as internal/ratelimit/translator of Envoy AI Gateway generates them; the requests are
+// those of their routes' actions. Units are years, so that no window ends in the test.
 var gateways = []gateway{
 	{"headers, one count for each value", map[string]string{"first-listener": `
 first-route=first-route
@@ -143,7 +144,7 @@ first-route=first-route
 	rule-0-method=rule-0-method 1/YEAR
 	rule-1-path=rule-1-path 4294967295/YEAR`}, []asked{
 		{1, "first-listener", "first-route=first-route rule-0-method=rule-0-method | first-route=first-route rule-1-path=rule-1-path", "OK 0 4294967294"},
-		{1, "first-listener", "first-route=first-route rule-0-method=rule-0-method | first-route=first-route rule-1-path=rule-1-path", "OVER 0 4294967294"}, // which charges none
+		{1, "first-listener", "first-route=first-route rule-0-method=rule-0-method | first-route=first-route rule-1-path=rule-1-path", "OVER 0 4294967294"}, // neither is charged
 		{1, "first-listener", "first-route=first-route rule-1-path=rule-1-path", "OK 4294967293"},
 	}},
 	{"rules of a policy that routes and listeners share, next to a route's", map[string]string{
@@ -186,7 +187,7 @@ backend_name=default/other
 		{1, ai, openai, "OK 999"},
 		{2, ai, openai + " +600", "OVER 0"}, // the report of the second response is charged, too
 		{1, ai, openai, "OVER 0"},
-		{1, ai, openai + " | backend_name=default/other model_name_override=gpt-5", "OK 0 999"}, // one has room
+		{1, ai, openai + " | backend_name=default/other model_name_override=gpt-5", "OK 0 999"}, // one still has room
 		{1, ai, "backend_name=default/openai model_name_override=gpt-4", "OK 49"},
 		{1, ai, "backend_name=default/anthropic model_name_override=x", "OK -"},
 	}},
@@ -205,9 +206,9 @@ backend_name=default/openai
 	}},
 }
 
-// Configurations that gateways generate are pushed one after the other to one process, and what
-// Envoys ask is decided. The process runs as in the deployment of Envoy Gateway, which has mutual
-// TLS, or as AI Gateway's own service, which has none.
+// Configurations that gateways generate are pushed one after the other to one process, which
+// decides requests of Envoys. The process runs as in the deployment of Envoy Gateway, with
+// mutual TLS, or as AI Gateway's own service, without.
 func TestGateways(t *testing.T) {
 	files := testserver.RedisTLS(t) // for its certificates
 	file := func(name string) string { return filepath.Join(filepath.Dir(files.CAFile), name) }
@@ -250,7 +251,7 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// asGateway publishes what gateways[i] generates, under its own domains, and asks.
+// asGateway publishes the configuration of gateways[i], under its own domains, and asks.
 func (d *daemon) asGateway(m *xdstest.Manager, i int) {
 	d.t.Helper()
 	g := &gateways[i]

@@ -26,7 +26,7 @@ func TestRedisHangs(t *testing.T) {
 			if failure == "error" {
 				counted = `ratelimit_service_should_rate_limit_error{err_type="redis_error"}`
 			}
-			before := d.counter(counted) // of the first calls, on a busy machine
+			before := d.counter(counted) // counts the first calls, on a busy machine
 			redis.Pause()
 			defer redis.Resume()
 			for _, deadline := range []time.Duration{time.Second, 0} {
@@ -35,7 +35,7 @@ func TestRedisHangs(t *testing.T) {
 					ctx, cancel = context.WithTimeout(t.Context(), deadline)
 				}
 				remain, err := d.askIn(ctx, "b")
-				for status.Code(err) == codes.ResourceExhausted { // the process has too little CPU to know what hangs
+				for status.Code(err) == codes.ResourceExhausted { // the process has too little CPU to notice the hung server
 					remain, err = d.askIn(ctx, "b")
 				}
 				got := ""

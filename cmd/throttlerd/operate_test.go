@@ -75,7 +75,7 @@ func TestTraces(t *testing.T) {
 	defer collector.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	d := started(t, perYear, "TRACING_ENABLED=true", "TRACING_SERVICE_NAME=limits", "TRACING_SAMPLING_RATE=0")
-	d.remains("bob", 2) // in no trace, of which none are sampled
+	d.remains("bob", 2) // in no trace, and none are sampled
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
 	_, err := d.rls.ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
@@ -163,7 +163,7 @@ func TestCheckReadsCertificatesOfTheManagementServer(t *testing.T) {
 	}
 }
 
-// GRPC_UDS takes the place of a socket that a killed process left, and of no other file.
+// GRPC_UDS replaces a socket that a killed process left, and no other file.
 func TestSocketReplacesNoFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {

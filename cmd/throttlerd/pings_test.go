@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Envoys ping idle connections (connection_keepalive), some every second, and are not sent away.
+// Envoys may ping idle connections (connection_keepalive), even each second.
 func TestPings(t *testing.T) {
 	d := started(t, perYear)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)

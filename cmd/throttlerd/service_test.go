@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// daemon is the program, running in a test.
+// daemon is the program in a test.
 type daemon struct {
 	t         *testing.T
 	dir       string // RUNTIME_ROOT
@@ -113,7 +113,7 @@ func (d *daemon) write(text string) {
 	}
 }
 
-// ask charges a user, and returns what remains, or -1 if the request is refused.
+// ask charges a user, and returns the remaining units, or -1 if the request is refused.
 func (d *daemon) ask(user string) (int, error) { return d.askIn(d.t.Context(), user) }
 
 func (d *daemon) askIn(ctx context.Context, user string) (int, error) {
@@ -129,7 +129,7 @@ func (d *daemon) askIn(ctx context.Context, user string) (int, error) {
 	return int(resp.Statuses[0].LimitRemaining), nil
 }
 
-// remains waits until a request of the user is answered that so many remain.
+// remains waits until a request of the user is answered with that many units remaining.
 func (d *daemon) remains(user string, want int) {
 	d.t.Helper()
 	eventually(d.t, func() error {
@@ -141,7 +141,7 @@ func (d *daemon) remains(user string, want int) {
 	})
 }
 
-// serves waits until the health service says what is wanted.
+// serves waits until the health service returns want.
 func (d *daemon) serves(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 	d.t.Helper()
 	eventually(d.t, func() error {
@@ -173,7 +173,7 @@ func (d *daemon) page(url, body string) (status int, text string) {
 	return resp.StatusCode, string(all)
 }
 
-// counter returns a metric that is a whole number.
+// counter returns the value of an integer metric.
 func (d *daemon) counter(name string) int {
 	d.t.Helper()
 	_, text := d.page("http://"+d.debug+"/metrics", "")
@@ -242,12 +242,12 @@ func TestReload(t *testing.T) {
 	d.write(perYear)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	d.remains("a", 2)
-	d.write("domain: d\n  descriptors: x") // and the last good one stays
+	d.write("domain: d\n  descriptors: x") // the last good one stays
 	wrong(2)
 	if got, err := d.ask("a"); got != 1 || err != nil {
 		t.Errorf("%d remain, %v; want 1", got, err)
 	}
-	d.write(strings.Replace(perYear, "3}", "10}", 1)) // and the count goes on
+	d.write(strings.Replace(perYear, "3}", "10}", 1)) // the count continues
 	eventually(t, func() error {
 		if got, err := d.ask("b"); err != nil || got < 3 {
 			return fmt.Errorf("%d remain, %w", got, err)
@@ -259,7 +259,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Envoy Gateway has no configuration for its service until someone writes a limit.
+// Envoy Gateway has no configuration for its service until an operator adds a limit.
 func TestHealthyWithoutAConfiguration(t *testing.T) {
 	d := started(t, "domain: d\nwrong: true\n", "FORCE_START_WITHOUT_INITIAL_CONFIG=true")
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)

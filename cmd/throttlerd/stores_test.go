@@ -21,8 +21,8 @@ const twoLimits = perYear + `
   - {key: team, rate_limit: {unit: year, requests_per_unit: 5}}
 `
 
-// askBoth asks about a user and a team at once, and returns what remains of each, with ! if
-// it is over.
+// askBoth asks about a user and a team at once, and returns the remaining units of each, with
+// ! if it is over.
 func (d *daemon) askBoth(user, team string) (string, error) {
 	req := &ratelimitv3.RateLimitRequest{Domain: "d"}
 	for _, e := range []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}, {Key: "team", Value: team}} {
@@ -37,7 +37,7 @@ func (d *daemon) askBoth(user, team string) (string, error) {
 	return strings.Join(all, " "), err
 }
 
-// The variables of envoyproxy/ratelimit lead to each kind of store. What is refused drains
+// The variables of envoyproxy/ratelimit configure each kind of store. Refused requests charge
 // nothing there, and another process has the same counts.
 func TestStores(t *testing.T) {
 	for name, environ := range map[string]func(t *testing.T) []string{
@@ -82,7 +82,7 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// scripts returns how many scripts a Redis has run. What else it is asked grows with time.
+// scripts returns the number of scripts that a Redis has run. Other commands grow with time.
 func scripts(t *testing.T, addr string) (n int) {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: addr})
@@ -99,8 +99,8 @@ func scripts(t *testing.T, addr string) (n int) {
 	return n
 }
 
-// The counts of a mode are those of all processes, and a reload changes the mode and keeps
-// them.
+// All processes share the counts of a mode, and a reload changes the mode and keeps the
+// counts.
 func TestModes(t *testing.T) {
 	const text = `
 domain: d
@@ -118,7 +118,7 @@ descriptors:
 				d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 			}
 			before := scripts(t, server.Addr)
-			// Callers ask side by side: a lease is for what is asked within a second or so.
+			// Callers ask concurrently: a lease covers the demand of about a second.
 			var callers sync.WaitGroup
 			var answered atomic.Int64
 			for i := range 20 {
@@ -140,7 +140,7 @@ descriptors:
 			if allowed != 300 {
 				t.Errorf("%d of 300 requests were allowed", allowed)
 			}
-			other.terminate() // and gives back what it has leased, or tells what it has counted
+			other.terminate() // it returns its leases, or sends its counts
 			other.ended <- <-other.ended
 			d.write(fmt.Sprintf(text, "exact"))
 			eventually(t, func() error {
@@ -156,7 +156,7 @@ descriptors:
 					allowed++
 				}
 			}
-			// What the other process had may not be known for a moment, and counts as used.
+			// For a moment the other process's units may be unknown, and count as used.
 			if allowed > 400 || allowed <= 300 {
 				t.Errorf("%d requests were allowed, want above 300 and at most 400", allowed)
 			}
@@ -189,7 +189,7 @@ func TestModesThatCannotBe(t *testing.T) {
 	}
 }
 
-// A hit is near its limit if much of that is used, not because its process has leased little.
+// A hit is near its limit if much of it is used, not because its process has leased little.
 func TestLeasedIsNotNear(t *testing.T) {
 	metrics := testserver.FreeAddr(t)
 	d := started(t, strings.Replace(perYear, "3}", "1000000, mode: leased}", 1),

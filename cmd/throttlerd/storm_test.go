@@ -66,14 +66,14 @@ func version(n int) string {
 	return broken[n/2%len(broken)]
 }
 
-// client is a user that asks again and again, and knows what it has used.
+// client is a user that asks repeatedly, and counts its usage.
 type client struct {
 	name string
 	used uint32
 }
 
-// ask asks once. The error is of a call that was dropped, or of an answer that no version of the
-// file explains.
+// ask asks once. It returns an error if the call was dropped, or if no version of the file
+// explains the answer.
 func (c *client) ask(ctx context.Context, rls ratelimitv3.RateLimitServiceClient) (over bool, err error) {
 	resp, err := rls.ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
 		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: c.name}}},
@@ -96,11 +96,12 @@ func (c *client) ask(ctx context.Context, rls ratelimitv3.RateLimitServiceClient
 	return over, nil
 }
 
-// load has clients, whose names begin with name, ask until so many calls are made and done reports true, and returns them.
+// load runs clients, with names that begin with name, until *calls calls are made and done
+// reports true. It returns the clients.
 func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, done func() bool, failed func(c *client, err error)) (all []*client) {
 	t.Helper()
 	workers, pause := 8, time.Duration(0)
-	if *calls < 100_000 { // the machine has other tests to run
+	if *calls < 100_000 { // leave time for other tests
 		workers, pause = 16, 2*time.Millisecond
 	}
 	var made atomic.Int64
@@ -116,7 +117,7 @@ func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, don
 					over, err := c.ask(t.Context(), rls)
 					if err != nil {
 						failed(c, err)
-						break // what it has used is not known
+						break // its usage is unknown
 					}
 					if over {
 						refused++
@@ -137,7 +138,7 @@ func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, don
 }
 
 // The file changes every 100 ms, and half of its versions are broken: no call is dropped, no
-// window begins anew, and no refusal is one that no version explains.
+// window starts anew, and some version explains each refusal.
 //
 //	go test -run ReloadsUnderLoad -timeout 2h . -calls 10000000
 func TestReloadsUnderLoad(t *testing.T) {
@@ -158,7 +159,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		}
 	}()
 	loads := func(name string) int { return d.counter("ratelimit_service_config_load_" + name) }
-	// The file is not looked at as often as it is written: some versions of each kind must be.
+	// The file is read less often than it is written: some versions of each kind must be read.
 	both := func() bool { return written.Load() >= 10 && loads("success") > 1 && loads("error") > 0 }
 	load(t, "a", d.rls, both, func(c *client, err error) { t.Errorf("a call was dropped or its answer is wrong: %v", err) })
 	close(stop)
@@ -181,8 +182,8 @@ func startProcess(t *testing.T, socket string, environ ...string) *process {
 	return &process{cmd.Process, cmd.Wait}
 }
 
-// Two processes serve one proxy. One is told to end, and drops no call; one is killed, and the
-// counts stay: what was answered is counted once, and what was not, at most once.
+// Two processes serve one proxy. One is terminated, and drops no call; one is killed, and the
+// counts stay: answered calls are counted once, and the others at most once.
 func TestProcessesEndUnderLoad(t *testing.T) {
 	d := &daemon{t: t, dir: t.TempDir()}
 	d.write(version(0))
@@ -192,7 +193,7 @@ func TestProcessesEndUnderLoad(t *testing.T) {
 	startProcess(t, b, environ...)
 	r := manual.NewBuilderWithScheme("both")
 	r.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: "unix:" + a}, {Addr: "unix:" + b}}})
-	// Sockets come up one after the other, and a pick fails unless one is ready.
+	// Sockets connect one after the other, and a pick fails unless one is ready.
 	conn, err := grpc.NewClient("both:///", grpc.WithResolvers(r), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
@@ -213,7 +214,7 @@ func TestProcessesEndUnderLoad(t *testing.T) {
 	}
 	serves(a)
 	serves(b)
-	// end calls how while clients ask, and returns these when the process has ended.
+	// end calls how while clients ask, and returns the clients when the process has ended.
 	end := func(name string, how func(), p *process, failed func(*client, error)) (all []*client, status error) {
 		t.Helper()
 		ended := make(chan error, 1)
@@ -247,7 +248,7 @@ func TestProcessesEndUnderLoad(t *testing.T) {
 			continue
 		}
 		_, err := c.ask(t.Context(), rls)
-		if err != nil { // the call that was dropped was charged, or the count is wrong
+		if err != nil { // the dropped call was charged, or the count is wrong
 			c.used++
 			_, err = c.ask(t.Context(), rls)
 		}

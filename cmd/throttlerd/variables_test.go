@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// The deployment names variables that there are, and a configuration that is right.
+// The deployment uses existing variables, and a valid configuration.
 func TestKubernetesVariables(t *testing.T) {
 	text, err := os.ReadFile("deploy/kubernetes.yaml")
 	if err != nil {

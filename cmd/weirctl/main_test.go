@@ -151,7 +151,7 @@ func TestCheckDescriptors(t *testing.T) {
 	}
 }
 
-// What a program has charged is shown and forgotten, wherever it is.
+// A program's charges are shown and reset, in each kind of store.
 func TestShow(t *testing.T) {
 	a, b, m := testserver.Redis(t), testserver.Redis(t), testserver.Memcached(t)
 	for name, file := range map[string]string{
@@ -228,7 +228,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// What an operator writes is what processes have, and is listed until it is removed.
+// Processes use an operator's policies and overrides, which are listed until removed.
 func TestPoliciesAndOverrides(t *testing.T) {
 	for _, roots := range []int{1, 3} {
 		var addrs []string
@@ -303,7 +303,7 @@ func policiesAndOverrides(t *testing.T, addrs []string) {
 	}
 }
 
-// What is set again keeps what no option says, as far as the page says so.
+// Values that no option changes are kept, as the page documents.
 func TestSetAgain(t *testing.T) {
 	server := testserver.Redis(t)
 	t.Setenv("WEIR_REDIS", server.Addr)
@@ -349,7 +349,7 @@ func TestSetAgain(t *testing.T) {
 			t.Errorf("overrides set core bob with %q: %s; want %s", c.args, got, c.want)
 		}
 	}
-	// What is stored and not valid is mended, or removed.
+	// Invalid stored values are replaced, or removed.
 	for field, value := range map[string]string{"core": "{", "team": `{"limits": []}`} {
 		if err := client.HSet(t.Context(), "{"+redispolicies.DefaultPrefix+"}:policies", field, value).Err(); err != nil {
 			t.Fatal(err)
@@ -399,7 +399,7 @@ func TestMergeBounds(t *testing.T) {
 	}
 }
 
-// An instant is as far as people count.
+// Distances of more than two days are in days.
 func TestWhen(t *testing.T) {
 	now := time.Date(2026, 11, 24, 2, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// sign returns a certificate of name and its key in PEM; of the authority itself if a has no
+// sign returns a certificate of name and its key in PEM, or the authority's own if a has no
 // certificate yet.
 func (a *authority) sign(t *testing.T, name string, serial int64) (cert, key []byte) {
 	t.Helper()
@@ -60,7 +60,7 @@ func (a *authority) sign(t *testing.T, name string, serial int64) (cert, key []b
 }
 
 // connect returns the serial number of the server's certificate that a client with the given
-// certificate sees; a client without one if that is empty.
+// certificate sees. If cert is empty, the client has no certificate.
 func connect(t *testing.T, server *tls.Config, ca, cert, key []byte) (serial int64, err error) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", server)
@@ -89,7 +89,7 @@ func connect(t *testing.T, server *tls.Config, ca, cert, key []byte) (serial int
 		return 0, err
 	}
 	defer conn.Close()
-	if _, err := io.ReadAll(conn); err != nil { // a client that is not admitted learns it here
+	if _, err := io.ReadAll(conn); err != nil { // a refused client learns it here
 		return 0, err
 	}
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// nested returns descriptors, each below the one before.
+// nested returns descriptors, each below the previous one.
 func nested(depth int) *rlsconfv3.RateLimitConfig {
 	limit := &rlsconfv3.RateLimitPolicy{RequestsPerUnit: 1, Unit: rlsconfv3.RateLimitUnit_DAY}
 	all := []*rlsconfv3.RateLimitDescriptor{{Key: "a", RateLimit: limit}}
@@ -19,7 +19,7 @@ func nested(depth int) *rlsconfv3.RateLimitConfig {
 	return &rlsconfv3.RateLimitConfig{Domain: "d", Descriptors: all}
 }
 
-// A small message may have thousands of descriptors below one another. Their paths would need
+// A small message may contain thousands of nested descriptors. Their paths would need
 // gigabytes.
 func TestDepth(t *testing.T) {
 	f, err := FromProto(nested(100))
@@ -35,7 +35,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// A message may have any number for a unit.
+// A message may contain any number as a unit.
 func TestUnitsThatThereAreNot(t *testing.T) {
 	for _, unit := range []rlsconfv3.RateLimitUnit{-1, 0, 8, 255, 256, 257, 1 << 30} {
 		_, err := FromProto(&rlsconfv3.RateLimitConfig{Domain: "d", Descriptors: []*rlsconfv3.RateLimitDescriptor{

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// entriesOf returns the entries that a text such as "a=b c=" has.
+// entriesOf returns the entries of a text such as "a=b c=".
 func entriesOf(text string) (all Entries) {
 	for _, e := range strings.Fields(text) {
 		key, value, _ := strings.Cut(e, "=")
@@ -66,7 +66,7 @@ func TestMatch(t *testing.T) {
 		"addr=1.2.3.4 path=/login":  {"edge.addr.path_/login", "edge?addr=1.2.3.4&path=/login"},
 		"addr=1.2.3.4 path=/":       {"", ""},
 		"addr=10.0.0.1":             {"edge.addr_10.0.0.1", "edge?addr=10.0.0.1"},
-		"addr=10.0.0.1 path=/login": {"", ""}, // no way back from the value to the key alone
+		"addr=10.0.0.1 path=/login": {"", ""}, // a match of the value does not fall back to the key alone
 		"path=/api/v1/x":            {"edge.path_/api/*", "edge?path~/api/*"},
 		"path=/api/":                {"edge.path_/api/*", "edge?path~/api/*"},
 		"path=/api/*":               {"edge.path_/api/*", "edge?path~/api/*"}, // a client that sends the pattern shares, too

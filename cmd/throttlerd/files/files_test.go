@@ -21,7 +21,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// watched is a Watcher, and what it has called Changed with since the last look.
+// watched returns a function that has a Watcher look, and returns its last call of Changed.
 func watched(dir string, ignoreDotFiles bool) (look func() string) {
 	var got string
 	w := &Watcher{Dir: dir, IgnoreDotFiles: ignoreDotFiles, Changed: func(files map[string][]byte, err error) {
@@ -62,8 +62,8 @@ func TestChangesOfFiles(t *testing.T) {
 	is(t, watched(filepath.Join(dir, "config"), false), "map[.hidden:3 a.yaml:4]")
 }
 
-// A ConfigMap is a directory of links to ..data/NAME, where ..data is a link to a
-// directory of a version, and is replaced by another.
+// A ConfigMap is a directory of links to ..data/NAME. ..data is a link to the directory of a
+// version, and is replaced by another link.
 func TestConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	link := func(to, at string) {
@@ -86,7 +86,7 @@ func TestConfigMap(t *testing.T) {
 	is(t, look, "no change")
 }
 
-// A file that is written piece by piece is not in force before it is whole.
+// A file that is written piece by piece is not in force before it is complete.
 func TestWritesWhileLooking(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	var got []string
@@ -107,7 +107,7 @@ func TestWritesWhileLooking(t *testing.T) {
 	}
 }
 
-// What a swap takes away while it is looked at is not gone: without files there is no limit.
+// A file that a swap removes during a look is not gone: without files there is no limit.
 func TestSwapsWhileLooking(t *testing.T) {
 	dir := t.TempDir()
 	const versions = 100
@@ -160,7 +160,7 @@ func TestSwapsWhileLooking(t *testing.T) {
 	w.Look()
 }
 
-// The whole directory is a link to a version, as envoyproxy/ratelimit's documentation has it.
+// The whole directory is a link to a version, as in envoyproxy/ratelimit's documentation.
 func TestSwapOfTheRoot(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "v1/config/a.yaml"), "1")

@@ -36,7 +36,7 @@ func open(t *testing.T, observer observe.Observer) (http.Handler, *clock.Manual)
 }
 
 // ask asks as a proxy at 10.0.0.1 about a request such as "POST example.com/login from
-// 192.0.2.1", whose further words are headers.
+// 192.0.2.1". Further words are headers.
 func ask(h http.Handler, about string, more ...string) *httptest.ResponseRecorder {
 	words := strings.Fields(about)
 	host, path, _ := strings.Cut(words[1], "/")
@@ -78,7 +78,7 @@ forward_auth:
     - {hosts: [example.com], charge: [core by ip]}
 `
 
-// The policy that charges a request says which rule matched.
+// The policy that charges a request shows the rule that matched.
 func TestRules(t *testing.T) {
 	for about, want := range map[string]string{
 		"GET example.com/healthz from 192.0.2.1":                        "",
@@ -157,7 +157,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client that leaves a header out has its address' quota, and not one that is fresh.
+// A client that omits a header has its address's quota, and not a fresh one.
 func TestKeys(t *testing.T) {
 	h, _ := open(t, nil)
 	plan := []string{"X-Plan: free", "X-Any: 1"}
@@ -174,7 +174,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%d: %s, %s: %d, want %d", i, c.about, c.key, got, c.want)
 		}
 	}
-	// All or nothing: the login that is refused takes nothing of all's five.
+	// All or nothing: a refused login charges nothing of all's five.
 	for i, want := range []int{200, 429, 429, 429, 429, 429} {
 		if w := ask(h, "POST api.example.com/login from 192.0.2.1"); w.Code != want {
 			t.Errorf("login %d: %d, want %d", i, w.Code, want)
@@ -191,7 +191,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// warnings is an observer that keeps them.
+// warnings is an observer that keeps the warnings.
 type warnings struct {
 	observe.Nothing
 	all []observe.Warned
@@ -199,7 +199,7 @@ type warnings struct {
 
 func (w *warnings) Warned(e observe.Warned) { w.all = append(w.all, e) }
 
-// What is no question of a proxy is refused, and never a free pass.
+// A request that no proxy would send is refused, and never allowed.
 func TestNoQuestion(t *testing.T) {
 	seen := new(warnings)
 	h, _ := open(t, seen)

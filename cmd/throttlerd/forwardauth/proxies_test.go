@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// proxied is a proxy in front of an application, which runs a documented configuration.
+// proxied is a proxy with a documented configuration in front of an application.
 type proxied struct {
 	addr string
 	app  *httptest.Server
@@ -24,10 +24,10 @@ type proxied struct {
 	dir  string
 }
 
-// start prepares the documented files of a proxy, with addresses that are free, in a directory.
+// start prepares the documented files of a proxy, with free addresses, in a directory.
 func start(t *testing.T, program, install string, files ...string) *proxied {
 	t.Helper()
-	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin") // where Debian has nginx
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin") // Debian's directory for nginx
 	if _, err := exec.LookPath(program); err != nil {
 		t.Fatalf("%s is missing; %s", program, install)
 	}
@@ -100,7 +100,7 @@ func (p *proxied) run(t *testing.T, program string, args ...string) {
 			t.Logf("%s said:\n%s", program, &said)
 		}
 	})
-	// A proxy that loads its routes after it listens answers 404 until then.
+	// A proxy that loads its routes after it starts to listen answers 404 until then.
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		if response, err := http.Get("http://" + p.addr + "/healthz"); err == nil {
 			_ = response.Body.Close()
@@ -142,12 +142,12 @@ func (p *proxied) send(t *testing.T, method, path string, headers ...string) (*h
 	return response, string(body)
 }
 
-// check sends what shows whether the proxy is set up: a login has 5 a minute, and 60 with all
-// else.
+// check sends requests that show whether the proxy is set up: logins have a limit of 5 a
+// minute, and all requests one of 60.
 func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
 	t.Helper()
 	for i := range 5 {
-		// What a client says of itself is not believed.
+		// A client's own claims are not trusted.
 		r, body := p.send(t, http.MethodPost, "/login?next=/healthz", "X-Forwarded-For: 192.0.2.9", "X-Forwarded-Uri: /healthz", "X-Forwarded-Method: GET", "X-Forwarded-Host: elsewhere", "X-Real-Ip: 192.0.2.9")
 		if r.StatusCode != http.StatusOK || body != "the application" {
 			t.Fatalf("login %d: %s %s", i, r.Status, body)
@@ -172,7 +172,7 @@ func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
 	if r, body := p.send(t, http.MethodGet, "/forbidden"); r.StatusCode != http.StatusForbidden || body != "the application" {
 		t.Errorf("a 403 of the application: %s %s", r.Status, body)
 	}
-	p.auth.Config.Handler = http.NotFoundHandler() // not throttlerd: nothing is a free pass
+	p.auth.Config.Handler = http.NotFoundHandler() // not throttlerd: no answer of it allows a request
 	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode < 400 || strings.Contains(body, "the application") {
 		t.Errorf("with another server in place of throttlerd: %s %s", r.Status, body)
 	}
@@ -200,7 +200,7 @@ func TestNginx(t *testing.T) {
 	p.check(t, true)
 }
 
-// What the comment in nginx.conf says.
+// Checks the comment in nginx.conf.
 func TestNginxServesWithoutThrottlerd(t *testing.T) {
 	p := start(t, "nginx", "make proxies installs it", "nginx.conf")
 	file := filepath.Join(p.dir, "nginx.conf")

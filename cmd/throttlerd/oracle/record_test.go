@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestRecord asks envoyproxy/ratelimit what TestRecorded asks, and records its answers.
+// TestRecord sends TestRecorded's requests to envoyproxy/ratelimit, and records the answers.
 func TestRecord(t *testing.T) {
 	theirs, _ := build(t)
 	s, g := start(t, theirs), newGenerator("r", seed)

@@ -41,7 +41,7 @@ func counting(t *testing.T) *rls.Server {
 	return s
 }
 
-// TestRecorded asks what envoyproxy/ratelimit was asked when its answers were recorded.
+// TestRecorded repeats the requests whose answers from envoyproxy/ratelimit are recorded.
 func TestRecorded(t *testing.T) {
 	text, err := os.ReadFile(recorded)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// descriptors are what both have. The windows are of a day and more, so that none ends
-// while they are asked.
+// descriptors are the file of both programs. The windows are a day or longer, so that none
+// ends during the test.
 const descriptors = `
 domain: d
 descriptors:
@@ -43,12 +43,12 @@ descriptors:
       - {key: ip, rate_limit: {unit: day, requests_per_unit: 2}}
 `
 
-// generator makes random requests. Values have its name, so that generators share no count.
+// generator makes random requests. Values contain its name, so that generators share no count.
 type generator struct {
 	*rand.Rand
 	name    string
 	episode int  // in values, too
-	alone   bool // every count is of this episode
+	alone   bool // every count belongs to this episode
 	asked   int
 }
 
@@ -56,12 +56,12 @@ func newGenerator(name string, seed uint64) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 1)), name: name}
 }
 
-// some returns a value of a few.
+// some returns one of a few values.
 func (g *generator) some(what string) string {
 	return fmt.Sprintf("%s-%s-%d-%d", what, g.name, g.episode, g.IntN(4))
 }
 
-// descriptor returns the entries of a random descriptor, in words.
+// descriptor returns the entries of a random descriptor, as words.
 func (g *generator) descriptor() string {
 	user, ip := "user="+g.some("u"), "ip="+g.some("10.0")
 	path := "path=" + []string{"/login", "/api", "/" + g.some("p")}[g.IntN(3)]
@@ -103,10 +103,10 @@ func (g *generator) descriptor() string {
 	return []string{"other=" + g.some("o"), user + " " + ip, "", "user=", "path= " + user, "own=" + g.some("o"), "own=" + g.some("none")}[g.IntN(7)]
 }
 
-// next returns a random request. No descriptor is there twice.
+// next returns a random request without duplicate descriptors.
 func (g *generator) next() *ratelimitv3.RateLimitRequest {
 	if g.asked++; g.asked%30 == 0 {
-		g.episode++ // or all would be used up, and stay so
+		g.episode++ // otherwise all counts would be exhausted, and stay so
 	}
 	req := &ratelimitv3.RateLimitRequest{Domain: "d", HitsAddend: uint32(max(0, g.IntN(9)-6))}
 	if g.IntN(100) == 0 {
@@ -141,10 +141,10 @@ func (g *generator) next() *ratelimitv3.RateLimitRequest {
 	return req
 }
 
-// mayAsk reports whether g may ask about a descriptor: not if another generator, or an
-// earlier episode, has the same count.
+// mayAsk reports whether g may ask about a descriptor: not if another generator, or an earlier
+// episode, uses the same count.
 func (g *generator) mayAsk(words string) bool {
-	file := strings.HasPrefix(words, "file=") // has one count for all values
+	file := strings.HasPrefix(words, "file=") // one count for all values
 	switch {
 	case g.alone:
 		return strings.Contains(words, "-"+g.name+"-") && !file
@@ -159,8 +159,8 @@ type asked interface {
 	ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error)
 }
 
-// answer returns an answer in a line: OK or OVER, and of each descriptor what remains of
-// what, with ! if it is over.
+// answer returns an answer in a line: OK or OVER, and the remaining units and the limit of
+// each descriptor, with ! if it is over.
 func answer(ctx context.Context, s asked, req *ratelimitv3.RateLimitRequest) string {
 	resp, err := s.ShouldRateLimit(ctx, req)
 	if err != nil {
@@ -182,8 +182,8 @@ func answer(ctx context.Context, s asked, req *ratelimitv3.RateLimitRequest) str
 	return b.String()
 }
 
-// explain says why two answers differ, or returns "". Atomic says that refused requests
-// charge nothing.
+// explain returns the reason why two answers differ, or "". If atomic, refused requests charge
+// nothing.
 func explain(atomic bool, req *ratelimitv3.RateLimitRequest, theirs, ours string) string {
 	a, b := strings.Fields(theirs), strings.Fields(ours)
 	if len(a) != len(b) || len(a) != len(req.GetDescriptors())+1 {
@@ -202,14 +202,14 @@ func explain(atomic bool, req *ratelimitv3.RateLimitRequest, theirs, ours string
 		switch {
 		case strings.HasPrefix(a[i+1], "0/0") && a[i+1]+"!" == b[i+1]:
 			why = "a check of 0 hits on a limit of 0 is over"
-		// The version that is installed by its module says OK of a descriptor over its limit
-		// in quota_mode, and of the request. Later ones, as throttlerd, say which descriptors
-		// are over, and refuse if all in quota_mode are.
+		// The version that is installed by its module answers OK for a descriptor over its
+		// limit in quota_mode, and for the request. Later versions, like throttlerd, report
+		// the descriptors that are over, and refuse if all in quota_mode are.
 		case kind == "model" && over[1] && (atomic || a[i+1]+"!" == b[i+1]):
 			why = "quota_mode"
 		case atomic && kind == "trial" && strings.HasPrefix(a[i+1], "0/"):
 			why = cmp.Or(why, "what is over in shadow_mode charges nothing")
-		// What is left is what is left, and not 0; and what has room is not charged.
+		// throttlerd reports the rest, not 0, and charges no descriptor with room.
 		case atomic && b[0] == "OVER" && over[0] == over[1]:
 			why = cmp.Or(why, "a refused request charges nothing")
 		default:

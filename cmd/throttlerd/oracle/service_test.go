@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// module is envoyproxy/ratelimit, as the proxies of modules have it.
+// module is envoyproxy/ratelimit in the module proxies.
 const module = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 
 // build builds both programs.
@@ -73,7 +73,7 @@ func start(t *testing.T, program string, environ ...string) asked {
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testserver.Redis(t).Addr, "RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=ratelimit",
 		"HOST=127.0.0.1", "PORT=" + freePort(t), "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + freePort(t), "GRPC_HOST=127.0.0.1", "GRPC_PORT=" + port,
 		"USE_STATSD=false", "LOG_LEVEL=ERROR",
-		"WEIR_DEADLINE=10s", // answers are compared, and not how soon a busy machine gives them
+		"WEIR_DEADLINE=10s", // the test compares answers, not their speed on a busy machine
 	}, environ...)
 	var log bytes.Buffer
 	c.Stdout, c.Stderr = &log, &log
@@ -94,7 +94,7 @@ func start(t *testing.T, program string, environ ...string) asked {
 	t.Cleanup(func() { _ = conn.Close() })
 	s := client{ratelimitv3.NewRateLimitServiceClient(conn)}
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		// Both answer all requests before they have a configuration, or none.
+		// Before they have a configuration, both allow all requests, or answer none.
 		if strings.HasPrefix(answer(t.Context(), s, refused), "OVER") {
 			return s
 		}
@@ -111,15 +111,15 @@ var refused = &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv
 
 const workers = 4
 
-// TestOracle asks both programs 100,000 requests in the same environment.
+// TestOracle sends 100,000 requests to both programs in the same environment.
 func TestOracle(t *testing.T) {
 	theirs, ours := build(t)
 	compare(t, start(t, theirs), start(t, ours, "WEIR_COUNT_REFUSED=true"), false)
 }
 
-// TestOracleAllOrNothing asks both without WEIR_COUNT_REFUSED. What follows a refusal
-// differs, because it has charged nothing here. So a refusal ends an episode, and the
-// next one has other values.
+// TestOracleAllOrNothing tests both without WEIR_COUNT_REFUSED. Answers after a refusal
+// differ, because it charges nothing here. So a refusal ends an episode, and the next one uses
+// other values.
 func TestOracleAllOrNothing(t *testing.T) {
 	theirs, ours := build(t)
 	compare(t, start(t, theirs), start(t, ours), true)
@@ -141,7 +141,7 @@ func compare(t *testing.T, theirs, ours asked, atomic bool) {
 			for range perEach {
 				req := g.next()
 				a, b := answer(t.Context(), theirs, req), answer(t.Context(), ours, req)
-				if atomic && (a != b || strings.Contains(a, "!")) { // what follows a refusal differs
+				if atomic && (a != b || strings.Contains(a, "!")) { // later answers differ
 					g.episode++
 				}
 				if a == b {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// busy is a store that charges, and then is asked something else before it answers.
+// busy is a store that charges, and calls charged before it answers.
 type busy struct {
 	*memorybackend.Backend
 	charged func(r driver.Request) error
@@ -30,7 +30,7 @@ func (b *busy) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	if err == nil {
 		err = b.charged(r)
 	}
-	if ended := driver.Ended(ctx); err == nil && ended != nil { // and does not say what it has charged
+	if ended := driver.Ended(ctx); err == nil && ended != nil { // without a report of the charges
 		err = fmt.Errorf("%w: %w", driver.ErrUnavailable, ended)
 	}
 	return d, err
@@ -38,7 +38,7 @@ func (b *busy) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 
 func (b *busy) Joins(driver.Request) bool { return true }
 
-// newBusy returns a server whose store calls charged when it has charged.
+// newBusy returns a server with a store that calls charged after it has charged.
 func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request) error) *tested {
 	s := newTested(t, answers, limits)
 	store := &busy{memorybackend.NewDefault(), charged}
@@ -47,7 +47,7 @@ func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request
 	return &tested{b, t, s.clock}
 }
 
-// valueOf returns what a counter has.
+// valueOf returns the value of a counter.
 func valueOf(t *testing.T, c prometheus.Counter) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -59,7 +59,7 @@ func valueOf(t *testing.T, c prometheus.Counter) float64 {
 	return all[0].GetMetric()[0].GetCounter().GetValue()
 }
 
-// A call gives back what it took if its client has left, whatever the answer would have been.
+// A call is refunded if its client has left, whatever the answer would have been.
 func TestCallThatEndsChargesNothing(t *testing.T) {
 	for _, deadline := range []time.Duration{0, time.Minute} {
 		for _, failure := range []settings.Failure{settings.FailError, settings.FailOpen, settings.FailClosed} {
@@ -94,7 +94,7 @@ func TestCallThatEndsChargesNothing(t *testing.T) {
 	}
 }
 
-// What a call took before the store was away is given back, and the answer does not wait for it.
+// Charges before the store went down are refunded, and the answer does not wait for that.
 func TestCallThatFailsChargesNothing(t *testing.T) {
 	takes, away := 0, true
 	s := newBusy(t, settings.Answers{Deadline: time.Minute}, func(driver.Request) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 )
 
-// everyKind has a rule of each kind, of one entry and of two.
+// everyKind has rules of each kind, with one entry and with two.
 const everyKind = limits + `
 - {key: any, value: "a*b", share_threshold: true, rate_limit: {unit: second, requests_per_unit: 4294967295}}
 - {key: valued, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 3}, descriptors: [{key: minute, detailed_metric: true, rate_limit: {unit: week, requests_per_unit: 9, algorithm: sliding-window}}]}
@@ -29,8 +29,7 @@ var everything = settings.Answers{
 	RetryAfter: true, DynamicMetadata: true, Headers: true, LimitHeader: "a", RemainingHeader: "b", ResetHeader: "c",
 }
 
-// answered checks that the answer to a request has the form that proxies expect, whatever the
-// request is.
+// answered checks that the answer has the form that proxies expect, whatever the request.
 func (s *tested) answered(req *Request) codes.Code {
 	s.t.Helper()
 	resp, err := s.ShouldRateLimit(context.Background(), req)
@@ -122,12 +121,12 @@ func TestOddRequests(t *testing.T) {
 			if got := s.answered(c.req); got != c.want {
 				t.Errorf("%v, want %v", got, c.want)
 			}
-			s.is("minute=z", "OK 1/2 50s a: 2 b: 1 c: 50") // and the service goes on
+			s.is("minute=z", "OK 1/2 50s a: 2 b: 1 c: 50") // and the service continues
 		})
 	}
 }
 
-// What many requests have in their values stays out of the metrics, and of memory.
+// Values of many requests stay out of the metrics, and of memory.
 func TestValuesOfRequestsAreBounded(t *testing.T) {
 	s := newTested(t, settings.Answers{}, everyKind)
 	long := strings.Repeat("x", 1000)
@@ -155,7 +154,7 @@ func TestValuesOfRequestsAreBounded(t *testing.T) {
 	})
 }
 
-// FuzzRequest asks what a proxy, or anything that reaches the port, may send.
+// FuzzRequest sends requests that a proxy, or any client that reaches the port, may send.
 func FuzzRequest(f *testing.F) {
 	for _, text := range []string{"minute=a | hour=b +2", "none=a", "shadow=a | q1=b | q2=c", "any=ab +0", "valued=x minute=y", "log=a +99", "named=a | replacing=b", "bucket=a"} {
 		b, err := proto.Marshal(request(text))

@@ -25,7 +25,7 @@ import (
 
 var t0 = time.Date(2026, 11, 24, 10, 0, 10, 300e6, time.UTC)
 
-// tested is a server in memory, whose clock a test moves.
+// tested is a server in memory with a clock that the test sets.
 type tested struct {
 	*Server
 	t     testing.TB
@@ -55,8 +55,8 @@ func (s *tested) load(text string) {
 	s.Load(set)
 }
 
-// request returns the request that a text has: descriptors between bars, entries between
-// spaces, and +n for hits of a descriptor.
+// request returns the request for a text: descriptors between bars, entries between spaces,
+// and +n for a descriptor's hits.
 func request(text string) *Request {
 	req := &Request{Domain: "d"}
 	for _, part := range strings.Split(text, "|") {
@@ -78,8 +78,8 @@ func request(text string) *Request {
 	return req
 }
 
-// ask returns the answer in short: OK or OVER, and of each descriptor what remains of
-// what until when, with ! if it is over.
+// ask returns the answer in short: OK or OVER, and for each descriptor its remaining units,
+// its limit and its reset, with ! if it is over.
 func (s *tested) ask(req *Request) string {
 	s.t.Helper()
 	resp, err := s.ShouldRateLimit(context.Background(), req)
@@ -136,7 +136,7 @@ func TestAllOrNothing(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	s.is(
 		"minute=a | hour=a", "OK 1/2 50s 4/5 3590s",
-		"hour=a | minute=a +2", "OVER 4/5 3590s 1/2! 50s Retry-After: 50", // and hour is not charged
+		"hour=a | minute=a +2", "OVER 4/5 3590s 1/2! 50s Retry-After: 50", // hour is not charged
 		"minute=a | hour=a", "OK 0/2 50s 3/5 3590s",
 		"minute=a | hour=a", "OVER 0/2! 50s 3/5 3590s Retry-After: 50",
 		"minute=b", "OK 1/2 50s",
@@ -150,13 +150,13 @@ func TestKindsOfLimits(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	s.is(
 		"none=a", "OVER 0/0!",
-		"none=a | minute=a", "OVER 0/0! 2/2 50s", // and minute is not charged
+		"none=a | minute=a", "OVER 0/0! 2/2 50s", // minute is not charged
 		"free=a | other=a | minute=a", "OK unlimited - 1/2 50s",
 		"named=a", "OK 0/1 50s",
 		"named=a | replacing=a", "OK - 2/3 50s",
 		"bucket=a +2", "OK 0/60 2s",
 		"bucket=a +2", "OVER 0/60! 2s Retry-After: 2",
-		"bucket=a", "OVER 0/60! 2s Retry-After: 1", // room for one is earlier than the reset
+		"bucket=a", "OVER 0/60! 2s Retry-After: 1", // room for one unit comes before the reset
 	)
 }
 
@@ -165,11 +165,11 @@ func TestShadowAndQuotaModes(t *testing.T) {
 	s.is(
 		"shadow=a | minute=a", "OK 0/1 50s 1/2 50s",
 		"shadow=a | minute=a", "OK 0/1 50s 0/2 50s",
-		"shadow=b | minute=a", "OVER 1/1 50s 0/2! 50s Retry-After: 50", // and shadow is not charged
+		"shadow=b | minute=a", "OVER 1/1 50s 0/2! 50s Retry-After: 50", // shadow is not charged
 		"q1=a | q2=a", "OK 0/1 50s 1/2 3590s",
 		"q1=a | q2=a", "OK 0/1! 50s 0/2 3590s",
 		"q1=a | q2=a | minute=b", "OVER 0/1! 50s 0/2! 3590s 1/2 50s Retry-After: 50",
-		"minute=b", "OK 1/2 50s", // was given back
+		"minute=b", "OK 1/2 50s", // was refunded
 	)
 	global := newTested(t, settings.Answers{ShadowMode: true, RetryAfter: true}, limits)
 	global.is("none=a", "OK 0/0!")
@@ -186,8 +186,8 @@ func TestChecksOfNoHits(t *testing.T) {
 	)
 }
 
-// Trap 2: what is reported after a response is charged, room or no room, if the rule says
-// so, or checks of 0 hits decide about it.
+// Trap 2: a report after a response is charged, whether it fits or not, if the rule says so,
+// or checks of 0 hits decide about it.
 func TestReports(t *testing.T) {
 	s := newTested(t, withRetry, limits+"- {key: tokens, rate_limit: {unit: minute, requests_per_unit: 10, report: true}}\n")
 	s.is(
@@ -195,16 +195,16 @@ func TestReports(t *testing.T) {
 		"tokens=a +8", "OVER 0/10! 50s Retry-After: 50", // 16 are charged
 		"tokens=a +0", "OVER 0/10! 50s Retry-After: 50",
 		"tokens=b +10 | minute=a", "OK 0/10 50s 1/2 50s",
-		"tokens=b +0", "OK 0/10 50s", // all is used, and no more than that
+		"tokens=b +0", "OK 0/10 50s", // all is used, and no more
 		"minute=b +3", "OVER 2/2! 50s",
 		"minute=b +0", "OK 2/2 50s",
-		"minute=b +3", "OVER 0/2! 50s Retry-After: 50", // and from now on it is charged
+		"minute=b +3", "OVER 0/2! 50s Retry-After: 50", // from now on it is charged
 		"minute=b +0 | hour=a", "OVER 0/2! 50s 5/5 3590s Retry-After: 50",
 	)
 }
 
-// What is reported with the limit of the request, as Envoy Gateway does where a limit is in
-// metadata, is a report as the rule's own are.
+// A report with the request's own limit, as Envoy Gateway sends it for a limit in metadata, is
+// treated like a report of a rule.
 func TestReportsOfOverrides(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	ask := func(text, want string) {
@@ -220,11 +220,11 @@ func TestReportsOfOverrides(t *testing.T) {
 	ask("minute=a +8", "OVER 0/10! 50s Retry-After: 50")
 	ask("minute=a +0", "OVER 0/10! 50s Retry-After: 50")
 	ask("unknown=a +0", "OK 10/10 50s")
-	ask("unknown=a +11", "OVER 10/10! 50s") // no rule has learned that it is reported
+	ask("unknown=a +11", "OVER 10/10! 50s") // no rule has learned that it is a report
 }
 
-// In quota_mode, hits of a descriptor's own are what a response has cost, as in Envoy AI Gateway,
-// whose requests ask with a hit each.
+// In quota_mode, a descriptor's own hits are the cost of a response, as in Envoy AI Gateway.
+// Its requests ask with a hit each.
 func TestReportsOfQuotas(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	s.is(
@@ -246,14 +246,14 @@ func TestCountRefused(t *testing.T) {
 	)
 }
 
-// Trap 3: a count is one, in whatever company.
+// Trap 3: a count is the same in any company.
 func TestCountsAreTheSameInAnyCompany(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	s.is(
 		"minute=a", "OK 1/2 50s",
 		"hour=a | minute=a", "OK 4/5 3590s 0/2 50s",
 		"minute=a", "OVER 0/2! 50s Retry-After: 50",
-		"hour=b | hour=b", "OK 3/5 3590s 3/5 3590s", // twice one count
+		"hour=b | hour=b", "OK 3/5 3590s 3/5 3590s", // the same count twice
 	)
 	many := strings.Repeat("hour=x | ", 3) + "minute=z"
 	for i := range 40 {
@@ -295,8 +295,8 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// Two overrides of the same entries, both in one request: each has the count of its window, and one
-// that refuses keeps the other from being charged.
+// A request has two overrides of the same entries: each has the count of its window, and if
+// one refuses, the other is not charged.
 func TestOverridesOfTheSameEntries(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	both := func(n1, times1, n2, times2 uint32) *Request {
@@ -313,7 +313,7 @@ func TestOverridesOfTheSameEntries(t *testing.T) {
 		{both(3, 1, 2, 5), "OK 1/3 50s 0/2 290s"},
 		{both(3, 1, 2, 5), "OVER 1/3 50s 0/2! 290s Retry-After: 290"},
 		{both(3, 1, 3, 5), "OK 0/3 50s 0/3 290s"},
-		{both(9, 0, 8, 1), "OK 5/9 50s 3/8 50s"}, // one count, which each charges
+		{both(9, 0, 8, 1), "OK 5/9 50s 3/8 50s"}, // both charge one count
 		{both(9, 1, 4, 1), "OVER 3/9 50s 0/4! 50s Retry-After: 50"},
 	} {
 		if got := s.ask(step.req); got != step.want {
@@ -342,7 +342,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// A store that says nothing is away soon enough for an answer in time.
+// A silent store counts as down early enough for an answer in time.
 func TestSilence(t *testing.T) {
 	for deadline, want := range map[int]int{15: 10, 45: 30, 50: 35, 1000: 985} {
 		if got := silence(time.Duration(deadline) * time.Millisecond); got != time.Duration(want)*time.Millisecond {
@@ -381,7 +381,7 @@ func TestDynamicMetadata(t *testing.T) {
 	}
 }
 
-// Descriptors that come and go leave no series behind, and what stays counts on.
+// Descriptors that come and go leave no series behind, and the others keep their counts.
 func TestSeriesOfDescriptorsThatGo(t *testing.T) {
 	r := prometheus.NewRegistry()
 	s := newTested(t, settings.Answers{}, limits)

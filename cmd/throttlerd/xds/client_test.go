@@ -37,11 +37,11 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// What the two gateways generate, by its shape: matches of headers, of addresses and of
+// The shapes of the two gateways' configurations: matches of headers, of addresses and of
 // everything, in shadow mode and shared by routes, and a quota of a model and of a service.
 func TestConfigurationsOfGateways(t *testing.T) {
 	m := xdstest.NewManager(t, "envoy-ai-gateway-ratelimit")
-	addr := m.Listen(testserver.FreeAddr(t)) // which is listened on again
+	addr := m.Listen(testserver.FreeAddr(t)) // listened on again below
 	m.Put("1", read(t, "gateway.json"), read(t, "gateway-shared.json"), read(t, "ai-gateway.json"))
 
 	var mu sync.Mutex
@@ -90,7 +90,7 @@ default/shared.default/shared/rule/0_default/shared/rule/0.rule-0-match-0_rule-0
 `
 	eventually(t, "both configurations", func() bool { return rules() == both })
 
-	// A wrong one is refused, with what is wrong with it, and the last good one stays.
+	// A wrong one is refused with its mistakes, and the last good one stays.
 	m.Put("2", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1}}, {"value": "b"}]}`)
 	eventually(t, "a NACK", func() bool { return m.Refused() != "" })
 	if got, want := m.Refused(), "x: descriptors[0].rate_limit.unit is wrong; it must be second, minute, hour, day, week, month or year\nx: descriptors[1].key is wrong; it must be a key, such as remote_address"; got != want {

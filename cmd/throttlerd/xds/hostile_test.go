@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// scripted is a server that sends the responses of a test, and hands on the requests.
+// scripted is a server that sends the responses of a test, and passes the requests on.
 type scripted struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	responses chan *discoveryv3.DiscoveryResponse
@@ -45,7 +45,7 @@ func (s *scripted) StreamAggregatedResources(stream discoveryv3.AggregatedDiscov
 	return nil
 }
 
-// response returns a response with what messages are on the wire, or what text has if it is one.
+// response returns a response with resources: messages, or texts in place of their wire form.
 func response(t *testing.T, version, typeURL string, resources ...any) *discoveryv3.DiscoveryResponse {
 	t.Helper()
 	resp := &discoveryv3.DiscoveryResponse{VersionInfo: version, Nonce: "nonce " + version, TypeUrl: typeURL}
@@ -65,8 +65,8 @@ func response(t *testing.T, version, typeURL string, resources ...any) *discover
 	return resp
 }
 
-// Whatever a server sends, it receives what is wrong with it, and the last good
-// configuration stays in force.
+// A server gets an error for any invalid response, and the last good configuration stays in
+// force.
 func TestGarbage(t *testing.T) {
 	of := func(domain string, all ...*rlsconfv3.RateLimitDescriptor) *rlsconfv3.RateLimitConfig {
 		return &rlsconfv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: all}
@@ -77,7 +77,7 @@ func TestGarbage(t *testing.T) {
 	good := of("d", limit("a", rlsconfv3.RateLimitUnit_WEEK))
 	steps := []struct {
 		resp *discoveryv3.DiscoveryResponse
-		want string // the problem, or "" for what is put in force
+		want string // the problem, or "" if it is put in force
 	}{
 		{response(t, "1", xds.TypeURL, good), ""},
 		{response(t, "2", "type.googleapis.com/envoy.config.listener.v3.Listener"), `the type of the resources is "type.googleapis.com/envoy.config.listener.v3.Listener"; it must be ` + xds.TypeURL},
@@ -90,9 +90,9 @@ func TestGarbage(t *testing.T) {
 		{response(t, "9", xds.TypeURL, of("e", limit("a", 255))), "e: descriptors[0].rate_limit.unit is wrong"},
 		{response(t, "10", xds.TypeURL, of("e", nil, &rlsconfv3.RateLimitDescriptor{})), "e: descriptors[0].key is wrong"},
 		{response(t, "10", xds.TypeURL, of("e", limit("", rlsconfv3.RateLimitUnit_DAY))), "e: descriptors[0].key is wrong"},
-		{response(t, "10", xds.TypeURL, good), ""}, // what was wrong may be right under the same version
+		{response(t, "10", xds.TypeURL, good), ""}, // valid content under a version that was refused
 		{response(t, "11", xds.TypeURL, ""), "domain is wrong"},
-		{response(t, "11", xds.TypeURL, ""), "domain is wrong"}, // and what is the same is not looked at again
+		{response(t, "11", xds.TypeURL, ""), "domain is wrong"}, // equal content is not read again
 		{response(t, "", xds.TypeURL, good), ""},
 	}
 	server := &scripted{responses: make(chan *discoveryv3.DiscoveryResponse), answers: make(chan *discoveryv3.DiscoveryRequest)}
