@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/weir/bench/result"
 )
 
-// asCommand makes the test binary the command: see startCommand.
+// asCommand makes the test binary run the command: see startCommand.
 const asCommand = "WEIR_BENCH_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tiny measures everything, and nothing for long enough to mean anything.
+// tiny measures everything, too briefly to mean anything.
 var tiny = settings{
 	passes: 1, sample: 2 * time.Millisecond, clients: 50,
 	goroutines: []int{1, 64}, contended: []int{64}, distant: []int{64},
@@ -44,8 +44,8 @@ var tiny = settings{
 	maxKeys: 100, logs: []int{10, 20}, crowds: []int{1, 4}, shards: []int{1, 8}, shardsKeys: 1000,
 }
 
-// Every row but the hung one, which TestHung has, measures every peer, and every
-// block and figure is there.
+// Every row measures every peer, except the hung row, which TestHung tests. Every block and
+// figure is present.
 func TestWholeRun(t *testing.T) {
 	t.Setenv(asCommand, "1") // for the processes of the fleet rows
 	lab := newLab(tiny)
@@ -61,7 +61,7 @@ func TestWholeRun(t *testing.T) {
 	for _, r := range set.Results {
 		for metric, values := range r.Values {
 			for _, v := range values {
-				if v < 0 && r.Row != "bytes/memory" { // the heap may shrink by more than 50 keys
+				if v < 0 && r.Row != "bytes/memory" { // the heap may shrink by more than the size of 50 keys
 					t.Errorf("%s, %s: %s is %v", r.Row, r.Peer, metric, v)
 				}
 			}
@@ -81,12 +81,11 @@ func TestWholeRun(t *testing.T) {
 // A hung server keeps each peer for its own time, and the deadline keeps weir.
 func TestHung(t *testing.T) {
 	patient := tiny
-	patient.patience = 500 * time.Millisecond // decisions with a deadline of 50 ms end before, on a busy machine, too
+	patient.patience = 500 * time.Millisecond // decisions with a deadline of 50 ms end earlier, also on a busy machine
 	lab := newLab(patient)
 	defer lab.close()
-	// rueidislimiter v1.0.76 is left out because the race detector fails it: when
-	// a context ends, it takes back the buffer of the key while the client may
-	// still be writing it.
+	// rueidislimiter v1.0.76 is left out because it fails under the race detector: when a
+	// context ends, it reuses the buffer of the key while the client may still be writing it.
 	some := slices.DeleteFunc(withoutVariants(peers.Redis()), func(p peers.Peer) bool {
 		return p.Role == peers.Ceiling || p.Name == "rueidislimiter"
 	})
@@ -121,8 +120,7 @@ func checkXML(t *testing.T, name string, data []byte) {
 	}
 }
 
-// The figures and tables of the documentation are drawn from the results that are
-// stored with them.
+// The figures and tables of the documentation are drawn from the results stored with them.
 func TestDocumentationIsOfItsResults(t *testing.T) {
 	const root = ".."
 	set, err := result.Read(filepath.Join(root, report.ResultsFile))
@@ -205,8 +203,7 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the run soon, with the status of an interrupt, and no server
-// stays behind.
+// Ctrl-C ends the run soon, with the status of an interrupt, and no server is left running.
 func TestInterrupt(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-quick", "-rows", "^redis/allowed")
 	cmd.Env = append(os.Environ(), asCommand+"=1")
@@ -240,7 +237,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// children returns the processes that pid has started.
+// children returns the processes started by pid.
 func children(t *testing.T, pid int) []int {
 	t.Helper()
 	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()

@@ -17,15 +17,15 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// nowhere is the transport of a member that is alone.
+// nowhere is the transport of a single member.
 type nowhere struct{}
 
 func (nowhere) Send(context.Context, string, []byte) ([]byte, error) {
 	return nil, errors.New("there is no other member")
 }
 
-// BenchmarkShares measures decisions about one token bucket by goroutines that do nothing
-// else. Next to none are refused: those that the scheduler delays by a window.
+// BenchmarkShares measures decisions about one token bucket in goroutines that do nothing
+// else. Almost none are refused, only if the scheduler delays them by a window.
 func BenchmarkShares(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 4_000_000, Window: time.Millisecond, Algorithm: throttler.TokenBucket}}}
 	shared, err := shares.New("alone", shares.List{Epoch: 1, Members: []string{"alone"}}, nowhere{}, []*throttler.Policy{policy}, nil)

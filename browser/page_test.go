@@ -17,17 +17,17 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// bar is what a bar shows.
+// bar is the content of a bar.
 type bar struct {
 	Name, Text  string
 	Used, Left  int64
 	Capacity    int64
 	Reset       int64 // in seconds since 1970
-	Seconds     int64 // until then
+	Seconds     int64 // until Reset
 	Width       float64
 	ValueNow    int64
 	ValueMax    int64
-	ServerNowMS float64 // as the page reckons
+	ServerNowMS float64 // by the page's estimate
 }
 
 func (p *tab) bars() map[string]bar {
@@ -45,7 +45,7 @@ func (p *tab) bars() map[string]bar {
 
 var item = regexp.MustCompile(`"([^"]+)";r=(\d+);t=(\d+)`)
 
-// checkBars compares the bars with what a response says.
+// checkBars compares the bars with a response.
 func (p *tab) checkBars(step string, r response) {
 	p.t.Helper()
 	bars := p.bars()
@@ -144,7 +144,7 @@ func TestBarsShowWhatHeadersSay(t *testing.T) {
 	}
 }
 
-// What the page looks at by itself is free.
+// The page's own requests are free.
 func TestLookingIsFree(t *testing.T) {
 	d := startDemo(t)
 	p := open(t, d.URL)
@@ -207,7 +207,8 @@ func TestStreamSendsAtItsRateUntilItIsStopped(t *testing.T) {
 	p.wait(`new Promise((done) => { const n = bars.get("secondary").used; setTimeout(() => done(bars.get("secondary").used === n), 500); })`)
 }
 
-// The five decide alike until an algorithm makes a difference: of 12 at once, each serves 10.
+// The five algorithms decide equally until they differ: of 12 requests at once, each serves
+// 10.
 func TestFiveAlgorithms(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	p.press("#five-ten")
@@ -224,7 +225,7 @@ func TestFiveAlgorithms(t *testing.T) {
 	p.wait(`+document.querySelector('[data-algorithm="sliding-log"]').dataset.refused === 1`)
 }
 
-// Every control is reached by Tab and works by keys.
+// Every control is reached with Tab and works with the keyboard.
 func TestKeyboardAlone(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	var reached []string
@@ -256,7 +257,7 @@ func TestKeyboardAlone(t *testing.T) {
 	p.wait(`document.querySelector("#stream").textContent === "Start a stream"`)
 }
 
-// Everything that a person uses has a name, in the tree that screen readers read.
+// Every control has a name, in the tree that screen readers read.
 func TestScreenReader(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	p.click("send-one", 1)
@@ -275,7 +276,7 @@ func TestScreenReader(t *testing.T) {
 	}
 }
 
-// The page's clock may be wrong, may be set, and may run fast: seconds are the server's.
+// The page's clock may be wrong, change, or run fast: seconds are the server's.
 func TestClock(t *testing.T) {
 	ahead := call(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 		Source: `{ const real = Date.now; window.ahead = 3600000; Date.now = () => real() + window.ahead; }`,
@@ -294,8 +295,8 @@ func TestClock(t *testing.T) {
 	p.checkBars("ten minutes behind", p.click("send-one", 1))
 	right("ten minutes behind")
 
-	// Ten minutes of a response a second, which take 3 to 90 ms, on a clock that runs 0.1 %
-	// fast: the page's reckoning of the server's clock in the worst case.
+	// A response a second for ten minutes, each taking 3 to 90 ms, on a clock that runs 0.1 %
+	// fast: the worst case for the page's estimate of the server's clock.
 	worst := value[float64](p, `(() => {
 		const real = Date.now, began = 1900000000000;
 		let at = began, worst = 0;
@@ -318,7 +319,7 @@ func TestClock(t *testing.T) {
 	t.Logf("off by at most %.0f ms in ten minutes", worst)
 }
 
-// On a phone nothing is cut off; in both colors texts have a contrast of 4.5 or more.
+// On a phone nothing is cut off; in both color schemes texts have a contrast of 4.5 or more.
 func TestNarrowAndDark(t *testing.T) {
 	url := startDemo(t).URL
 	for _, scheme := range []string{"light", "dark"} {

@@ -22,7 +22,7 @@ import (
 	_ "github.com/weir-go/weir/cmd/demo-api/page" // go test runs again when it changes
 )
 
-// patience bounds a test: on a machine that is busy, a browser takes seconds for a click.
+// patience bounds a test: on a busy machine, a browser takes seconds for a click.
 const patience = 5 * time.Minute
 
 // All tests share a browser and the demo's binary.
@@ -66,7 +66,7 @@ func startDemo(t *testing.T) *demo.Demo {
 	return d
 }
 
-// tab is a tab of the browser, and what it received.
+// tab is a tab of the browser, and the responses and errors that it received.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -83,7 +83,7 @@ type response struct {
 }
 
 // open opens a page. At the end of the test, the page must have had no exception, no error in
-// its console, and nothing that its Content-Security-Policy forbids.
+// its console, and no violation of its Content-Security-Policy.
 func open(t *testing.T, url string, before ...action) *tab {
 	t.Helper()
 	p := &tab{t: t}
@@ -135,7 +135,7 @@ func (p *tab) event(e any) {
 		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
 			p.problems = append(p.problems, fmt.Sprintf("console.%s", e.Type))
 		}
-	case *log.EventEntryAdded: // a 429 is one, from the network
+	case *log.EventEntryAdded: // the network logs a 429, too
 		if e.Entry.Source != log.EntrySourceNetwork {
 			p.problems = append(p.problems, fmt.Sprintf("log: %s: %s", e.Entry.Source, e.Entry.Text))
 		}
@@ -150,13 +150,13 @@ func (p *tab) do(actions ...action) {
 	}
 }
 
-// wait waits until an expression is true, or a promise of it.
+// wait waits until an expression, or its promise, is true.
 func (p *tab) wait(expression string) {
 	p.t.Helper()
 	value[bool](p, `(async () => { while (!(await (`+expression+`))) await new Promise((done) => setTimeout(done, 10)); return true; })()`)
 }
 
-// value returns the value of an expression, or of a promise.
+// value returns the value of an expression, or of its promise.
 func value[T any](p *tab, expression string) T {
 	p.t.Helper()
 	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -166,20 +166,20 @@ func value[T any](p *tab, expression string) T {
 	return v
 }
 
-// listed returns how many responses the page lists.
+// listed returns the number of responses that the page lists.
 func (p *tab) listed() int {
 	p.t.Helper()
 	return value[int](p, `document.querySelectorAll("#responses li").length`)
 }
 
-// press clicks on what a selector selects. A script does: a mouse would miss what moves
-// between the look at where it is and the click, as buttons below the bars do.
+// press clicks the element that a selector finds. A script does so, because a mouse would miss
+// elements that move before the click, such as the buttons below the bars.
 func (p *tab) press(selector string) {
 	p.t.Helper()
 	p.wait(fmt.Sprintf(`(() => { const e = document.querySelector(%q); if (!e || e.disabled) return false; e.click(); return true; })()`, selector))
 }
 
-// click presses a button, and returns the last of the responses that the page lists then.
+// click presses a button, waits for so many more responses, and returns the last with limits.
 func (p *tab) click(button string, responses int) response {
 	p.t.Helper()
 	before := p.listed()

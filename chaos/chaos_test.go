@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 
 var lasts = flag.Duration("lasts", 8*time.Second, "how long the run of the test is")
 
-// A short run. Its length, and how many clients there are, tell it from `make
-// chaos`; a loaded machine may take longer to recover.
+// A short run. It differs from `make chaos` in its length and number of clients; a loaded
+// machine may take longer to recover.
 func TestChaos(t *testing.T) {
 	figure := filepath.Join(t.TempDir(), "chaos.svg")
 	var out bytes.Buffer
@@ -54,7 +54,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// A run with a good history, for tests that spoil it.
+// goodRun returns a run with a good history, which tests then spoil.
 func goodRun() *run {
 	r := &run{began: 1e9, beganWall: 1_900_000_000_000, ended: 11e9, used: map[int]int64{windowKeys: 2}}
 	for i := range int64(quota) {
@@ -71,7 +71,7 @@ func goodRun() *run {
 	return r
 }
 
-// The judge sees each invariant break.
+// The judge detects violations of each invariant.
 func TestJudge(t *testing.T) {
 	if v := goodRun().judge(2 * time.Second); len(v.broken) > 0 {
 		t.Fatalf("nothing is wrong: %v", v.broken)

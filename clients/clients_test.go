@@ -1,6 +1,5 @@
-// Package clients_test tests weir with unmodified clients of GitHub's API: they
-// behave as they do with GitHub. It is a separate module, so that
-// they are not in the product's.
+// Package clients_test tests weir with unmodified clients of GitHub's API: they behave as with
+// GitHub. It is a separate module, to keep them out of the product's.
 package clients_test
 
 import (
@@ -81,13 +80,13 @@ func TestGoGitHub(t *testing.T) {
 			}
 		}
 
-		// It has read Remaining 0 and stops by itself.
+		// The client has read Remaining 0 and stops by itself.
 		var limited *github.RateLimitError
 		if _, _, err := c.Repositories.Get(t.Context(), "acme", "rockets"); !errors.As(err, &limited) || a.served.Load() != 3 {
 			t.Errorf("the fourth: error %v, %d requests served", err, a.served.Load())
 		}
 
-		// Another client does not know; the server refuses it.
+		// Another client does not know the count; the server refuses it.
 		_, res, err := newClient().Repositories.Get(t.Context(), "acme", "rockets")
 		if !errors.As(err, &limited) || res.StatusCode != status || limited.Rate.Reset.Unix() != reset || !strings.Contains(limited.Message, "core allows 3 per 1m") {
 			t.Errorf("refused with %d: error %v", status, err)
@@ -100,8 +99,8 @@ func TestGoGitHub(t *testing.T) {
 	}
 }
 
-// With Remaining 0 of a limit that slides, go-github waits for the next unit, not for
-// the whole quota.
+// At Remaining 0 of a limit that slides, go-github waits for the next unit, not for the whole
+// quota.
 func TestGoGitHubWaitsForTheNextUnit(t *testing.T) {
 	now := clock.NewManual(time.Now().Add(-100 * time.Second)) // go-github's clock is the system's
 	a := newAPI(t, now, throttler.Limit{Quota: 3, Window: 90 * time.Second, Algorithm: throttler.SlidingLog}, nil, repository)
@@ -109,7 +108,7 @@ func TestGoGitHubWaitsForTheNextUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 4 { // the third leaves none until 10 s ago, and the quota is free in 50 s
+	for range 4 { // at the third, none are left until 10 s ago, and the quota is free in 50 s
 		if _, res, err := c.Repositories.Get(t.Context(), "acme", "rockets"); err != nil {
 			t.Errorf("after %d requests: %v, %v", a.served.Load(), res, err)
 		}

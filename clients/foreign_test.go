@@ -30,8 +30,8 @@ func TestURLLib3(t *testing.T) {
 	run(t, "1 2 3 1 | waited", "python3", "urllib3/check.py")
 }
 
-// The clients of OpenAI's and Anthropic's APIs repeat a refused request when
-// Retry-After says, and read the headers.
+// The clients of OpenAI's and Anthropic's APIs repeat a refused request after Retry-After, and
+// read the headers.
 func TestModels(t *testing.T) {
 	install(t, "models")
 	for script, test := range map[string]struct {
@@ -57,7 +57,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// install installs the packages of a folder.
+// install installs the packages in a folder.
 func install(t *testing.T, folder string) {
 	t.Helper()
 	npm := exec.CommandContext(t.Context(), "npm", "install", "--silent", "--no-audit", "--no-fund")

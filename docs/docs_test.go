@@ -42,8 +42,9 @@ func pages(t *testing.T) map[string]string {
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 
-// A page of howto has the program in the directory of its name. Elsewhere, a block of Go that begins with a package clause is a program, and is vetted as
-// it is. Any other is a part of an example_test.go, whose own tests compile it.
+// A page of howto shows the program in the directory of its name. On other pages, a Go block
+// that begins with a package clause is a program, and is vetted. Any other block is part of an
+// example_test.go, which has its own tests.
 func TestGoCode(t *testing.T) {
 	examples := exampleFiles(t)
 	programs := 0
@@ -51,7 +52,7 @@ func TestGoCode(t *testing.T) {
 		for _, match := range goBlock.FindAllStringSubmatch(text, -1) {
 			block := match[1]
 			if dir := strings.TrimSuffix(name, ".md"); strings.HasPrefix(name, "howto/") {
-				program, err := os.ReadFile(filepath.Join(dir, "main.go")) // which has a test
+				program, err := os.ReadFile(filepath.Join(dir, "main.go")) // it has a test
 				if lines := strings.Count(block, "\n"); err != nil || block != string(program) || lines > 60 {
 					t.Errorf("%s: the program is not that of %s, or has %d lines, above 60: %v", name, dir, lines, err)
 				}

@@ -20,7 +20,7 @@ const module = "github.com/weir-go/weir"
 // pkg is a package of the repository.
 type pkg struct {
 	name    string
-	imports []string // without those of tests
+	imports []string // without the tests' imports
 }
 
 // house returns the packages of all modules of the repository, by their directories.
@@ -58,8 +58,8 @@ func house(t *testing.T) map[string]*pkg {
 	return all
 }
 
-// A package imports what is below it in CONTRIBUTING's list of floors, and libraries that
-// the list of libraries gives it.
+// A package imports only packages below it in CONTRIBUTING's list of floors, and libraries
+// that the list of libraries permits.
 func TestImportsGoDown(t *testing.T) {
 	text, err := os.ReadFile("../CONTRIBUTING.md")
 	if err != nil {
@@ -78,7 +78,7 @@ func TestImportsGoDown(t *testing.T) {
 			libraries[library] = row.second
 		}
 	}
-	// find returns the entry of the list that dir is, or is in.
+	// find returns the entry of the list for dir, or for a directory above it.
 	find := func(dir string) (entry string, floor int) {
 		for entry = dir; entry != "."; entry = path.Dir(entry) {
 			if floor = floorOf[entry]; floor > 0 {
@@ -128,9 +128,9 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-type row struct{ first, second []string } // what is code in its cells
+type row struct{ first, second []string } // the code in its cells
 
-// rows returns the rows of the table that begins with head.
+// rows returns the rows of the table with the first line head.
 func rows(t *testing.T, text, head string) []row {
 	t.Helper()
 	_, table, found := strings.Cut(text, "\n"+head)

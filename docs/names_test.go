@@ -14,7 +14,7 @@ import (
 
 var named = regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 
-// What pages say in the text about a package's names exists.
+// The names of packages that pages mention exist.
 func TestNamesExist(t *testing.T) {
 	names := make(map[string]map[string]bool)
 	for dir, p := range house(t) {
@@ -25,7 +25,7 @@ func TestNamesExist(t *testing.T) {
 	inline := regexp.MustCompile("`[^`\n]+`")
 	found := 0
 	all := pages(t)
-	delete(all, "../CHANGELOG.md") // which also has names that are gone
+	delete(all, "../CHANGELOG.md") // it also mentions removed names
 	for page, text := range all {
 		for _, code := range inline.FindAllString(goBlock.ReplaceAllString(text, ""), -1) {
 			for _, match := range named.FindAllStringSubmatch(code, -1) {
@@ -45,8 +45,8 @@ func TestNamesExist(t *testing.T) {
 	}
 }
 
-// exported returns the names of the package in dir, and of its fields and methods after the
-// type's and a dot.
+// exported returns the exported names of the package in dir. Names of fields and methods
+// follow their type's and a dot.
 func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	names := make(map[string]bool)
@@ -76,7 +76,7 @@ func exported(t *testing.T, dir string) map[string]bool {
 	return names
 }
 
-// receiverOf returns the type that d is a method of, and a dot.
+// receiverOf returns the receiver type of d and a dot, or "".
 func receiverOf(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""
@@ -105,7 +105,7 @@ func addSpec(names map[string]bool, spec ast.Spec) {
 			fields = of.Fields
 		case *ast.InterfaceType:
 			fields = of.Methods
-		default: // an alias, whose fields are another package's
+		default: // an alias of a type in another package
 			return
 		}
 		for _, field := range fields.List {

@@ -30,17 +30,17 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// use is how a limit is put into an application.
+// use adds a limit to an application.
 type use func(limit func(http.Handler) http.Handler) http.Handler
 
 func none(h http.Handler) http.Handler { return h }
 
-// ginApp has around what is put around the engine, and inside what it uses.
+// ginApp returns a Gin application, with inside as middleware and around around the engine.
 func ginApp(around func(http.Handler) http.Handler, inside ...gin.HandlerFunc) http.Handler {
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
-	// As applications have it: an outer middleware responds for handlers that leave an error.
+	// As in many applications, an outer middleware responds for handlers that leave an error.
 	e.Use(func(c *gin.Context) {
 		if c.Next(); len(c.Errors) > 0 && !c.Writer.Written() {
 			c.JSON(409, gin.H{"error": c.Errors.String()})
@@ -128,7 +128,7 @@ var plain = map[string]http.HandlerFunc{
 	},
 }
 
-// recoverer is as chi's, but logs nothing.
+// recoverer is like chi's, but logs nothing.
 func recoverer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -155,14 +155,14 @@ func proxied(t *testing.T, h http.Handler) http.Handler {
 	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(u) }}
 }
 
-// TestTable sends each kind of request through each way to put a limit into an
-// application: what the client gets, and what is charged.
+// TestTable sends each kind of request through each way to add a limit to an application, and
+// checks the response and the charges.
 func TestTable(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, stack := range map[string]struct {
 		use     use
 		buffers bool // has no Flush and no Hijack
-		writes  bool // writes a 200 for a handler that wrote nothing
+		writes  bool // writes a 200 for a handler that writes nothing
 	}{
 		"net/http":             {func(l func(http.Handler) http.Handler) http.Handler { return recoverer(l(chiApp(none))) }, false, false},
 		"chi":                  {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, recoverer, l) }, false, false},
@@ -202,7 +202,7 @@ func TestTable(t *testing.T) {
 			request string
 			status  int
 			used    int64 // by default
-			lenient int64 // where all but 4xx is free
+			lenient int64 // if every status except 4xx is free
 		}{
 			{"GET /error", 403, 1, 1},
 			{"GET /left", 409, 1, 1},
@@ -219,14 +219,14 @@ func TestTable(t *testing.T) {
 		} {
 			method, path, _ := strings.Cut(test.request, " ")
 			if stack.buffers && (path == "/flush" || path == "/hijack") || name == "ReverseProxy" && path == "/hijack" {
-				continue // cannot be done there
+				continue // not possible there
 			}
 			for _, lenient := range []bool{false, true} {
 				t.Run(fmt.Sprint(name, "/", test.request, " lenient ", lenient), func(t *testing.T) {
 					want, options := test.used, &middleware.Options{Deadline: time.Minute}
 					if lenient {
 						if want = test.lenient; path == "/nothing" && !stack.writes {
-							want = 1 // it may become an error yet
+							want = 1 // it may still become an error
 						}
 						options.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status < 400 || status >= 500 }
 					}
@@ -270,14 +270,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// wrapped is what a logger does.
+// wrapped wraps the writer, as loggers do.
 func wrapped(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(chimiddleware.NewWrapResponseWriter(w, r.ProtoMajor), r)
 	})
 }
 
-// A login throttle: what succeeds is free. Three wrong passwords, and no more.
+// A login throttle: successful logins are free, and three wrong passwords are allowed.
 func TestLoginThrottle(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{
@@ -303,7 +303,7 @@ func TestLoginThrottle(t *testing.T) {
 	}
 }
 
-// Routes have counts, and paths that no route serves have one for each client.
+// Each route has a key, and all paths without a route share one.
 func TestRoutePattern(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{
@@ -335,7 +335,7 @@ func TestRoutePattern(t *testing.T) {
 	}
 }
 
-// An adapter as docs/frameworks.md has it, for handlers that return errors.
+// An adapter for handlers that return errors, as in docs/frameworks.md.
 func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
 	p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
@@ -368,7 +368,7 @@ func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
 	}
 }
 
-// Gin's Stream asks for a CloseNotify, and panics without.
+// Gin's Stream needs a CloseNotify, and panics without one.
 func TestGinStreams(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{

@@ -79,8 +79,8 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A message of several packets arrives whole, in order, and no sooner than half
-// a round trip after it was sent.
+// A message of several packets arrives complete, in order, and no sooner than half a round
+// trip after it was sent.
 func TestRelayDelaysAndKeepsOrder(t *testing.T) {
 	const roundTrip = 4 * time.Millisecond
 	upstream, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,12 +13,11 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// Some peers have windows on multiples of their length: none of these ends
-// while a test runs.
+// Some peers have windows on multiples of their length: no such window ends during a test.
 const longWindow = 90 * 24 * time.Hour
 
-// Each peer allows its quota and refuses what follows, for each key: what is
-// compared is limiters that limit.
+// Each peer allows its quota and refuses further calls, for each key: only real limiters are
+// compared.
 func TestPeersLimit(t *testing.T) {
 	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
 		for _, p := range all {
@@ -37,7 +36,7 @@ func TestPeersLimit(t *testing.T) {
 	}
 }
 
-// A quota above the number of requests refuses none, also from a hundred goroutines.
+// A quota above the number of requests refuses none, even from a hundred goroutines.
 func TestPeersAllowALot(t *testing.T) {
 	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
 		for _, p := range all {
@@ -87,7 +86,7 @@ func TestMiddlewares(t *testing.T) {
 	}
 }
 
-// open opens p, in Redis on a separate server.
+// open opens p, with a separate server if it is in Redis.
 func open(t *testing.T, p Peer, c Config, store string) *Limiter {
 	t.Helper()
 	if store == "redis" {
@@ -101,8 +100,7 @@ func open(t *testing.T, p Peer, c Config, store string) *Limiter {
 	return l
 }
 
-// The hand-pipelined ceilings, which are ours, answer everyone when the server
-// goes, and after.
+// Our hand-pipelined ceilings answer all callers when the server goes down, and afterwards.
 func TestPipelineFailsWithItsServer(t *testing.T) {
 	for _, p := range []Peer{pipelinedScript, pipelinedNative} {
 		server := testserver.Redis(t)

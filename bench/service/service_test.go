@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The load reaches a service, and all that it measures is in the tables and the figure.
+// The load reaches a service, and all measurements are in the tables and the figure.
 func TestMeasure(t *testing.T) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestMeasure(t *testing.T) {
 			if measured.PerSecond <= 0 || measured.P50 <= 0 || measured.P99 < measured.P50 {
 				t.Errorf("%+v", measured)
 			}
-			measured.CPU = max(measured.CPU, 1) // less than a tick, maybe
+			measured.CPU = max(measured.CPU, 1) // it may be less than a tick
 			all.add(name, n, measured)
 		}
 		all.Hung[name] = []hungSample{{deadlines[0], 20 * time.Millisecond, ""}, {0, 30 * time.Millisecond, "OK"}}

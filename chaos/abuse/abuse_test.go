@@ -1,4 +1,4 @@
-// Package abuse_test is an attacker with as many keys as it wants.
+// Package abuse_test tests weir with an attacker that has as many keys as it wants.
 package abuse_test
 
 import (
@@ -44,10 +44,10 @@ type api struct {
 	memory *memorybackend.Backend
 
 	addresses int // of a flood
-	keys      int // that memory keeps: a quarter of them, and never more than by default
+	keys      int // that memory keeps: a quarter of the addresses, and at most the default
 }
 
-// proxy is the address of a proxy that is trusted.
+// proxy is the address of a trusted proxy.
 const proxy = "10.0.0.1:4711"
 
 func newAPI(t *testing.T, addresses int, over func(*memorybackend.Backend) driver.Backend) *api {
@@ -72,7 +72,7 @@ func newAPI(t *testing.T, addresses int, over func(*memorybackend.Backend) drive
 	return a
 }
 
-// response is what a client looks at.
+// response is the part of a response that a client reads.
 type response struct {
 	header http.Header
 	status int
@@ -93,7 +93,7 @@ func (a *api) get(remote, forwardedFor string) (status int, used, reset string) 
 	return r.status, r.header.Get("X-RateLimit-Used"), r.header.Get("X-RateLimit-Reset")
 }
 
-// served returns how many of n requests are served, all of one client.
+// served returns the number of served requests among n of one client.
 func (a *api) served(n int, remote, forwardedFor string) (served int) {
 	for range n {
 		if status, _, _ := a.get(remote, forwardedFor); status == 200 {
@@ -103,8 +103,8 @@ func (a *api) served(n int, remote, forwardedFor string) (served int) {
 	return served
 }
 
-// flood sends requests with X-Forwarded-Fors that were never used, so many with each, and
-// returns how many were served.
+// flood sends requests with unused values of X-Forwarded-For, that many with each, and returns
+// the number served.
 func (a *api) flood(remote string, each int) (served int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -138,9 +138,9 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// flooded has victims use the API, floods it, and checks that victims are where they were,
-// that newcomers are limited, and that memory is bounded. Where all counts that are kept
-// are of refused clients, a victim that is not may lose its count, but gets no new one.
+// flooded has victims use the API, floods it, and checks that the victims' counts are
+// unchanged, that newcomers are limited, and that memory is bounded. If all kept counts belong
+// to refused clients, a victim that is not refused may lose its count, but gets no new one.
 func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (served int) {
 	t.Helper()
 	type victim struct {
@@ -149,7 +149,7 @@ func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (serve
 	}
 	var victims []*victim
 	for i := range 200 {
-		// Half of them are refused already, half have used most of their quota.
+		// Half of them are already refused, half have used most of their quota.
 		v := &victim{address: fmt.Sprint("192.0.2.", i)}
 		for range quota - 4 + i%2*5 {
 			v.status, v.used, v.reset = a.get(proxy, v.address)
@@ -165,7 +165,7 @@ func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (serve
 		status, used, reset := a.get(proxy, v.address)
 		if want, _ := strconv.Atoi(v.used); v.status == 200 {
 			if stats.SharedCounts > 0 && status == 429 {
-				continue // it was dropped, and shares a count with newcomers
+				continue // its count was dropped, and it shares one with newcomers
 			}
 			want++
 			if strconv.Itoa(want) != used || status != 200 || reset != v.reset {
@@ -194,7 +194,7 @@ func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (serve
 	return served
 }
 
-// bound is what the counts of a flood's keys may take: in proportion to the default.
+// bound is the memory for the counts of a flood's keys, in proportion to the default.
 func (a *api) bound() int64 {
 	return max(memorybackend.DefaultMaxBytes*int64(a.keys)/memorybackend.DefaultMaxKeys, 8<<20)
 }
@@ -215,7 +215,7 @@ func TestForwardedForUntilRefused(t *testing.T) {
 	}
 }
 
-// A client that no proxy vouches for does not choose its address.
+// A client without a trusted proxy can't choose its address.
 func TestForwardedForOfAnyone(t *testing.T) {
 	a := newAPI(t, *requests, nil)
 	if served := flooded(t, a, 4<<20, func() int { return a.flood("203.0.113.7:1234", 1) }); served != quota {
@@ -226,7 +226,7 @@ func TestForwardedForOfAnyone(t *testing.T) {
 	}
 }
 
-// A cache of refusals is bounded however many keys are refused.
+// A cache of refusals is bounded, however many keys are refused.
 func TestRefusalCache(t *testing.T) {
 	a := newAPI(t, *requests/quota, func(m *memorybackend.Backend) driver.Backend {
 		b, err := refusals.New(m, nil)
@@ -238,7 +238,7 @@ func TestRefusalCache(t *testing.T) {
 	flooded(t, a, a.bound()+70<<20, func() int { return a.flood(proxy, quota+2) })
 }
 
-// What a rollout remembers of clients is bounded too.
+// A rollout's memory of clients is bounded, too.
 func TestRoutesOfRollout(t *testing.T) {
 	provider := memprovider.NewInMemoryProvider(map[string]memprovider.InMemoryFlag{
 		rollout.DefaultFlag: {State: memprovider.Enabled, DefaultVariant: "v", Variants: map[string]any{"v": "old"}},

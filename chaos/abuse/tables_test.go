@@ -21,23 +21,23 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// hourly is a limit of 20 an hour, whose window is aligned, as synced needs it.
+// hourly is a limit of 20 an hour. Its window is aligned, as synced needs it.
 var hourly = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour, Aligned: true}}}
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// target is a table that is flooded with keys: not with requests, which the tests of
-// HTTP do.
+// target is a table that is flooded with keys, not with requests, which the tests over HTTP
+// send.
 type target struct {
 	*testing.T
 	throttler *throttler.Throttler
-	keys      func() int // that it has
+	keys      func() int // in the table
 	maxKeys   int
 	perKey    int64  // bytes
 	begin     func() // after the victims
 }
 
-// take takes n times, and returns how often it was allowed.
+// take takes n times, and returns the number of allowed takes.
 func (g *target) take(n int, key string) (allowed int) {
 	for range n {
 		d, err := g.throttler.Take(context.Background(), hourly.Charge(key))
@@ -51,10 +51,10 @@ func (g *target) take(n int, key string) (allowed int) {
 	return allowed
 }
 
-// flood has victims use what they want, takes each times with each of many keys, and
-// checks that victims get no second quota, newcomers one at most, and memory is bounded.
-// Where the flood uses up its quotas, a victim that has not may lose its count, as in
-// memory; one that was refused stays refused.
+// flood has victims use their quotas, takes each times with each of many keys, and checks that
+// victims get no second quota, newcomers at most one, and memory is bounded. If the flood uses
+// up its quotas, a victim that has not may lose its count, as in memory; a refused victim
+// stays refused.
 func (g *target) flood(keys, each int) {
 	g.Helper()
 	const victims = 100
@@ -73,7 +73,7 @@ func (g *target) flood(keys, each int) {
 	for v := range victims {
 		n, most := g.take(2*quota, fmt.Sprint("victim ", v)), quota-had[v]
 		if each > 1 && most > 0 {
-			most = 2 * quota // one of a count that it shares, one of its own
+			most = 2 * quota // one from a count that it shares, and its own
 		}
 		if n > most {
 			g.Errorf("victim %d was allowed %d, and then %d; the quota is %d", v, had[v], n, quota)
@@ -98,7 +98,7 @@ func (g *target) flood(keys, each int) {
 	runtime.KeepAlive(g)
 }
 
-// dead is a backend that can be made to answer nothing.
+// dead is a backend that can be made to fail.
 type dead struct {
 	driver.Backend
 	is atomic.Bool
@@ -113,7 +113,7 @@ func (d *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	return d.Backend.Take(ctx, r)
 }
 
-// The table by which a fallback decides during an outage.
+// The local table of a fallback during an outage.
 func TestSequentialTableOfFallback(t *testing.T) {
 	for _, each := range []int{1, quota + 1} {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestSequentialTableOfLeased(t *testing.T) {
 	}
 }
 
-// The counts of synced, also while no root answers, so that nothing can be sent off.
+// The counts of synced, also while no root answers, so that none can be sent.
 func TestSequentialTableOfSynced(t *testing.T) {
 	for _, run := range []struct {
 		roots string

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// spoil changes bytes of some answers at random, as a server would that is out of its
-// mind: in numbers, in lengths, in what says which reply follows.
+// spoil changes bytes of some answers at random, as a broken server might: in numbers, in
+// lengths, and in the types of replies.
 func spoil(seed uint64) func(answer []byte) (lose bool) {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -34,7 +34,7 @@ func spoil(seed uint64) func(answer []byte) (lose bool) {
 			case 1:
 				answer[i] = byte(random.IntN(256))
 			case 2:
-				answer[i] = "0123456789"[random.IntN(10)] // lengths that are wrong, and not absurd
+				answer[i] = "0123456789"[random.IntN(10)] // wrong lengths, but not absurd ones
 			case 3:
 				answer[i] = "+-:$*\r\n_#,(!=%~>|"[random.IntN(17)]
 			}
@@ -53,8 +53,8 @@ func TestHostileMemcached(t *testing.T) {
 	testHostile(t, "memcached", server.Addr)
 }
 
-// Whatever a server says, each decision returns in time: with an error that the contract
-// knows, or with an answer that makes sense by itself.
+// Whatever a server answers, each decision returns in time: with an error of the contract, or
+// with a consistent answer.
 func testHostile(t *testing.T, store, addr string) {
 	r := &rig{random: testseed.Of(t)}
 	th := throttler.New(r.open(t, store, testserver.Relay(t, addr, spoil(r.random))), nil)

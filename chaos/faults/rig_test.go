@@ -1,6 +1,6 @@
-// Package faults_test makes servers and connections fail under load, and checks that no
-// decision is counted twice, answered with another's numbers, late, or failed with an
-// error that says something false.
+// Package faults_test makes servers and connections fail under load. It checks that no
+// decision is counted twice, answered with another's numbers, or late, and that no error is
+// false.
 package faults_test
 
 import (
@@ -45,17 +45,17 @@ const (
 	million    = 1_000_000
 )
 
-// rig is a throttler whose connections lead through a link, and one whose do not.
+// rig is a throttler with connections through a link, and one with direct connections.
 type rig struct {
 	*throttler.Throttler
 	direct *throttler.Throttler
 	link   *wire.Link
 	redis  *redisbackend.Backend // or nil
 
-	losses atomic.Int32 // how often the server lost its counts
+	losses atomic.Int32 // number of times that the server lost its counts
 
 	random uint64 // seed
-	runs   int    // each has its own keys
+	runs   int    // each uses new keys
 }
 
 func newRig(t *testing.T, store, addr string) *rig {
@@ -93,17 +93,17 @@ func (r *rig) open(t *testing.T, store, addr string) driver.Backend {
 	return b
 }
 
-// account is a key with its own numbers: what another key is answered is not in its
-// range, nor is its reset time.
+// account is a key with its own range of numbers and its own reset time: answers about other
+// keys are outside.
 type account struct {
 	throttler.Charge
 	base  int64     // units that were charged before the load
-	reset time.Time // of its first limit
+	reset time.Time // of the first limit
 	full  bool      // no take fits
 
 	mu            sync.Mutex
-	windows       map[time.Time]map[int64]int // by reset, how often a take was answered that used
-	taken         int64                       // takes that were answered
+	windows       map[time.Time]map[int64]int // by reset and used units, the number of answered takes
+	taken         int64                       // answered takes
 	takenUnknown  int64
 	refunded      int64
 	refundUnknown int64
@@ -131,7 +131,7 @@ func (r *rig) accounts(t *testing.T) []*account {
 		first.Cost = a.base
 		d, err := r.direct.Take(t.Context(), first)
 		for end := within(10 * time.Second); errors.Is(err, breaker.ErrOpen) && !end(); {
-			time.Sleep(5 * time.Millisecond) // until it has learned that the fault before is over
+			time.Sleep(5 * time.Millisecond) // until it has noticed the end of the previous fault
 			d, err = r.direct.Take(t.Context(), first)
 		}
 		if err != nil || !d.Allowed {
@@ -143,15 +143,15 @@ func (r *rig) accounts(t *testing.T) []*account {
 	return all
 }
 
-// within returns a function that reports whether more than d has passed, without the time
-// for which the machine was short of processors.
+// within returns a function that reports whether more than d has passed, without the time when
+// the machine was short of processors.
 func within(d time.Duration) (passed func() bool) {
 	began, waited := time.Now(), pressure.Waited()
 	return func() bool { return time.Since(began)-(pressure.Waited()-waited) > d }
 }
 
-// run puts load on accounts while harm is done, for as long as a fault lasts, undoes it,
-// and waits until all accounts are served again. Then it checks what they were answered.
+// run puts load on accounts, does harm for the length of a fault, undoes it, and waits until
+// all accounts are served again. Then it checks their answers.
 func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	t.Helper()
 	all := r.accounts(t)
@@ -178,7 +178,7 @@ func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	healed, late := time.Now(), within(10*time.Second)
 	for _, a := range all {
 		for !r.step(t, a, 0, m) {
-			if time.Sleep(time.Millisecond); late() { // what fails at once is not tried at once
+			if time.Sleep(time.Millisecond); late() { // do not repeat at once a call that fails at once
 				a.mu.Lock()
 				t.Fatalf("%s fails 10 s after the fault is over: %v", a.Key, a.failures[len(a.failures)-1])
 			}
@@ -201,8 +201,8 @@ func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	return all
 }
 
-// step makes one decision about a, a take if n is 0, and notes its outcome. It reports
-// whether it was made.
+// step makes one decision about a, a take if n is 0, and records its outcome. It reports
+// whether the decision was made.
 func (r *rig) step(t *testing.T, a *account, n int, m *calls) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
@@ -263,7 +263,7 @@ func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *calls) {
 	}
 }
 
-// failed reports whether err is not nil, and checks that it may be returned.
+// failed reports whether err is not nil, and checks that the contract permits it.
 func (a *account) failed(t *testing.T, err error) bool {
 	if err == nil {
 		return false
@@ -279,7 +279,7 @@ func (a *account) failed(t *testing.T, err error) bool {
 	return true
 }
 
-// check checks that d is about a. Its lock is held.
+// check checks that d is about a, whose lock is held.
 func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
 	if d.NumLimits() == 0 {
 		t.Errorf("%s: allowed %v, without limits and without an error", a.Key, d.Allowed)
@@ -287,7 +287,7 @@ func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
 	}
 	s := d.Limit(0)
 	if r.losses.Load() > 0 && !s.ResetAt.Equal(a.reset) {
-		// It is the window since, or none. No window is near its end.
+		// Either the new window, or no window. No window is near its end.
 		if s.Used >= million || s.Used > 0 && s.ResetAt.Before(a.reset) {
 			t.Errorf("%s: used %d until %v, after a restart", a.Key, s.Used, s.ResetAt)
 		}
@@ -304,8 +304,8 @@ func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
 	}
 }
 
-// count returns what is counted for a, by a client that no fault came near. It may have
-// to learn first that the server is well.
+// count returns the count of a, through the connection without faults. The throttler may first
+// have to notice that the server is well.
 func (r *rig) count(t *testing.T, a *account) throttler.Decision {
 	t.Helper()
 	for late := within(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -349,7 +349,7 @@ type calls struct {
 
 	mu      sync.Mutex
 	longest time.Duration
-	latest  time.Duration // beyond the deadline, without what the machine stalled meanwhile
+	latest  time.Duration // beyond the deadline, without the time that the machine stalled
 }
 
 func (c *calls) start() (end func()) {

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// repeatedly does what until the function that it returns is called.
+// repeatedly calls what at intervals until stop is called.
 func repeatedly(every time.Duration, what func()) (stop func()) {
 	end := make(chan struct{})
 	var all sync.WaitGroup
@@ -38,7 +38,7 @@ func repeatedly(every time.Duration, what func()) (stop func()) {
 	}
 }
 
-// What a Redis server can do to decisions, but for losing its counts.
+// The faults of a Redis server that affect decisions, except the loss of its counts.
 func TestServerOfRedis(t *testing.T) {
 	server := testserver.Redis(t, "--enable-debug-command", "yes")
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 30 * time.Second, MaxRetries: -1})
@@ -50,7 +50,7 @@ func TestServerOfRedis(t *testing.T) {
 			t.Fatalf("%v: %v", args, err)
 		}
 	}
-	// await returns when the server replies to a command with an error of that kind.
+	// await returns when the server answers a command with an error of that kind.
 	await := func(t *testing.T, kind string, args ...any) {
 		t.Helper()
 		for began := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -90,7 +90,7 @@ func TestServerOfRedis(t *testing.T) {
 			busy.Go(func() { admin.Eval(ctx, "while true do end", nil) })
 			await(t, "BUSY", "ping")
 			return func() {
-				for admin.ScriptKill(ctx).Err() != nil { // NOTBUSY, until it is
+				for admin.ScriptKill(ctx).Err() != nil { // NOTBUSY until it is
 					time.Sleep(time.Millisecond)
 				}
 				busy.Wait()
@@ -135,8 +135,8 @@ func TestServerOfRedis(t *testing.T) {
 	}
 }
 
-// A server that restarts without its counts opens new windows, one for each key, and
-// counts every decision since exactly.
+// A server that restarts without its counts opens one new window for each key, and counts
+// every later decision exactly.
 func TestRestartOfRedis(t *testing.T) {
 	server := testserver.Redis(t)
 	restart := func() (undo func()) {
@@ -188,7 +188,7 @@ func testRestart(t *testing.T, r *rig, restart func() func()) {
 	}
 }
 
-// A key that holds something else fails its own decisions only.
+// A key with a value of another type fails only its own decisions.
 func TestWrongTypeUnderLoad(t *testing.T) {
 	server := testserver.Redis(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
@@ -216,7 +216,7 @@ func TestWrongTypeUnderLoad(t *testing.T) {
 	all.Wait()
 }
 
-// lostCalls counts, of one client, the calls that failed and the decisions in them.
+// lostCalls counts the failed calls of a client, and the decisions in them.
 type lostCalls struct{ calls, decisions atomic.Int64 }
 
 func (l *lostCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -244,11 +244,11 @@ func (l *lostCalls) note(cmd redis.Cmder, err error) {
 		return
 	}
 	l.calls.Add(1)
-	l.decisions.Add(int64(cmd.Args()[2].(int))) // a key each
+	l.decisions.Add(int64(cmd.Args()[2].(int))) // each has a key
 }
 
-// Many goroutines share round trips while half of the connections break: a call that
-// fails takes its own decisions with it, and no other.
+// Many goroutines share round trips while half of the connections break: a failed call fails
+// only its own decisions.
 func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	server := testserver.Redis(t)
 	r := newRig(t, "redis", server.Addr)
@@ -265,7 +265,7 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	const enough = 100 // failures
 	var failed, answered atomic.Int64
 	stop := repeatedly(20*time.Millisecond, func() {
-		if failed.Load() < enough { // on a machine so busy that a call takes as long, all would fail
+		if failed.Load() < enough { // otherwise all calls would fail on a machine so busy that each takes as long
 			r.link.Inject(cutReplies)
 			r.link.Heal()
 		}

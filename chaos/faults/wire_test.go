@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// wireFaults are what goes wrong between a client and its server, for all connections and
-// for half of them.
+// wireFaults are faults between a client and its server, on all connections and on half of
+// them.
 var wireFaults = []wire.Toxic{
 	{Type: "latency", Attributes: wire.Attributes{"latency": 5, "jitter": 5}},
 	{Type: "latency", Attributes: wire.Attributes{"latency": 50, "jitter": 30}}, // around the deadline
@@ -20,7 +20,7 @@ var wireFaults = []wire.Toxic{
 	{Type: "limit_data", Upstream: true, Attributes: wire.Attributes{"bytes": 1234}},
 	{Type: "reset_peer", Attributes: wire.Attributes{"timeout": 1}},
 	{Type: "reset_peer", Upstream: true, Attributes: wire.Attributes{"timeout": 0}},
-	{Type: "timeout", Attributes: wire.Attributes{"timeout": 0}}, // half open: it never answers
+	{Type: "timeout", Attributes: wire.Attributes{"timeout": 0}}, // half open: no answer ever
 	{Type: "timeout", Upstream: true, Attributes: wire.Attributes{"timeout": 0}},
 	{Type: "timeout", Attributes: wire.Attributes{"timeout": 30}},
 	{Type: "slow_close", Attributes: wire.Attributes{"delay": 100}},
@@ -38,7 +38,7 @@ func TestWireOfMemcached(t *testing.T) {
 
 func testWire(t *testing.T, r *rig) {
 	for i, toxic := range wireFaults {
-		if i%2 == 1 { // the other half of the kinds have a half of bad connections
+		if i%2 == 1 { // every second kind of fault is on half of the connections
 			toxic.Toxicity = 0.5
 		}
 		t.Run(toxic.String(), func(t *testing.T) {

@@ -32,8 +32,8 @@ const (
 	clients   = 4
 )
 
-// The history of several processes is linearizable, though processes are killed and
-// connections cut, and scripts forgotten.
+// The history of several processes is linearizable, although processes are killed, connections
+// cut and scripts forgotten.
 func TestRedis(t *testing.T) {
 	server := testserver.Redis(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
@@ -48,8 +48,8 @@ func TestMemcached(t *testing.T) {
 	check(t, "memcached", testserver.Memcached(t).Addr, nil)
 }
 
-// check runs worker processes on the server at addr, does harm to them and to their
-// connections, and checks their history. It does each of other too.
+// check runs worker processes on the server at addr, harms them and their connections, also by
+// each of other, and checks their history.
 func check(t *testing.T, store, addr string, other []func()) {
 	t.Parallel()
 	random := testseed.Rand(t, 0)
@@ -118,17 +118,17 @@ type crew struct {
 	running [processes]*exec.Cmd
 	records []string
 
-	said sync.Map // of each process
+	said sync.Map // output of each process
 }
 
-// start starts a worker in the place of one that does not run.
+// start starts a worker in place of one that is not running.
 func (c *crew) start(t *testing.T, seed uint64, lasts time.Duration) {
 	t.Helper()
 	w := c.work
 	w.Process, w.Seed, w.Lasts = len(c.records), seed, lasts
 	w.Record = filepath.Join(c.dir, fmt.Sprint(w.Store, w.Process))
 	c.records = append(c.records, w.Record)
-	recorder, err := NewRecorder(0, w.Record) // it may be killed before it has made the file
+	recorder, err := NewRecorder(0, w.Record) // it may be killed before it has created the file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func (c *crew) wait(t *testing.T) {
 	}
 }
 
-// A history with one answer changed is not linearizable: the check would see it.
+// A history with one changed answer is not linearizable, and the check detects it.
 func TestCheckSeesWrongAnswers(t *testing.T) {
 	at := int64(1_900_000_000_000)
 	take := func(id int, call, back int64, used int64, allowed bool) *Operation {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// What comes after a toxic goes through it, also where both were waiting.
+// Data after a toxic goes through it, also if both were waiting.
 func TestWhatComesAfterAToxicGoesThroughIt(t *testing.T) {
-	for range 20 { // one way chose at random
+	for range 20 { // the order is random
 		passed, err := afterLimit()
 		if err != nil {
 			t.Fatal(err)
@@ -21,8 +21,8 @@ func TestWhatComesAfterAToxicGoesThroughIt(t *testing.T) {
 	}
 }
 
-// afterLimit returns what comes through a link that takes long to pass on the first of two
-// parts, and is meanwhile to pass on no more.
+// afterLimit returns the output of a link that is slow to forward the first of two parts, and
+// gets a limit of no more bytes in between.
 func afterLimit() (string, error) {
 	in, src := net.Pipe()
 	dst, out := net.Pipe()
@@ -39,15 +39,15 @@ func afterLimit() (string, error) {
 		return "", err
 	}
 	first := make([]byte, 1)
-	if _, err := io.ReadFull(out, first); err != nil { // the way is passing on the rest
+	if _, err := io.ReadFull(out, first); err != nil { // the way is forwarding the rest
 		return "", err
 	}
 	c.poison([]Toxic{{Type: "limit_data", Attributes: Attributes{"bytes": 0}}})
-	if _, err := in.Write([]byte("after")); err != nil { // has been read, and waits
+	if _, err := in.Write([]byte("after")); err != nil { // the way has read it, and waits
 		return "", err
 	}
 	_ = in.Close()
-	time.Sleep(time.Millisecond) // both wait for the way now; else this proves nothing
+	time.Sleep(time.Millisecond) // both wait for the way now; otherwise the test proves nothing
 	rest, err := io.ReadAll(out)
 	return string(first) + string(rest), err
 }

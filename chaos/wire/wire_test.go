@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo starts a server that replies what it is sent, until the test ends.
+// echo starts a server that echoes its input until the test ends.
 func echo(t *testing.T) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,16 +58,16 @@ func dial(t *testing.T, l *Link) net.Conn {
 	return c
 }
 
-// long is more than a reply takes on the busiest machine.
+// long is longer than any reply takes on the busiest machine.
 const long = time.Minute
 
-// say sends text and returns what comes back.
+// say sends text and returns the reply.
 func say(t *testing.T, c net.Conn, text string) (string, error) {
 	t.Helper()
 	return sayFor(t, long, c, text)
 }
 
-// sayFor is say, but waits no longer than that.
+// sayFor is like say, but waits at most wait.
 func sayFor(t *testing.T, wait time.Duration, c net.Conn, text string) (string, error) {
 	t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {
@@ -79,9 +79,8 @@ func sayFor(t *testing.T, wait time.Duration, c net.Conn, text string) (string, 
 	return string(reply[:n]), err
 }
 
-// ended reports whether err is want. Where a link hangs up before it has read all that it
-// was sent, the kernel resets the connection; one that is late to write finds that out by
-// EPIPE.
+// ended reports whether err is want, or a form of it: if a link closes before it has read all
+// of its input, the kernel resets the connection, and a later write fails with EPIPE.
 func ended(err, want error) bool {
 	hungUp := errors.Is(want, io.EOF) || errors.Is(want, io.ErrUnexpectedEOF)
 	return errors.Is(err, want) || hungUp && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
@@ -91,7 +90,7 @@ func TestToxics(t *testing.T) {
 	text := string(bytes.Repeat([]byte("0123456789"), 100))
 	for _, test := range []struct {
 		toxic Toxic
-		bytes int // that come back
+		bytes int // in the reply
 		err   error
 	}{
 		{Toxic{Type: "latency", Attributes: Attributes{"latency": 20, "jitter": 5}}, 1000, nil},

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The committed pictures are those that the command draws, and well-formed.
+// The committed pictures are well-formed, and equal to the command's output.
 func TestPicturesAreUpToDate(t *testing.T) {
 	for name, draw := range pictures {
 		committed, err := os.ReadFile(name)

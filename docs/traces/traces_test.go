@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The committed picture is the one that the command draws, and well-formed.
+// The committed picture is well-formed, and equal to the command's output.
 func TestPictureIsUpToDate(t *testing.T) {
 	committed, err := os.ReadFile("overview.svg")
 	if err != nil {

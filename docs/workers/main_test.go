@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// The page shows the program, and three processes of it fetch each page, although the API
-// sends two of them away.
+// The page shows the program, and three processes of it fetch all pages, although the API
+// refuses two of them.
 func TestProgram(t *testing.T) {
 	page, err := os.ReadFile("../waiting.md")
 	if err != nil {
