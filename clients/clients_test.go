@@ -108,7 +108,7 @@ func TestGoGitHubWaitsForTheNextUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 4 { // at the third, none are left until 10 s ago, and the quota is free in 50 s
+	for range 4 { // after the third, the next unit was free 10 s ago, and the quota is free in 50 s
 		if _, res, err := c.Repositories.Get(t.Context(), "acme", "rockets"); err != nil {
 			t.Errorf("after %d requests: %v, %v", a.served.Load(), res, err)
 		}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages, unless the programs that are wanted of them are here.
+# Installs Debian packages for those of the programs that are missing.
 #
 #   scripts/install.sh PROGRAM=PACKAGE...
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Unpacks Debian's prometheus into a directory, unless prometheus and promtool are here.
-# It is not installed: the package would start a server.
+# Unpacks Debian's prometheus into a directory, unless prometheus and promtool are installed.
+# It does not install the package, which would start a server.
 #
-#   scripts/prometheus.sh DIRECTORY    # they are then in DIRECTORY/usr/bin
+#   scripts/prometheus.sh DIRECTORY    # into DIRECTORY/usr/bin
 set -euo pipefail
 
 if command -v prometheus >/dev/null && command -v promtool >/dev/null; then exit 0; fi

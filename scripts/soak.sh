@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the random tests of modules with the race detector, each round with a fresh seed,
-# until the time has passed. It stops at the first failure, which prints its seed.
+# for the given time. It stops at the first failure, which prints its seed.
 #
 #   scripts/soak.sh 30m "./..." MODULE...
 #
-# The first round runs all tests of the packages that have random ones: what logs a seed is
-# random. The rounds after it, one at least, run those alone.
+# The first round runs all tests of packages with random ones: a test that logs a seed is
+# random. Later rounds, at least one, run only the random tests.
 set -euo pipefail
 
 case $1 in

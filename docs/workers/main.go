@@ -1,5 +1,5 @@
-// Workers fetch pages of an API that serves ten requests a second to all of them together,
-// in however many processes they are.
+// Command workers fetches pages of an API in five workers. All processes of it together send ten
+// requests a second.
 package main
 
 import (

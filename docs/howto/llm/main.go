@@ -21,7 +21,7 @@ var (
 )
 
 // newServer returns a gateway. The model answers until the client hangs up, and returns the
-// tokens used, or -1 if the process that gets the receipt will hear of them.
+// tokens used, or -1 if the process that gets the receipt will settle them.
 func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *http.Request, text string) int64, send func(receipt string)) (http.Handler, error) {
 	gateway := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -29,8 +29,8 @@ func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *htt
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		org, user := r.Header.Get("X-Org"), r.Header.Get("X-User")        // of your authentication
-		inOrg := func(p *throttler.Policy, key string) throttler.Charge { // a capped one waits for a full quota at most
+		org, user := r.Header.Get("X-Org"), r.Header.Get("X-User")        // from your authentication
+		inOrg := func(p *throttler.Policy, key string) throttler.Charge { // a capped charge waits for at most a full quota
 			return throttler.Charge{Policy: p, Key: key, Cost: int64(len(text)/4 + 256), Mode: quota.Capped}.Within(org)
 		}
 		if !middleware.Take(w, r, requests.Charge(org), inOrg(orgTokens, org), inOrg(userTokens, user)) {

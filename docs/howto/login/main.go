@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	// Failures from one address, whatever the accounts; and to one account, from wherever.
+	// Failures from one address, for any account; and for one account, from any address.
 	byAddress = &throttler.Policy{Name: "login.address", Limits: []throttler.Limit{{Quota: 20, Window: time.Hour}}}
 	byAccount = &throttler.Policy{Name: "login.account", Limits: []throttler.Limit{{Quota: 5, Window: 15 * time.Minute}}}
 )
@@ -26,8 +26,8 @@ func newServer(t *throttler.Throttler, correct func(account, password string) bo
 	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return accountOf(r), true })
 	attempts := middleware.All(middleware.Limit(byAddress, middleware.ClientIP(nil)), middleware.Limit(byAccount, account))
 	limit, err := middleware.New(t, attempts, &middleware.Options{
-		Dialect:   middleware.NoHeaders{}, // do not say what is left, or of what
-		OnFailure: middleware.Closed,      // no guessing while the counts are away
+		Dialect:   middleware.NoHeaders{}, // do not reveal the limits
+		OnFailure: middleware.Closed,      // no guessing while the counts are unavailable
 		RefundIf:  func(_ *http.Request, status int, _ http.Header) bool { return status < 400 },
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// users and plans are what your database says of a token and of a key. Others have "", core.
+// users and plans stand for your database, by token and by key. Others have plan "", core.
 var (
 	users = map[string]string{"t1": "alice", "t2": "bob", "t3": "monitor", "t4": "mallory"}
 	plans = map[string]string{
@@ -22,7 +22,7 @@ var (
 
 func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
 	err := table.Source("code").Edit(func(e *policies.Edit) {
-		// The context has what a middleware in front has put into the request's.
+		// The context has the request's values, such as those of a middleware in front.
 		e.Plan("core", func(_ context.Context, key string) string { return plans[key] })
 	})
 	if err != nil {
