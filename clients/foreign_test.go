@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// These wait for a real window of two seconds: the clients have clocks of their
-// own. See README.md.
+// These tests wait for a real window of two seconds, because the clients have their own
+// clocks. See README.md.
 
 func TestOctokit(t *testing.T) {
 	install(t, "octokit")

@@ -139,7 +139,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the fragments by which GitHub links to a page's headings.
+// anchors returns the fragments of GitHub's links to a page's headings.
 func anchors(text string) map[string]bool {
 	found := make(map[string]bool)
 	for line := range strings.Lines(text) {

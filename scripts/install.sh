@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages for those of the programs that are missing.
+# Installs the Debian packages of missing programs.
 #
 #   scripts/install.sh PROGRAM=PACKAGE...
 set -euo pipefail

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/wrap/refusals"
 )
 
-// oneShard returns a configuration in which core allows one request.
+// oneShard returns a configuration that allows one request of core.
 func oneShard(addr, more string) string {
 	return fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}]}\npolicies:\n  core: {limits: [{quota: 1, window: 1h}]}\n%s", addr, more)
 }

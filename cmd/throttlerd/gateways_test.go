@@ -110,8 +110,8 @@ const (
 )
 
 // The trees are from internal/xds/translator/testdata/out/ratelimit-config of Envoy Gateway,
-// and as internal/ratelimit/translator of Envoy AI Gateway generates them; the requests are
-// those of their routes' actions. Units are years, so that no window ends in the test.
+// and as internal/ratelimit/translator of Envoy AI Gateway generates them; the requests follow
+// their routes' actions. Units are years, so that no window ends in the test.
 var gateways = []gateway{
 	{"headers, one count for each value", map[string]string{"first-listener": `
 first-route=first-route

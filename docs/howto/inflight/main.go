@@ -1,4 +1,4 @@
-// Command inflight bounds what each client has in flight, next to its rate.
+// Command inflight limits each client's requests in flight, next to its rate.
 package main
 
 import (

@@ -22,7 +22,7 @@ var (
 
 func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
 	err := table.Source("code").Edit(func(e *policies.Edit) {
-		// The context has the request's values, such as those of a middleware in front.
+		// The context has the values that a middleware in front has set.
 		e.Plan("core", func(_ context.Context, key string) string { return plans[key] })
 	})
 	if err != nil {
