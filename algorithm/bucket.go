@@ -92,7 +92,7 @@ func (r *record) behind(l limit, c settled, now int64) instant {
 }
 
 // refill is giveBack for a token bucket. Units drain in the order in which they were charged,
-// so the units of a charge are the last before its mark. refill refunds at most those that
+// so the units of a charge are the last before its mark. refill refunds at most the units that
 // drain between now and the mark, less kept.
 func (r *record) refill(c settled, now int64, kept instant) {
 	back, rest := exact.MulDiv(c.charged-c.cost, r.window, r.quota)
@@ -123,8 +123,8 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 	ms, fraction = exact.MulDiv(c.cost, l.window, l.quota)
 	gap = gap.plus(ms, fraction, l.quota)
 	if r.gaps > 0 && !(instant{at: now}).before(r.gapsEnd()) {
-		// The time since the first gap began is as long as all gaps: charges that stay lie
-		// between them. Later gaps count without these.
+		// The time since the first gap began is at least as long as all gaps, so charges that
+		// stay lie between them. Later gaps are counted anew.
 		r.gapsAt, r.gaps = instant{}, 0
 	}
 	switch {
@@ -148,8 +148,8 @@ func (r *record) gapsEnd() instant {
 	return r.gapsAt.plus(ms, fraction, r.quota)
 }
 
-// A token bucket keeps its units. Until the next charge they drain at the last one's rate or,
-// if faster, at l's. A queue keeps its end: starts up to it were returned.
+// A token bucket keeps its units. Until the next charge they drain at the last charge's rate
+// or, if faster, at l's. A queue keeps its end: starts up to it were returned.
 func (k bucket) adopt(r *record, l limit) {
 	if k.queue {
 		part := int64(0)
@@ -187,8 +187,8 @@ func (r *record) convert(l limit, from int64) {
 }
 
 // A queue is extended to the end of the other policy's longest queue, so that no start is
-// given twice. Otherwise the charge leaves the bucket full at most or, if that is later,
-// draining with the other policy's bucket: the other policy may allow far more than this one.
+// given twice. Otherwise the charge moves r's instant no further than a full bucket's or, if
+// later, the other policy's: the other policy may allow far more than this one.
 func (k bucket) join(r *record, own []record, cost, now int64) {
 	others := int64(0) // when the other policy's buckets have drained
 	for i := range own {

@@ -6,7 +6,7 @@ import (
 )
 
 // The executor makes decisions about several charges from the states of their counts.
-// states[i] belongs to charge i. The caller holds the locks that guard the states.
+// states[i] belongs to charge i. The caller holds any locks that guard the states.
 
 // Evaluate returns the decision about r, and charges nothing. A nil state is the state of a
 // count that was never charged.

@@ -18,8 +18,8 @@ import (
 //	'1' to '9'      the 19 digits of one fixed window             Redis, alone
 //
 // A claim is handoff's: see stored.go there. A reset is 1 byte, 4 of a generation, and 6 of
-// the instant when it ends: see reset.go. Memcached's items, which contain several states, are
-// drawn in backend/memcached/item.go.
+// the instant until which it is kept: see reset.go. Memcached's items, which contain several
+// states, are drawn in backend/memcached/item.go.
 //
 // A row contains a record for each limit, and records of other policies while they live:
 //
@@ -59,7 +59,7 @@ import (
 //	+------------------+-------------+--------+
 //
 // The code is 100 plus the window in seconds, 200 plus minutes, 300 plus hours or 400 plus
-// days: the first that is at most 99. Kind 2 adds another 400. The reset-at is in ms since
+// days, in the first unit that needs at most 99. Kind 2 adds another 400. The reset-at is in ms since
 // 2025. Load reads this form; Append does not write it.
 //
 // The table in lua/kinds.go has the same records, and lua/single_window.lua the digits.

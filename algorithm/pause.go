@@ -25,7 +25,7 @@ func (s *State) Pause(until, now int64) {
 	s.records = append(s.records, record{kind: pauseKind, window: window, instant: instant{at: until}})
 }
 
-// refuse raises results to the limits' during a pause: no room until it ends.
+// refuse raises results so that no limit has room until the pause ends.
 func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Result) {
 	for i := range results {
 		l, result := &limits[i], &results[i]

@@ -104,7 +104,7 @@ type limit struct {
 	window   int64
 	quota    int64
 	capacity int64
-	calendar *quota.Calendar // of calendarKind: its windows end by it
+	calendar *quota.Calendar // says when windows of calendarKind end
 }
 
 func limitOf(l *quota.Limit) limit {
@@ -116,7 +116,7 @@ func (r *record) countsFor(l limit) bool {
 	return r.kind == l.kind && r.window == l.window && (r.quota == 0 || r.quota == l.quota)
 }
 
-// adoptedBy returns a copy of r, which has another window or quota, that counts under l and
+// adoptedBy returns a copy of r, a record of another window or quota, that counts under l and
 // shares no memory with r. It never counts more than r, at any instant, and depends only on r
 // and l, so every process computes the same.
 func (r *record) adoptedBy(l limit) *record {

@@ -5,10 +5,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Resume returns a state that counts, for each of limits, the Used units reported at now until
-// their ResetAt. It is for a store that knows a count only from a decision. A result does not
-// say when its units were charged, so they are charged at now: a sliding window or log counts
-// them up to a window longer, never shorter.
+// Resume returns a state that counts, for each of limits, the reported Used units from now
+// until the reported ResetAt. It is for a store that knows a count only from a decision. A
+// result does not say when its units were charged, so they are charged at now: a sliding
+// window or log counts them up to a window longer, never shorter.
 func Resume(limits []quota.Limit, now int64, reported []driver.Result) State {
 	s := State{records: make([]record, len(limits))}
 	for i := range limits {

@@ -21,7 +21,7 @@ func (s *State) Size() int {
 	return size
 }
 
-// Coarsen halves the sliding logs of s that have more than that many entries, by merging
+// Coarsen halves each log of s with more than the given number of entries, by merging
 // neighbours: the older counts for as long as the younger. Used and the reset time do not
 // change. Charges leave the window later than they would have, never earlier. A refund of a
 // charge that was merged may find no units to refund. Call it after a decision: the logs must

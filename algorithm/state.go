@@ -44,7 +44,7 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 }
 
 // hold raises results to the counts of other policies' records. Each such record counts
-// against the limit nearest to it. The limit counts the charges in a shorter record, too. A
+// against the limit nearest to it. The charges in a shorter record are in the limit's, too. A
 // longer one contains charges that the limit has forgotten, and counts at the limit's rate.
 func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if len(s.records) <= len(limits) && s.matching(limits) {
@@ -193,7 +193,7 @@ func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	for i := range s.records {
 		r := &s.records[i]
 		if n := nearestLimit(r, limits); n == isOwn || n >= 0 && !found[n] || !r.live(now) || kinds[r.kind].holds {
-			continue // refunded; or its window is over; or it counts no units
+			continue // refunded, released, or without units; or its limit's window is over
 		}
 		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)
 	}
@@ -239,7 +239,8 @@ func (s *State) own(l limit) *record {
 }
 
 // under returns the record that counts under l, or nil: l's own or, failing that, the one of
-// l's algorithm with the nearest window. It is adopted if its quota or window differs.
+// l's algorithm with the nearest window. If its kind, window or quota differs, it is a copy
+// adopted by l.
 func (s *State) under(l limit) *record {
 	r := s.own(l)
 	if r != nil && r.countsFor(l) {

@@ -25,7 +25,7 @@ type Stored struct {
 // Claim says which version placed a count, and where.
 //
 // Claims expire by the backend's clock, in ms. A decision's now may step, and that must not
-// change the moves that other processes know of.
+// undo a move that other processes know of.
 type Claim struct {
 	Version   int64
 	ExpiresAt int64     // by the backend's clock

@@ -9,7 +9,7 @@ import (
 )
 
 // A Lua function can have 200 locals and 250 registers. The weights of kinds, and these, are a
-// conservative estimate of how much fits. A test loads scripts up to mostWeight.
+// conservative estimate of a script's needs. A test loads scripts up to mostWeight.
 const (
 	mostWeight    = 185
 	chargeWeight  = 3

@@ -24,7 +24,7 @@ import (
 //	settle *       replaces charge and give back in a settlement
 //	renew *        after settle of all limits: adds a renewed unit, unless one has lapsed
 //	give back      removes amount@ from where mark$ says, without bring
-//	counts until   an expression: when the record stops counting, brought or not, or 0
+//	counts until   an expression: when the record stops counting, brought or not; 0 if empty
 //	longest *      an expression: the most ms that a record counts; 2 * window$ if left out
 //
 // All later sections can use the locals of prepare, room and open; left and fits also bring's.

@@ -28,8 +28,8 @@ func read(name string) string {
 	return string(text)
 }
 
-// sections maps names to the parts of a file. Each begins after a line such as "--@ give
-// back", and ends before the next such line. Comments are removed.
+// sections maps names to the parts of a file. A part begins after a line such as
+// "--@ give back", and ends before the next such line. Comments are removed.
 type sections map[string]string
 
 func readSections(names ...string) sections {

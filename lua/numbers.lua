@@ -2,15 +2,15 @@
 -- used.
 
 --@ all
--- Returns a * b / c rounded down and the remainder, or MAX_COUNT and 0 if it is larger.
+-- Returns a * b / c rounded down and the remainder, or MAX_COUNT and 0 if the quotient is larger.
 local function mul_div(a, b, c)
   local product = a * b
   if product < MAX_COUNT then
     local rest = product % c
     return (product - rest) / c, rest
   end
-  -- a * b / c = whole + part * b / c. The latter is computed in base 2^k, from the first digit
-  -- of b on, with the largest k that keeps c * 2^k exact.
+  -- a * b / c = whole + part * b / c. The last term is computed in base 2^k, from b's first
+  -- digit on, with the largest k that keeps c * 2^k within 2^52.
   local part = a % c
   local whole = (a - part) / c * b
   local base, place = 2, 1

@@ -30,8 +30,9 @@
 local ADD, STATE = 1, 2
 local WINDOW = 2 -- a bucket is 1
 local MARGIN = 10000 -- ms that a counter outlives its last unit
-local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync. Otherwise an ADD that
--- is sent again would count twice, and each ADD would find its process forgotten.
+-- A silent process is remembered for many times the longest Sync: otherwise an ADD that is sent
+-- again would count twice, and each ADD would find its process forgotten.
+local PROCESS = 3600000 -- ms
 
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local header, entries = ARGV[1], ARGV[2]

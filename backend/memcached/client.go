@@ -57,7 +57,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	})
 }
 
-// Close closes each connection once no call uses it. Later calls use connections of their own.
+// Close closes each connection once no call uses it. Later calls dial a connection each.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-// dial returns a new connection, or an error once a third of the call's time left has passed:
+// dial returns a new connection, or an error once a third of left, the call's time, has passed:
 // the rest is for the reply. A connection that is ready later serves the next call.
 func (c *Client) dial(left time.Duration) (*conn, error) {
 	type dialed struct {
@@ -236,8 +236,8 @@ func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored
 	err := c.call(deadline, true, func(cn *conn) error {
 		clear(items)
 		line, err := cn.ask(request)
-		// The server sends the items in the order of the keys. To insist on it keeps a reply
-		// from being longer than was asked for.
+		// The server sends the items in the order of the keys. Insisting on that order bounds
+		// the reply.
 		for next := 0; err == nil && string(line) != "END"; line, err = cn.line() {
 			rest, isValue := bytes.CutPrefix(line, []byte("VALUE "))
 			if !isValue {

@@ -111,8 +111,8 @@ var errTooLarge = errors.New("the counts of the partition's own key, or of one d
 // itemOverhead is more than Memcached adds to key and value.
 const itemOverhead = 128
 
-// expiration returns the expiration of an item that is needed for life ms from now on, a Unix
-// ms: in seconds or, above 30 days, as a date. Memcached takes larger numbers for dates, by
+// expiration returns the expiration of an item that is needed for life ms from now, which is
+// in Unix ms: in seconds or, above 30 days, as a date. Memcached takes larger numbers for dates, by
 // its own clock, which may be a day ahead of ours. It has no dates beyond 2038: an item needed
 // for longer stays until it is evicted. Memcached's clock ticks once a second and may be
 // another second behind, so a key can go nearly two seconds early: one set for 2 s was gone
@@ -153,8 +153,8 @@ func byKey(keys []string, items []stored) map[string]stored {
 // maxWrites bounds the writes of one item after lost replies.
 const maxWrites = 16
 
-// write writes value, the stored form of it, in place of old, if that was found. It returns
-// false if another process wrote first.
+// write writes value, the stored form of it, in place of old or, if old was not found, adds
+// it. It returns false if another process wrote first.
 //
 // If the reply is lost, it reads the item and compares its write ID. If the item is still old,
 // it sends the same write again: Memcached applies only one of two that replace the same item.

@@ -27,8 +27,8 @@ func fromServer(err error) error {
 	return serverError{err}
 }
 
-// isOwnDelay reports whether an exchange that began at began failed by this process's delay:
-// it timed out without a look at the connection, and the server answered a later request.
+// isOwnDelay reports whether an exchange that began at began failed because this process was
+// late: it timed out without a look at the connection, and the server answered a later request.
 func (s *server) isOwnDelay(err error, began time.Time) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*busy.Silence)) && s.answers.AnsweredSince(began)
 }

@@ -116,8 +116,8 @@ type Backend struct {
 
 var _ handoff.Store = (*Backend)(nil)
 
-// New returns a Backend over servers. It dials nothing: decisions of a server that is down
-// fail until it is up. Errors name the wrong server or option, and wrap quota.ErrInvalid.
+// New returns a Backend over servers. It dials nothing: decisions that need a server fail
+// while it is down. Errors name the wrong server or option, and wrap quota.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
 	var o Options
 	if options != nil {

@@ -26,7 +26,7 @@ func (b *Backend) place(partition string) (string, *server) {
 	return b.prefix + hashOf(partition), b.servers[b.ring.Choose(partition)]
 }
 
-// ownKey returns the key of the named count's own item. key names the partition's item.
+// ownKey returns the key of the named count's own item. key is the key of the partition's item.
 func ownKey(key, name string) string {
 	prefix := key[:len(key)-hashChars]
 	return prefix + hashOf(key[len(prefix):]+name) + ownMark

@@ -44,7 +44,7 @@ func (st *step) admitTake() (pooled bool) {
 	return st.admit()
 }
 
-// settle settles the charges of s. A cost above the charged one is charged even if the count
+// settle settles the charges of s. Units above the charged cost are charged even if the count
 // was lost or has expired since.
 func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if err := st.locate(p); err != nil {
@@ -62,7 +62,7 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 	}
 	st.admit()
 	if s.Once && st.counts[len(st.counts)-1].shared {
-		return driver.Decision{}, errNoRoom // a shared count would not tell
+		return driver.Decision{}, errNoRoom // a shared count can't tell whether s was made before
 	}
 	d := algorithm.Settle(*s, st.statesOf())
 	st.keep(&d, d.Allowed || s.Renews)

@@ -34,7 +34,7 @@ func (s *stripe) admit(at *moment) (pooled bool) {
 // bytes returns the memory that c, a new count, takes outside of the table.
 func (c *count) bytes() int64 {
 	limits := len(c.policy.Limits)
-	size := 27 * limits // the longest that a limit without a log begins with
+	size := 27 * limits // a sliding window's record; a bucket's is longer
 	if c.stored != nil {
 		size = c.stored.State.Size() + 13 // and the claim
 	}
@@ -44,8 +44,8 @@ func (c *count) bytes() int64 {
 	return largeBytes(size)
 }
 
-// findRoom chooses no more entries to evict than make room for that many new keys, with that
-// many bytes outside of the table. It reports whether they suffice.
+// findRoom chooses entries to evict until there is room for that many new keys, with that many
+// bytes outside of the table. It reports whether they suffice.
 func (s *stripe) findRoom(keys int, bytes int64, at *moment) bool {
 	s.looked = 0
 	for times := keys + lookMost; !s.fits(keys, bytes); times-- {

@@ -10,7 +10,7 @@ import (
 type large struct {
 	handoff.Stored
 
-	// longest is the largest size of the state since its memory was last allocated to measure.
+	// longest is the largest size of the state since its memory was last allocated to fit.
 	// The charges that left a log still take memory.
 	longest int
 }

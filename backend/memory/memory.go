@@ -26,8 +26,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Defaults of Options. A million keys of one or two limits fit in DefaultMaxBytes
-// and leave more than 90 MB to states that need more, such as long sliding logs.
+// Defaults of Options. A million keys of two fixed windows or one token bucket fit in
+// DefaultMaxBytes and leave more than 90 MB to larger states, such as long sliding logs.
 const (
 	DefaultMaxKeys  = 1 << 20
 	DefaultMaxBytes = 256 << 20
@@ -44,9 +44,9 @@ type Options struct {
 	MaxKeys int
 
 	// MaxBytes is the most memory that counts take on the heap, in bytes, with
-	// their index: 140 to 150 for a key of one or two limits, whatever its length,
-	// and more for more limits and for sliding logs. At least MinMaxBytes. If
-	// zero, DefaultMaxBytes. Where a sliding log finds no room to grow, its
+	// their index: 140 to 150 for a key of two fixed windows or one token bucket,
+	// whatever its length, and more for more limits, leaky buckets and sliding logs.
+	// At least MinMaxBytes. If zero, DefaultMaxBytes. Where a sliding log finds no room to grow, its
 	// charges are merged with later ones, and so count a little longer.
 	MaxBytes int64
 

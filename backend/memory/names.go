@@ -17,8 +17,8 @@ import (
 //	1, length of the partition, partition, key  otherwise
 //	2, place of the charge, number              for a count that new keys share
 //
-// A name that is too long is replaced by 255 and its SHA-256: no policy in a name is that
-// long, so no other name has a 255 there.
+// In a name that is too long, 255 and a SHA-256 of the rest follow its length: no policy in a
+// name is that long, so no other name has a 255 there.
 type name [maxName]byte
 
 const (

@@ -65,7 +65,7 @@ func (s *stripe) find(c *count, at *moment) {
 	}
 }
 
-// save stores c's changed count in its entry, which it adds if c is new.
+// save stores c's changed count in its entry, if it has one. It adds an entry if c is new.
 func (s *stripe) save(c *count, at *moment) {
 	if c.isNew {
 		c.place = s.entries.add(&c.name, c.hash)

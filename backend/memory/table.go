@@ -17,8 +17,8 @@ package memorybackend
 //	chunks   [ hot halves of entries 0 ... 63, cold ones ] [ 64 ... ] ...
 //
 // An entry's state is in the stored form that Redis and Memcached keep, too. A state longer
-// than 44 bytes (more than two limits, a log of more than two charges) is a Go object outside
-// of the table; see large.go.
+// than 44 bytes (three fixed windows, two token buckets, a leaky bucket, a log of two charges)
+// is a Go object outside of the table; see large.go.
 type table struct {
 	cells  []uint64
 	chunks []*chunk
@@ -47,7 +47,7 @@ type entry struct {
 
 type hot struct {
 	// openedAt is when the reset time last moved forward: the decision's now, or a later time
-	// if a clock ahead of it wrote the state. endsAt is that reset time. In ms.
+	// if a clock ahead of it wrote the state. endsAt is the reset time. In ms.
 	openedAt, endsAt int64
 
 	// used is the largest used / capacity of the limits when last charged, allUsed if a charge

@@ -32,8 +32,8 @@ import (
 //
 // If zero, DialTimeout, ReadTimeout, WriteTimeout and PoolTimeout are 1 s, MaxRetries is -1,
 // and DialerRetries is 1. ContextTimeoutEnabled and DisableIdentity are always set. Other
-// fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize. If Dialer is set, it
-// also does TLS. Sentinels are dialed as servers are, with SentinelUsername and
+// fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize. A Dialer must do TLS
+// itself. Sentinels are dialed as servers are, with SentinelUsername and
 // SentinelPassword.
 //
 // Errors name the field, and wrap quota.ErrInvalid.

@@ -22,7 +22,7 @@ import (
 //	redis://HOST:PORT?master_name=NAME          a Sentinel master name
 //
 // A Cluster and a master name may have any number of addr. The default port is 6379, or
-// 26379 of a Sentinel. User and password are the servers', not the Sentinels'. Reserved
+// 26379 for a Sentinel. User and password are the servers', not the Sentinels'. Reserved
 // characters must be percent-encoded, such as a slash in a password as %2F.
 //
 // Errors wrap quota.ErrInvalid. They don't quote the URL, which may contain a password.

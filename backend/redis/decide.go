@@ -18,8 +18,8 @@ import (
 
 // This file makes decisions by scripts. lua/decide.lua describes their arguments and replies.
 
-// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an exchange
-// with it if the script leaves it undecided.
+// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an exchange if
+// the script leaves it undecided.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.TakeAt(ctx, r, nil)
 }
@@ -152,7 +152,7 @@ func isSingleWindow(charges []quota.Charge) bool {
 //	4   one unit fits if the last 4 of the state, the used units, are at most this
 //
 // The last 4 are blank unless a take is of one unit, in mode Enforce. If the window is never
-// stored as digits, the first 19 are above all others.
+// stored as digits, the first 19 are above any digits.
 func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	const mostUsed = 9999
 	l := &c.Policy.Limits[0]
@@ -194,7 +194,7 @@ func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (
 
 // The first byte of the reply to a decision, unless it is digits alone.
 const (
-	repliesRefused   = 0 // then the states, unchanged
+	repliesRefused   = 0 // then the states, not charged
 	repliesAllowed   = 1 // then the charged states
 	repliesUndecided = 2
 )
@@ -262,7 +262,7 @@ func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	return d, nil
 }
 
-// readTakes reads the reply to a take, r, if it contains states.
+// readTakes reads a reply with states to a take, r.
 func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	if reply[0] == repliesUndecided {
 		return d, errReply
@@ -301,7 +301,7 @@ func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	return d, nil
 }
 
-// readCosts returns the costs of charges if they fit, and the states. In parts, the costs of
+// readCosts returns the costs that charges have if they fit, and the states. In parts, the costs of
 // charges in mode AtMost precede the states.
 func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]int64, states []byte, err error) {
 	for i := range charges {

@@ -48,7 +48,7 @@ type job struct {
 	abandoned bool // a batch or the client holds it
 }
 
-// Stages of a job. It leaves the first one once: a batch takes it, the breaker opens, or its
+// Stages of a job. It leaves the first stage once: a batch takes it, the breaker opens, or its
 // caller leaves.
 const (
 	waiting = iota // for a batch

@@ -22,8 +22,8 @@ const (
 )
 
 // monitor asks each server about once a second, from the first use of the Backend until Close,
-// for its time and its part in replication: one round trip of TIME and INFO. If a server
-// denies an answer, or it is not understood, that part stays unknown.
+// for its time and its part in replication: one round trip of TIME and INFO. A part
+// of the answer that the server denies, or that is not understood, stays unknown.
 type monitor struct {
 	shards   []*shard
 	clock    *correctedClock

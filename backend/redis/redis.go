@@ -11,9 +11,10 @@
 // A decision is part of one EVALSHA of the script for its shape: takes or settlements, and the
 // algorithms of the limits of each charge. In rare cases this process decides: it reads the
 // states, and stores the new ones if the old ones are unchanged, or begins again. That takes
-// two more round trips, or one if nothing changes. It does so while counts of other versions
-// of a policy live, for counts that arrive from other backends, for refunds of places in the
-// middle of a queue, for more limits than a script has room for (16 fixed windows or 7 leaky
+// up to two more round trips, or one if nothing changes. It does so for resets, for pauses and
+// as long as they last, for settlements by a receipt, while counts of other versions of a
+// policy live, for counts that arrive from other backends, for refunds of places in the middle
+// of a queue, for more limits than a script has room for (16 fixed windows or 7 leaky
 // buckets), and for shapes beyond the first 256.
 //
 // Decisions of many goroutines share round trips to a primary: while two that were just sent

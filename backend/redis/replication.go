@@ -103,8 +103,8 @@ func (w *writes) add(r replication, at time.Time) {
 	w.marks = append(w.marks, mark{r.history, r.offset, at})
 }
 
-// lag returns how far a server that reported r after now may be behind; or 0 and an error
-// unless the server is known to be at most maxLag behind.
+// lag returns how long a server that reported r after now may be behind, or 0 and an error if
+// the server is not known to be at most maxLag behind.
 func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	if err := r.problem(); err != nil {
 		return 0, err

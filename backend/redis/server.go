@@ -43,7 +43,7 @@ type server struct {
 	closed       context.Context
 	stop         context.CancelFunc
 
-	mu    sync.Mutex // guards known; no background work begins once closed is done
+	mu    sync.Mutex // guards known, and that no background work begins once closed is done
 	known observe.Checked
 }
 
@@ -257,11 +257,11 @@ func (c client) connect(ctx context.Context, one *redis.Client) {
 	})
 }
 
-// open makes n calls at once, so that c opens connections for them. All calls of n > 1 have
-// their connections before the first reply, because the server is distant.
+// open makes c have at least n open connections, by n calls at once: if n > 1, the server is
+// distant, and replies only after all of them have connections.
 //
 // It doesn't use c.Conn: go-redis guards its options there by another lock than c's, and a
-// client that isn't of NewClient changes them.
+// client that is not of NewClient changes them.
 func open(ctx context.Context, c *redis.Client, n int) error {
 	errs := make(chan error, n)
 	for range n {

@@ -20,7 +20,7 @@ const (
 	nextCharge  = 0
 )
 
-// maxShapes bounds the number of shapes with a script, since servers keep scripts. Go makes
+// maxShapes bounds the number of composed shapes, since servers keep scripts. Go makes
 // decisions of other shapes, in two round trips.
 const maxShapes = 256
 

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// This file makes decisions that no script of lua/decide.lua makes: about states that another
-// policy has charged, counts that arrive from other backends, a queue's gaps, or more limits
-// than a Lua function has locals. An exchange reads the states, and stores the new ones if the
+// This file makes decisions that no script of lua/decide.lua makes: resets and pauses, and
+// decisions about states that another policy has charged, counts that arrive from other
+// backends, a queue's gaps, or more limits than a Lua function has locals. An exchange reads the states, and stores the new ones if the
 // old ones are unchanged; otherwise it begins again. Waiting decisions about the same counts
 // are made together, so that a process competes with others, and not with itself.
 
@@ -128,8 +128,8 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	s.finish(all, err)
 }
 
-// endOf returns the latest deadline of the callers of an exchange that began then, at most the
-// timeout later: so a server that hangs is detected as soon as by other decisions.
+// endOf returns the latest deadline of all, but at most the timeout after began, when the
+// exchange began: so a server that hangs is detected as soon as by other decisions.
 func (s *shard) endOf(all []*change, began time.Time) time.Time {
 	end, latest := began, began.Add(s.backend.timeout)
 	for _, c := range all {

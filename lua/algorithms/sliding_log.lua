@@ -3,7 +3,7 @@
 --
 -- A log that fits in one read is written as a whole. In a longer one, a charge writes one slot
 -- and trimming advances the first slot, so that the cost of a take does not grow with the log.
--- A ring is rewritten with room for half as many more entries when it is full, and when three
+-- Its ring is rewritten with room for half as many more entries when it is full, and when three
 -- quarters of it are free. The number of charges between two rewrites is proportional to the
 -- entries, so each charge pays for a constant part.
 
