@@ -59,8 +59,8 @@ import (
 //	+------------------+-------------+--------+
 //
 // The code is 100 plus the window in seconds, 200 plus minutes, 300 plus hours or 400 plus
-// days, in the first unit that needs at most 99. Kind 2 adds another 400. The reset-at is in ms since
-// 2025. Load reads this form; Append does not write it.
+// days, in the first unit that needs at most 99. Kind 2 adds another 400. The reset-at is in
+// ms since 2025. Load reads this form; Append does not write it.
 //
 // The table in lua/kinds.go has the same records, and lua/single_window.lua the digits.
 const (

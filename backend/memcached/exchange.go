@@ -112,11 +112,11 @@ var errTooLarge = errors.New("the counts of the partition's own key, or of one d
 const itemOverhead = 128
 
 // expiration returns the expiration of an item that is needed for life ms from now, which is
-// in Unix ms: in seconds or, above 30 days, as a date. Memcached takes larger numbers for dates, by
-// its own clock, which may be a day ahead of ours. It has no dates beyond 2038: an item needed
-// for longer stays until it is evicted. Memcached's clock ticks once a second and may be
-// another second behind, so a key can go nearly two seconds early: one set for 2 s was gone
-// after 337 ms.
+// in Unix ms: in seconds or, above 30 days, as a date. Memcached takes larger numbers for
+// dates, by its own clock, which may be a day ahead of ours. It has no dates beyond 2038: an
+// item needed for longer stays until it is evicted. Memcached's clock ticks once a second and
+// may be another second behind, so a key can go nearly two seconds early: one set for 2 s was
+// gone after 337 ms.
 func expiration(life, now int64) int32 {
 	const day = 24 * 60 * 60
 	seconds := (life+999)/1000 + 2

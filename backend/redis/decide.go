@@ -301,8 +301,8 @@ func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	return d, nil
 }
 
-// readCosts returns the costs that charges have if they fit, and the states. In parts, the costs of
-// charges in mode AtMost precede the states.
+// readCosts returns the costs that charges have if they fit, and the states. In parts, the
+// costs of charges in mode AtMost precede the states.
 func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]int64, states []byte, err error) {
 	for i := range charges {
 		costs[i] = charges[i].Cost

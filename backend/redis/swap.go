@@ -17,9 +17,10 @@ import (
 
 // This file makes decisions that no script of lua/decide.lua makes: resets and pauses, and
 // decisions about states that another policy has charged, counts that arrive from other
-// backends, a queue's gaps, or more limits than a Lua function has locals. An exchange reads the states, and stores the new ones if the
-// old ones are unchanged; otherwise it begins again. Waiting decisions about the same counts
-// are made together, so that a process competes with others, and not with itself.
+// backends, a queue's gaps, or more limits than a Lua function has locals. An exchange reads
+// the states, and stores the new ones if the old ones are unchanged; otherwise it begins
+// again. Waiting decisions about the same counts are made together, so that a process competes
+// with others, and not with itself.
 
 // change is one such decision.
 type change struct {
