@@ -167,3 +167,15 @@ func TestLifetime(t *testing.T) {
 		}
 	}
 }
+
+// A record of a month as a duration is nearest to the limit of a calendar's month.
+func TestNearestToACalendar(t *testing.T) {
+	limits := []quota.Limit{
+		{Quota: 100, Calendar: quota.Calendar{Period: quota.Month}},
+		{Quota: 10, Window: time.Hour},
+	}
+	r := limitOf(&quota.Limit{Quota: 100, Window: 30 * 24 * time.Hour})
+	if got := nearestLimit(&record{kind: r.kind, window: r.window}, limits); got != 0 {
+		t.Errorf("the nearest limit is %d; want 0, the month", got)
+	}
+}

@@ -3,7 +3,6 @@ package algorithm
 import (
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/weir-go/weir/internal/exact"
 	"github.com/weir-go/weir/quota"
@@ -274,7 +273,7 @@ func nearestLimit(r *record, limits []quota.Limit) int {
 		if r.kind == l.kind && r.window == l.window {
 			return isOwn
 		}
-		if l.kind.adopts(r.kind) && (nearest == noneOf || nearer(l.window, int64(limits[nearest].Window/time.Millisecond), r.window)) {
+		if l.kind.adopts(r.kind) && (nearest == noneOf || nearer(l.window, limitOf(&limits[nearest]).window, r.window)) {
 			nearest = i
 		}
 	}
