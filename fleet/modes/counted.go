@@ -104,14 +104,22 @@ func (charged *counted) settlement(st *driver.Settlement, h *half, has func(memb
 	return part
 }
 
-// merge returns the decision about r from its halves. If the store decided without
-// counts, because it doesn't answer, the decision is about the synced charges alone.
+// merge returns the decision about r from its halves. If the store decided without counts,
+// because it doesn't answer, so does the whole, unless the synced counts refuse: then the
+// limits in the store have no window.
 func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 	if len(store.d.Charges()) == 0 {
-		d := soft.d
-		d.Degraded = store.d.Degraded
-		mark(&d, inSoft)
-		return d
+		if soft.d.Allowed {
+			d := driver.NewDecision(driver.NewRequest(r.Now))
+			d.Allowed, d.Degraded = store.d.Allowed, store.d.Degraded
+			return d
+		}
+		degraded := store.d.Degraded
+		store.d = driver.NewDecision(store.Request)
+		store.d.Degraded = degraded
+		for i := range store.d.Results() {
+			store.d.Results()[i].ResetAt = r.Now
+		}
 	}
 	d, ofSoft := store.whole(r), soft.whole(r)
 	d.Allowed = d.Allowed && ofSoft.Allowed
