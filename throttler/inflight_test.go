@@ -1,6 +1,7 @@
 package throttler_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // streams allows three at once, which lapse after 30 s if their process doesn't renew them.
@@ -283,5 +285,44 @@ func TestHoldCountsFromTheTake(t *testing.T) {
 	c.Set(t0.Add(35 * time.Second))
 	if d, err := th.Peek(t.Context(), streams.Charge("k")); err != nil || d.Limit(0).Used != 1 {
 		t.Errorf("%d in flight, %v; want 1", d.Limit(0).Used, err)
+	}
+}
+
+// heldRenewals is a backend whose renewals wait until it is opened.
+type heldRenewals struct {
+	driver.Backend
+	begun, open chan struct{}
+}
+
+func (b *heldRenewals) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if s.Renews {
+		close(b.begun)
+		<-b.open
+	}
+	if err := ctx.Err(); err != nil {
+		return driver.Decision{}, err
+	}
+	return b.Backend.Settle(ctx, s)
+}
+
+// A refund whose context ends while a renewal is under way is made.
+func TestRefundAfterARenewal(t *testing.T) {
+	b := &heldRenewals{memorybackend.NewDefault(), make(chan struct{}), make(chan struct{})}
+	th := throttler.New(b, nil)
+	p := policy("p", throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: throttler.InFlight})
+	d := take(t, th, p.Charge("key"))
+	go func() { _, _ = th.Renew(context.Background(), d) }()
+	<-b.begun
+	ctx, cancel := context.WithCancel(t.Context())
+	refunded := make(chan error)
+	go func() {
+		_, err := th.Refund(ctx, d)
+		refunded <- err
+	}()
+	time.Sleep(20 * time.Millisecond) // it waits for the renewal, most likely
+	cancel()
+	close(b.open)
+	if err := <-refunded; err != nil {
+		t.Errorf("the refund: %v", err)
 	}
 }

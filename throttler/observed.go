@@ -18,9 +18,7 @@ func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charg
 		}
 		t.observe(ctx, op, charges, start, &d, err)
 	}(time.Now())
-	unobserved := *t
-	unobserved.observer = nil
-	err = unobserved.decide(ctx, op, charges, &d) // Take and Peek add the receipt
+	err = t.unobserved(ctx, op, charges, &d) // Take and Peek add the receipt
 	panics = false
 	return d, err
 }

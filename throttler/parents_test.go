@@ -165,6 +165,24 @@ func TestParentsAreSettledWithTheirChildren(t *testing.T) {
 	}
 }
 
+// A limited charge below an unlimited one is settled at the charges above both.
+func TestSettledAboveAnUnlimitedParent(t *testing.T) {
+	both(t, func(t *testing.T, b driver.Backend) {
+		th, edit := withTree(t, b)
+		edit(func(e *policies.Edit) {
+			e.Set(policy("all", per(1000, time.Hour)))
+			e.Set(under(policy("orgs", throttler.Limit{Quota: 100, Window: time.Hour, Algorithm: throttler.TokenBucket}), "all", "all"))
+			e.Set(under(policy("leaf", per(1000, time.Hour)), "orgs", "acme"))
+			e.Override(policies.Override{Policy: "orgs", Key: "acme", Unlimited: true})
+		})
+		d := take(t, th, policy("leaf", per(1000, time.Hour)).Charge("k"))
+		after, err := th.Settle(t.Context(), d, 500)
+		if err != nil || len(after.Charges()) != 2 || after.Limit(0).Used != 500 || after.Limit(1).Used != 500 {
+			t.Errorf("%v, %v; want 500 used of the leaf and of all", after, err)
+		}
+	})
+}
+
 func TestParentsThatCannotBeCharged(t *testing.T) {
 	orgs := policy("orgs", per(9, time.Hour))
 	child := under(bucket(), "orgs", "acme")

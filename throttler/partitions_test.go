@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -269,6 +270,30 @@ func TestRefusalBehindAnOutage(t *testing.T) {
 	}
 	if d, err = th.Peek(t.Context(), accounts.Charge("alice"), addresses.Charge("office")); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("a peek: got %v, allowed %v; want an error: nothing refuses", err, d.Allowed)
+	}
+}
+
+// lastSettled receives the last event of a settlement.
+type lastSettled struct {
+	observe.Nothing
+	err error
+}
+
+func (o *lastSettled) Decided(_ context.Context, e observe.Decided) {
+	if e.Op == observe.OpSettle {
+		o.err = e.Err
+	}
+}
+
+// The observer receives the failed refund of a partition, after another one refused.
+func TestLostRefundIsObserved(t *testing.T) {
+	down := fmt.Errorf("down: %w", driver.ErrUnavailable)
+	b := &scripted{Backend: apart{memorybackend.NewDefault()}, settle: map[string]error{"alice": down}}
+	var o lastSettled
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0)), Observer: &o})
+	d := take(t, th, accounts.Charge("alice"), throttler.Charge{Policy: addresses, Key: "home", Cost: 21})
+	if d.Allowed || !errors.Is(o.err, driver.ErrUnavailable) {
+		t.Errorf("allowed %v, observed %v; want a refusal, and the failure of a refund", d.Allowed, o.err)
 	}
 }
 

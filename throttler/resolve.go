@@ -109,7 +109,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 	view := t.policies.View()
 	charges = slices.Clip(charges) // the caller's slice
 	asked, given = make([]Charge, 0, len(charges)), make([]int, len(charges))
-	var children []int // for each added charge, the index in asked of its child, or -1
+	var children []int // for each added charge, the index in asked of the nearest charge below it, or -1
 	var blocked []block
 	for i := 0; i < len(charges); i++ { // parents are appended
 		c := charges[i]
@@ -138,8 +138,11 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 				parents = append(parents, added{place, children[i-len(given)]})
 			}
 		}
+		child := place
 		if i < len(given) {
 			given[i] = place
+		} else if place < 0 {
+			child = children[i-len(given)]
 		}
 		if parent.Policy == "" {
 			continue
@@ -151,7 +154,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
-		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, place)
+		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, child)
 	}
 	switch {
 	case len(blocked) > 0:

@@ -54,11 +54,11 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case d.receipt == nil:
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: Take of this process did not return it as it is, so its charges cannot be found")
 	}
-	ctx, cancel := outlive(ctx)
-	defer cancel()
 	r := d.receipt
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	ctx, cancel := outlive(ctx) // not earlier: a renewal may have held the lock until ctx was done
+	defer cancel()
 	if r.done {
 		return d, nil
 	}

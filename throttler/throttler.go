@@ -65,6 +65,11 @@ func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge,
 		*d, err = t.observed(ctx, op, charges)
 		return err
 	}
+	return t.unobserved(ctx, op, charges, d)
+}
+
+// unobserved is decide without an event for the decision.
+func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Charge, d *Decision) error {
 	var r driver.Request
 	made, links, err := t.resolve(ctx, &r, charges)
 	if err != nil {

@@ -632,6 +632,72 @@ func TestWaitersOfASmallShare(t *testing.T) {
 	})
 }
 
+// A refusal of one call says nothing about calls of other costs.
+func TestWaitersOfOtherCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, p := newThrottler(), policy("p", per(10, time.Hour))
+		take(t, th, throttler.Charge{Policy: p, Key: "key", Cost: 5})
+		ctx, cancel := context.WithCancel(t.Context())
+		large, small := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := th.Wait(ctx, throttler.Charge{Policy: p, Key: "key", Cost: 10})
+			large <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		short, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		go func() {
+			_, err := th.Wait(short, p.Charge("key"))
+			small <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-large; !errors.Is(err, context.Canceled) {
+			t.Errorf("the large call: %v", err)
+		}
+		if err := <-small; err != nil || time.Since(began) > 0 {
+			t.Errorf("the small call: %v after %v; want it to start at once", err, time.Since(began))
+		}
+	})
+}
+
+// gate is a backend whose takes wait until it is opened.
+type gate struct {
+	driver.Backend
+	open chan struct{}
+}
+
+func (g *gate) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	<-g.open
+	return g.Backend.Take(ctx, r)
+}
+
+func TestWaitersBehindOneThatNeverFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &gate{memorybackend.NewDefault(), make(chan struct{})}
+		th, p := throttler.New(b, nil), policy("p", per(10, time.Hour))
+		large, small := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := th.Wait(t.Context(), throttler.Charge{Policy: p, Key: "key", Cost: 11})
+			large <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, err := th.Wait(t.Context(), p.Charge("key"))
+			small <- err
+		}()
+		synctest.Wait()
+		close(b.open)
+		if err := <-large; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the large call: %v; want an error: it never fits", err)
+		}
+		if err := <-small; err != nil {
+			t.Errorf("the small call: %v", err)
+		}
+	})
+}
+
 // A call that an outage has refused asks again, and starts once the outage is over.
 func TestWaitersOfAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -31,6 +31,7 @@ type line struct {
 	// From the last answer, for the calls behind it.
 	next  time.Time     // when to ask: before, the answer would be no
 	ahead bool          // next waits for a start that is taken, not for room: a refund changes nothing
+	of    []Charge      // the charges that the answer refuses, or nil: other charges may fit earlier
 	under terms         // the terms of the answer
 	start time.Time     // the earliest start of the first call in the queue
 	step  time.Duration // from one start in the queue to the next
@@ -65,8 +66,10 @@ func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
 	if l == nil {
 		l = &line{name: name, woken: make(chan struct{})}
 	}
-	if err := tooEarly(ctx, all.clock, l.startOf(len(l.queue))); err != nil {
-		return nil, err
+	if l.holdsFor(charges) {
+		if err := tooEarly(ctx, all.clock, l.startOf(len(l.queue))); err != nil {
+			return nil, err
+		}
 	}
 	c := &call{line: l, ctx: ctx, charges: charges, called: make(chan struct{})}
 	all.named[name], l.queue = l, append(l.queue, c)
@@ -160,9 +163,15 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 		return
 	}
 	l.next, l.ahead, l.under, l.start, l.step = a.next, a.ahead, a.under, a.behind, a.step
+	if l.of = nil; !a.Allowed {
+		l.of = slices.Clone(c.charges) // the caller may change them once it has returned
+	}
 	inTime := l.queue[:0]
 	for _, c := range l.queue {
-		if c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime))); c.err != nil {
+		if l.holdsFor(c.charges) {
+			c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime)))
+		}
+		if c.err != nil {
 			close(c.called)
 		} else {
 			inTime = append(inTime, c)
@@ -234,6 +243,9 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 	return time.Time{}, nil
 }
 
+// holdsFor reports whether the last answer says when charges fit.
+func (l *line) holdsFor(charges []Charge) bool { return l.of == nil || slices.Equal(l.of, charges) }
+
 // startOf returns the earliest start of call i of the queue.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
@@ -241,6 +253,9 @@ func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * 
 func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
+	if !c.holdsFor(c.charges) {
+		return time.Time{}, c.woken
+	}
 	return c.next, c.woken
 }
 

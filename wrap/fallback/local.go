@@ -148,7 +148,7 @@ func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision,
 			if results[j].RetryAt == driver.NeverFits && asks <= c.Policy.Limits[j].Capacity() {
 				return driver.Decision{}, errTooLarge
 			}
-			if c.Mode == quota.AtMost {
+			if c.Mode == quota.AtMost && !c.Policy.Limits[j].Algorithm.Holds() {
 				c.Cost = min(c.Cost, results[j].Remaining(&shares[j]))
 			}
 		}

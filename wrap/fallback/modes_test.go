@@ -2,6 +2,7 @@ package fallback_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -39,5 +40,18 @@ func TestModesInAnOutage(t *testing.T) {
 	f.recover()
 	if n := f.used(core, "alice"); n != 100 {
 		t.Errorf("%d were handed over; want 100", n)
+	}
+}
+
+// AtMost charges the units of rates, and one of those in flight.
+func TestAtMostInFlightInAnOutage(t *testing.T) {
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
+		{Quota: 1000, Window: time.Hour},
+		{Quota: 4, Window: time.Minute, Algorithm: throttler.InFlight},
+	}}
+	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local})
+	f.fail(down)
+	if d := f.take(0, throttler.Charge{Policy: p, Key: "alice", Cost: 100, Mode: quota.AtMost}); !d.Allowed || d.Charges()[0].Cost != 100 {
+		t.Errorf("allowed %v at %d; want 100", d.Allowed, d.Charges()[0].Cost)
 	}
 }
