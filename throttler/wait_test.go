@@ -662,6 +662,34 @@ func TestWaitersOfOtherCosts(t *testing.T) {
 	})
 }
 
+// keeper is a backend that keeps the last decision that it returned.
+type keeper struct {
+	driver.Backend
+	last driver.Decision
+}
+
+func (k *keeper) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	k.last, err = k.Backend.Take(ctx, r)
+	return k.last, err
+}
+
+// Wait changes no decision that a wrapper, such as shadow's, may have kept.
+func TestWaitLeavesTheBackendsDecision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &keeper{Backend: memorybackend.NewDefault()}
+		p := policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket}, per(100, time.Hour))
+		th := throttler.New(b, nil)
+		for range 2 {
+			if _, err := th.Wait(t.Context(), p.Charge("key")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if at := b.last.Results()[0].StartAt; at != 0 {
+			t.Errorf("the backend's decision starts at %d; it said nothing of that", at)
+		}
+	})
+}
+
 // gate is a backend whose takes wait until it is opened.
 type gate struct {
 	driver.Backend

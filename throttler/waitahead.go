@@ -71,9 +71,12 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 		d, parts, err = t.takeParts(ctx, r)
 	} else {
 		a.calls = min(calls, callsThatFit(r))
-		if d, err = t.backend.Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(d.Charges()) > 0 {
-			d = d.About(r)
+		var taken driver.Decision
+		if taken, err = t.backend.Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(taken.Charges()) > 0 {
+			d = driver.NewDecision(r) // look changes it, and wrappers may keep the one that they returned
+			copy(d.Results(), taken.Results())
 		}
+		d.Allowed, d.Degraded = taken.Allowed, taken.Degraded
 	}
 	if err != nil {
 		return a, err
