@@ -24,7 +24,7 @@ func (s *Stack) Reread() error {
 	if ignored := c.changed(next); len(ignored) > 0 {
 		o.Log.Warn("these keys have changed, and are not read again: start the program again", "ignored", strings.Join(ignored, ", "))
 	}
-	if s.Shares != nil {
+	if s.Shares != nil && next.keys.Shares != nil {
 		if err := s.Shares.SetList(next.keys.Shares.list()); err != nil {
 			return err
 		}

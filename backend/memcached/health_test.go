@@ -180,3 +180,23 @@ func TestLateConnectionServesTheNext(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// A job that was decided in a try that wrote nothing has no outcome if its context ends before
+// the next try, whose success is another job's.
+func TestATryThatWroteNothingIsNoAnswer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	j := &job{ctx: ctx, done: make(chan error, 1)}
+	if !j.begin() {
+		t.Fatal("the first try did not begin")
+	}
+	cancel()
+	if j.begin() {
+		t.Error("the second try began, although the context has ended")
+	}
+	new(server).finish([]*job{j}, nil)
+	select {
+	case err := <-j.done:
+		t.Errorf("the job has the outcome %v", err)
+	default:
+	}
+}

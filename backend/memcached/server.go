@@ -58,9 +58,14 @@ const (
 	forgone   // the caller has left
 )
 
-// begin reports whether an exchange may decide j.
+// begin reports whether an exchange may decide j. If j's context has ended, j is undecided from
+// then on, even if an earlier try, which wrote nothing, decided it.
 func (j *job) begin() bool {
-	return driver.Ended(j.ctx) == nil && (j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided)
+	if driver.Ended(j.ctx) != nil {
+		j.stage.CompareAndSwap(decided, undecided)
+		return false
+	}
+	return j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided
 }
 
 func newServer(s Server, o *Options) *server {
