@@ -4,10 +4,12 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 )
@@ -112,5 +114,31 @@ func TestParentsInAFile(t *testing.T) {
 	const text = teams + "  buckets: {limits: 7 per 1s, parent: teams}\n"
 	if _, err := Parse("weir.yaml", []byte(text), &Options{Policies: programPolicies}); err == nil || !strings.Contains(err.Error(), "the program has no table of policies") {
 		t.Errorf("without a table: %v", err)
+	}
+}
+
+// A file that no longer has shares changes nothing while they are served.
+func TestRereadWithoutShares(t *testing.T) {
+	self := testserver.FreeAddr(t)
+	dir := writeFiles(t, map[string]string{"key": sharesKey})
+	file := filepath.Join(dir, "weir.yaml")
+	text := `backend: shares
+shares: {self: "` + self + `", members: ["` + self + `"], key_file: key}
+policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	s, err := Open(file, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.WriteFile(file, []byte("policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reread(); err != nil || !strings.Contains(log.String(), `ignored="backend, shares, processes"`) {
+		t.Errorf("error %v, log %s; want that backend and shares are ignored", err, &log)
 	}
 }
