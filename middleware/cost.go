@@ -49,7 +49,7 @@ func SetCost(r *http.Request, cost int64) error {
 // last [Take] that made any or, without one, in the innermost middleware that did.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
 	charges := func(e *entry) bool {
-		return slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
+		return !e.answered && slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
 			return c.Policy != nil && c.Policy.Name == policy // a dry run serves charges with a nil Policy
 		})
 	}

@@ -76,6 +76,12 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 	goesOn := t.decide(w, e)
 	if goesOn {
 		e.add() // even if undecided: headers must not report the other entries alone
+		if progress := outer.progress.Load(); progress != running {
+			e.progress.Store(progress) // which the end of outer's handler could not
+			if e.l.first.progress.Load() != running {
+				e.l.settle(e, asCharged) // nothing else settles it
+			}
+		}
 	}
 	return goesOn
 }

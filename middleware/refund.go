@@ -71,8 +71,8 @@ func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 
 // handlerEnded notes that e's handler has returned, or panicked. It returns the entries to
 // settle now, the innermost first. If e is the outermost or its handler panicked, these are e
-// and the entries behind it with ended handlers. Otherwise it is e alone, if the response has
-// begun; if not, RefundIf is called first, when it begins. An entry without a report is
+// and the entries behind it with ended handlers. Otherwise they are e and its handler's calls of
+// Take, if the response has begun; if not, RefundIf is called first, when it begins. An entry without a report is
 // included only if failed is true, or if it holds units in flight and the outermost handler
 // has ended.
 func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
@@ -84,7 +84,8 @@ func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, en
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		if (x == e || within && x.isWithin(e)) && x.isDue(failed) {
+		own := x == e || x.inHandler && x.outer == e
+		if (own || within && x.isWithin(e)) && x.isDue(failed) {
 			due = append(due, x)
 		}
 	}

@@ -187,6 +187,87 @@ func TestTogetherAndEach(t *testing.T) {
 	}
 }
 
+// A handler that outlives its timeout has the charges that it made with Take settled: a cost
+// that it reports is charged, and units in flight are released.
+func TestTakesOfARequestThatOutlivesItsTimeoutAreSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, _ := newThrottler()
+		outer, points := policy("outer", per(100, time.Minute)), policy("points", per(100, time.Minute))
+		streams := policy("streams", throttler.Limit{Quota: 5, Window: time.Minute, Algorithm: throttler.InFlight})
+		timedOut, finished := make(chan struct{}), make(chan struct{})
+		slow := must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !middleware.Take(w, r, points.Charge("everyone"), streams.Charge("everyone")) {
+				t.Error("the charges are refused")
+			}
+			<-timedOut
+			if err := middleware.SetCostOf(r, "points", 50); err != nil {
+				t.Error(err)
+			}
+		}))
+		h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer close(finished)
+			slow.ServeHTTP(w, r)
+		}), time.Millisecond, "too slow"))
+		expect(t, get(h), 503, "X-RateLimit-Used", "1")
+		close(timedOut)
+		soon(t, finished, "the settlement")
+		expectUsed(t, th, points, 50)
+		expectUsed(t, th, streams, 0)
+	})
+}
+
+// heldTakes is a backend whose takes of one policy wait until it is opened.
+type heldTakes struct {
+	driver.Backend
+	policy string
+	open   chan struct{}
+}
+
+func (b *heldTakes) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if r.Charges()[0].Policy.Name == b.policy {
+		<-b.open
+	}
+	return b.Backend.Take(ctx, r)
+}
+
+// A Take that is allowed after the outermost handler has ended holds nothing in flight.
+func TestATakeThatEndsAfterTheRequestHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &heldTakes{memorybackend.NewDefault(), "streams", make(chan struct{})}
+		th := throttler.New(b, nil)
+		streams := policy("streams", throttler.Limit{Quota: 5, Window: time.Minute, Algorithm: throttler.InFlight})
+		finished := make(chan struct{})
+		h := limit(th, policy("outer", per(100, time.Minute)), nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer close(finished)
+			middleware.Take(w, r, streams.Charge("everyone"))
+		}), time.Millisecond, "too slow"))
+		expect(t, get(h), 503, "X-RateLimit-Used", "1")
+		close(b.open)
+		soon(t, finished, "the take")
+		expectUsed(t, th, streams, 0)
+	})
+}
+
+// A refused Take receives no report that is meant for an earlier one.
+func TestACostIsReportedToTheLastTakeThatWasAllowed(t *testing.T) {
+	th, _ := newThrottler()
+	points := policy("points", per(100, time.Minute))
+	get(must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		charge := points.Charge("everyone")
+		charge.Cost = 10
+		if !middleware.Take(w, r, charge) {
+			t.Error("10 of 100 are refused")
+		}
+		if charge.Cost = 1000; middleware.Take(w, r, charge) {
+			t.Error("1000 of 100 are allowed")
+		}
+		if err := middleware.SetCostOf(r, "points", 3); err != nil {
+			t.Error(err)
+		}
+	})))
+	expectUsed(t, th, points, 3)
+}
+
 func TestARequestThatOutlivesItsTimeoutIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the timeout passes when the handler waits
 		th, _ := newThrottler()
