@@ -46,7 +46,8 @@ func NewSampler(window time.Duration, size int) *Sampler {
 	}
 	size = 1 << bits.Len(uint(min(max(size, 64), 1<<24)-1))
 	window = min(max(window, time.Millisecond), time.Hour)
-	return &Sampler{window: window.Milliseconds(), slots: make([]slot, size), start: time.Now()}
+	start := time.Now().Round(0) // by the wall clock, as the times of events are
+	return &Sampler{window: window.Milliseconds(), slots: make([]slot, size), start: start}
 }
 
 var draw = rand.Uint64 // the simulations seed it

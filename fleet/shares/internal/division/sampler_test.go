@@ -87,6 +87,15 @@ func TestSamplerOfManyEvents(t *testing.T) {
 	}
 }
 
+// Events have times of the wall clock, and Demand has the time of time.Now. Both are compared
+// with start by the wall clock: by the monotonic clock, Demand would no longer find them after
+// the wall clock was set.
+func TestSamplerStartsByTheWallClock(t *testing.T) {
+	if s := NewSampler(time.Second, 0); s.start != s.start.Round(0) {
+		t.Errorf("start is %v; want no monotonic reading", s.start)
+	}
+}
+
 func TestSamplerConcurrently(t *testing.T) {
 	s := NewSampler(time.Minute, 1<<16)
 	var wait sync.WaitGroup
