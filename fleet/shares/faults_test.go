@@ -136,6 +136,29 @@ func TestClockIsSetBack(t *testing.T) {
 	}
 }
 
+// A refund after the clock was set back gives no tokens back that time has restored.
+func TestRefundWhenTheClockIsSetBack(t *testing.T) {
+	g, b := one(t, tokens("core", 60, time.Minute, 0), Options{})
+	first, err := b.Take(t.Context(), g.request(30, "alice"))
+	if err != nil || !first.Allowed {
+		t.Fatalf("Take: %v, %v; want an allowed one", &first, err)
+	}
+	for i, cost := range []int64{30, 60} {
+		g.clock.Advance(time.Duration(i) * time.Minute) // it restores all
+		if d, err := b.Take(t.Context(), g.request(cost, "alice")); err != nil || !d.Allowed {
+			t.Fatalf("Take of %d: %v, %v; want an allowed one", cost, &d, err)
+		}
+	}
+	g.divide([]division.Share{{Units: 60}})
+	g.clock.Set(g.clock.Now().Add(-time.Hour))
+	g.divide([]division.Share{{Units: 60}}) // it notices
+	g.clock.Advance(time.Second)
+	d, err := b.Settle(t.Context(), driver.Settlement{Now: g.clock.Now().UnixMilli(), Charged: first, Costs: []int64{0}})
+	if err != nil || d.Results()[0].Used != 59 {
+		t.Errorf("Settle: %v, %v; want 59 used: a second has restored one", &d, err)
+	}
+}
+
 // After the clock is set back, a busy key is admitted, whether a sweep or a division notices.
 func TestBusyKeysWhenTheClockIsSetBack(t *testing.T) {
 	for name, notice := range map[string]func(*group){

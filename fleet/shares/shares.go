@@ -370,7 +370,8 @@ func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) 
 }
 
 // report sets Used and ResetAt of r by v, for limit k, and NextAt if no token is left. It
-// returns the mark of a charge that left v.
+// returns the mark of a charge that left v. The mark is an instant of buckets, so that it
+// stays right when the clock is set back.
 func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result) driver.Mark {
 	s := &e.limits[k]
 	whole := s.whole(v, at.now)
@@ -380,7 +381,7 @@ func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result)
 	if whole < 1 {
 		r.NextAt = b.hasAt(s, v, 1, at)
 	}
-	return driver.Mark{At: at.epoch + full, Fraction: rest}
+	return driver.Mark{At: full, Fraction: rest}
 }
 
 // hasAt returns the instant, in ms since 1970, at which v has n tokens.
@@ -426,7 +427,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 			if more >= 0 {
 				v.charge(&e.limits[k], more, now)
 			} else {
-				v.giveBack(&e.limits[k], -more, mark.Mark.At-at.epoch, mark.Mark.Fraction, now)
+				v.giveBack(&e.limits[k], -more, mark.Mark.At, mark.Mark.Fraction, now)
 			}
 			b.report(e, k, *v, at.of(e), &results[i])
 			i++
