@@ -307,10 +307,7 @@ func (s *Store) mend(ctx context.Context, from, to *server, was, is version) err
 	}
 	c := &copying{to: to, keys: to.keys("copy:" + drawn + ":")}
 	if err = c.run(ctx, from); err == nil {
-		var n int64
-		if n, err = copied.Run(ctx, to.client, append(to.keys(""), c.keys...), string(was), string(c.is)).Int64(); err == nil && n == 0 {
-			err = errMoved
-		}
+		err = c.install(ctx, was)
 	} else {
 		_ = to.client.Unlink(context.WithoutCancel(ctx), c.keys...).Err() // they expire, too
 	}
@@ -326,8 +323,26 @@ type copying struct {
 	to   *server
 	keys []string
 	is   version // of the copy
+	own  version // at the copy's own key, "" before the first flush
 
 	entries []any
+}
+
+// errGone is returned if a copy was lost before it was complete.
+var errGone = errors.New("redispolicies: the keys of an unfinished copy have expired or were evicted; it is made again; if that fails too, set the root's maxmemory-policy to noeviction")
+
+// install puts the copy in the place of the policies at c.to, which are at version was.
+func (c *copying) install(ctx context.Context, was version) error {
+	n, err := copied.Run(ctx, c.to.client, append(c.to.keys(""), c.keys...), string(was), string(c.is), string(c.own)).Int64()
+	switch {
+	case err != nil:
+		return err
+	case n < 0:
+		return errGone
+	case n == 0:
+		return errMoved
+	}
+	return nil
 }
 
 // run copies the content of from. It copies overrides page by page, and holds all policies in
@@ -414,11 +429,15 @@ func (c *copying) flush(ctx context.Context) error {
 	if len(c.entries) == 0 {
 		return nil
 	}
-	_, err := c.to.write(ctx, c.keys, "*", "copy", 1, c.entries)
+	n, err := c.to.write(ctx, c.keys, "*", "copy", 1, c.entries)
 	c.entries = c.entries[:0]
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case n <= c.own.number():
+		return errGone // the earlier entries
 	}
+	c.own = version(fmt.Sprintf("%d copy", n))
 	_, err = c.to.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, key := range c.keys {
 			p.Expire(ctx, key, copyTimeout)

@@ -628,6 +628,63 @@ func TestACopyThatFailsOnce(t *testing.T) {
 	}
 }
 
+// vanish deletes the keys of the first copy to a root before the copy takes their place, and
+// then calls after.
+type vanish struct {
+	keys  redis.UniversalClient
+	after func()
+	once  sync.Once
+}
+
+func (h *vanish) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *vanish) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *vanish) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		if len(args) < 3 || fmt.Sprint(args[2]) != "16" { // it is not copied.lua
+			return next(ctx, cmd)
+		}
+		h.once.Do(func() {
+			for _, key := range h.keys.Keys(ctx, "{weir:policies}:copy:*").Val() {
+				h.keys.Unlink(ctx, key)
+			}
+		})
+		err := next(ctx, cmd)
+		if err == nil && h.after != nil {
+			h.after()
+			h.after = nil
+		}
+		return err
+	}
+}
+
+// A copy whose keys have expired or were evicted does not take the place of a root's policies.
+func TestACopyThatIsGone(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	_, others, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	f := follow(t, store)
+	before := clients.versions(t)[1]
+	clients[1].AddHook(&failing{"evalsha", 1, errKilled}) // it misses a change
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+	done := make(chan struct{})
+	clients[1].AddHook(&vanish{keys: others[1], after: func() {
+		defer close(done)
+		if is := others.versions(t)[1]; is != before || others[1].HLen(t.Context(), "{weir:policies}:policies").Val() != 1 {
+			t.Errorf("a root has version %q and the policies %v; want them as before, version %q", is, others[1].HGetAll(t.Context(), "{weir:policies}:policies").Val(), before)
+		}
+	}})
+	clients.mended(t, f)
+	<-done
+	if late := follow(t, redispolicies.NewStore(others[1], "")); late.quota("core", "k") != 20 {
+		t.Errorf("a root that was mended has the quota %d; want 20", late.quota("core", "k"))
+	}
+}
+
 // A root that has lost its data does not report that a key has no override.
 func TestARootThatLostAllIsNotAsked(t *testing.T) {
 	at := places(t, 3)

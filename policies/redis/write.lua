@@ -192,7 +192,7 @@ if #changes == 0 then
   return 0
 end
 
-redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
+redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]), 'KEEPTTL') -- a copy's expires
 for _, entry in ipairs(changes) do
   local kind, field, value = unpack(entry)
   local hash, change = kind == 'p' and KEYS[3] or KEYS[4]
