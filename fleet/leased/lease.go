@@ -54,10 +54,11 @@ func (t *tally) lose(units, cost int64) {
 func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	t := &l.tally
 	if sameResets(&l.d, d) { // since total was last read, no other window has been open
-		made := max(total-t.total-units, 0)
+		// No more than was lost: the count may contain a take of a lease that was forgotten.
+		made := min(max(total-t.total-units, 0), t.lost)
 		owed := min(made, t.unanswered)
 		found = made - owed
-		t.lost, t.unanswered = max(t.lost-made, 0), t.unanswered-owed
+		t.lost, t.unanswered = t.lost-made, t.unanswered-owed
 	} else {
 		t.lost, t.unanswered = 0, 0
 	}

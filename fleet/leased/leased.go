@@ -195,14 +195,11 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	n, limits := b.nameOf(r.Charges()), b.limitsOf(r.Charges())
 	s := b.stripeOf(n)
 	s.mu.Lock()
-	l := s.get(n)
-	if l.of == nil && len(r.Charges()) > 1 {
-		l.of = b.namesOf(r.Charges())
-		b.ofSeveral.Store(true)
-	}
-	l.demand.add(cost, r.Now)
-	l.lastAsk = r.Now
+	l := b.asked(s, n, &r, cost)
 	for {
+		if l.Removed() { // during a wait
+			l = b.asked(s, n, &r, cost)
+		}
 		// Check again after a wait: the limits may have changed, or a window ended.
 		if l.limits != limits {
 			s.expire(l)
@@ -229,6 +226,18 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			return b.renew(ctx, s, l, r, cost)
 		}
 	}
+}
+
+// asked returns the lease of name n in s, and notes in it that r asks for cost.
+func (b *Backend) asked(s *stripe, n keyed.Name, r *driver.Request, cost int64) *lease {
+	l := s.get(n)
+	if l.of == nil && len(r.Charges()) > 1 {
+		l.of = b.namesOf(r.Charges())
+		b.ofSeveral.Store(true)
+	}
+	l.demand.add(cost, r.Now)
+	l.lastAsk = r.Now
+	return l
 }
 
 // leasedCost returns the cost of r, or 0 if r goes to the other backend.

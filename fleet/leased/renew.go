@@ -30,7 +30,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	case err != nil:
 	case d.Degraded: // the leased counts were not asked
 		return d, nil
-	case l.limits != b.limitsOf(r.Charges()): // they changed during the call
+	case l.Removed(), l.limits != b.limitsOf(r.Charges()): // it was reset or evicted, or they changed, during the call
 		return b.answerAside(s, &r, d, cost), nil
 	default:
 		b.learn(s, l, &d, total, units)

@@ -338,3 +338,56 @@ func TestARefusalOfManyUnits(t *testing.T) {
 		t.Errorf("%+v; want most of 200 takes of a unit from leases", s)
 	}
 }
+
+// A renewal that was on its way when its lease was reset is counted once.
+func TestARenewalDuringAReset(t *testing.T) {
+	store := &gated{Backend: memorybackend.NewDefault()}
+	c := clock.NewManual(t0)
+	b := open(t, store, &leased.Options{Busy: 1, Clock: c})
+	take := func() (allowed int) {
+		d, err := b.Take(context.Background(), request(hour, c.Now()))
+		if err != nil {
+			t.Error(err)
+		}
+		if d.Allowed {
+			allowed = 1
+		}
+		return allowed
+	}
+	for range 40 {
+		take()
+	}
+	held, renewed := store.hold(), make(chan int)
+	go func() {
+		last := 0
+		for {
+			select {
+			case <-held:
+				renewed <- last
+				return
+			default:
+				last = take()
+			}
+		}
+	}()
+	<-held
+	if err := b.Reset(t.Context(), request(hour, c.Now())); err != nil {
+		t.Fatal(err)
+	}
+	admitted := take()
+	close(store.gate)
+	admitted += <-renewed
+	for range 2 {
+		for take() == 1 {
+			admitted++
+		}
+		c.Advance(time.Second)
+		b.Sweep()
+	}
+	for take() == 1 {
+		admitted++
+	}
+	if admitted != 1000 {
+		t.Errorf("%d of 1000 were admitted since the reset; %+v", admitted, b.Stats())
+	}
+}
