@@ -29,6 +29,7 @@
 
 local ADD, STATE = 1, 2
 local WINDOW = 2 -- a bucket is 1
+local LAST_INSTANT = 253402300799000 -- ms, the last second of the year 9999: a debt may take longer, and Redis then fails
 local MARGIN = 10000 -- ms that a counter outlives its last unit
 -- A silent process is remembered for many times the longest Sync: otherwise an ADD that is sent
 -- again would count twice, and each ADD would find its process forgotten.
@@ -77,7 +78,7 @@ for i = 2, #KEYS do
             a, life = x, (x + 1) * spans[limit + 1] - now
         end
     elseif mode == STATE or units ~= 0 or said < 0 or a > 0 and not state then
-        a, b = math.max(a + units * spans[limit + 1], x), b + units
+        a, b = math.min(math.max(a + units * spans[limit + 1], x), LAST_INSTANT), b + units
         life = a - now
     end
     if life then

@@ -235,6 +235,12 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits
 	default:
+// lastInstant is the last second of the year 9999 in ms, as in stores: a debt may take longer.
+const lastInstant = 253402300799000
+
+// roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
+func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
+
 		r.RetryAt = c.fitsAt(l, cost, now)
 	}
 }
@@ -246,7 +252,7 @@ func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 	}
 	fits := max(l.low, float64(cost)) // a cost above low passes when nothing is used
 	after := c.used(l, now) + float64(cost)
-	return max(int64(math.Ceil(float64(now)+(after-fits)*l.ms-tolerance)), now+1)
+	return max(roundUp(float64(now)+(after-fits)*l.ms-tolerance, lastInstant), now+1)
 }
 
 // tolerance bounds the rounding errors of instants in doubles, in ms.
@@ -284,17 +290,17 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	if l.kind == window {
 		return driver.Mark{At: now}
 	}
-	at, part := math.Modf(c.empty(l, now))
+	at, part := math.Modf(min(c.empty(l, now), lastInstant))
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
 // report sets Used and ResetAt of r and, if its RetryAt says so or nothing is left, NextAt.
 func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
-	r.Used = int64(math.Ceil(used - l.slack))
+	r.Used = roundUp(used-l.slack, quota.MaxQuota)
 	switch {
 	case l.kind == bucket:
-		r.ResetAt = int64(math.Ceil(c.empty(l, now) - tolerance))
+		r.ResetAt = roundUp(c.empty(l, now)-tolerance, lastInstant)
 	case r.Used > 0 || c.part != 0:
 		r.ResetAt = c.endsAt
 	default:

@@ -126,7 +126,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 				a, changed = x, true
 			}
 		case how == state || units != 0 || said < 0 || a > 0 && !exists:
-			a, b, changed = max(a+units*l.ms, x), b+units, true
+			a, b, changed = min(max(a+units*l.ms, x), lastInstant), b+units, true
 		}
 		if changed || exists {
 			m.counters[string(key)] = [2]float64{a, b}

@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func redisClient(t testing.TB, addr string) redis.UniversalClient {
@@ -114,4 +117,56 @@ func TestScriptIsTheModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A debt that takes longer than all time to drain is reported as an instant in the future, and
+// keeps no counter from being synced.
+func TestAHugeDebt(t *testing.T) {
+	servers, err := dial([]Root{{Name: "root", Client: redisClient(t, testserver.Redis(t).Addr)}}, "weir-sync:", minTimeout*50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o Options
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	a, b := newBackend(servers, &o), newBackend(servers, &o)
+	p := &quota.Policy{Name: "p", Limits: []quota.Limit{{Quota: 1000, Window: time.Hour, Algorithm: quota.TokenBucket}}}
+	now := time.Now().UnixMilli()
+	of := func(key string) driver.Request {
+		return driver.NewRequest(now, quota.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
+	}
+	check := func(d driver.Decision, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := d.Results()[0]; r.Used < 1000 || r.ResetAt != lastInstant || !d.Allowed && r.RetryAt < lastInstant/2 {
+			t.Errorf("%+v; want the reset at %d", r, lastInstant)
+		}
+	}
+	taken, err := a.Take(t.Context(), of("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(a.Settle(t.Context(), driver.Settlement{Now: now, Charged: taken, Costs: []int64{quota.MaxQuota}}))
+	for range 3 {
+		if _, err := a.Take(t.Context(), of("other")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Peek(t.Context(), of("k")); err != nil {
+			t.Fatal(err)
+		}
+		a.syncOnce(t.Context(), a.aggregators[0])
+		b.syncOnce(t.Context(), b.aggregators[0])
+	}
+	if s := a.Stats(); s.Failed != 0 || s.Syncs != 3 {
+		t.Errorf("%+v; want 3 syncs, and none failed", s)
+	}
+	check(a.Take(t.Context(), of("k")))
+	check(b.Take(t.Context(), of("k")))
+	other := *p
+	other.Limits = []quota.Limit{{Quota: 1000, Window: time.Minute, Algorithm: quota.TokenBucket}}
+	p = &other
+	check(a.Take(t.Context(), of("k")))
 }

@@ -211,7 +211,7 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 	for i := range c.counts {
 		l, former := &c.limits[i], &c.counts[i]
 		if l.kind == bucket {
-			former.endsAt = int64(math.Ceil(former.value(l, former.total)))
+			former.endsAt = roundUp(former.value(l, former.total), lastInstant)
 		}
 		if own := nearest(limits, l); (own < 0 || limits[own].length != l.length) && former.endsAt > now && len(counts) < 2*quota.MaxLimits {
 			limits, counts = append(slices.Clip(limits), *l), append(counts, *former)
