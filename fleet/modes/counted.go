@@ -144,8 +144,8 @@ func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 }
 
 // stricter merges of, the store's result, with soft, the synced counts' result for the same
-// limit: each value is the stricter of the two. The mark is the store's: a bucket's marks
-// both mean the instant at which the charge has drained, and a synced window needs no mark.
+// limit: each value is the stricter of the two. The mark is the store's: both mean the instant
+// at which the charge of a bucket has drained, or at which its window ends.
 func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	of.Used = max(of.Used, soft.Used)
 	of.ResetAt = max(of.ResetAt, soft.ResetAt)

@@ -50,20 +50,6 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
 	return in
 }
 
-// undrained returns the maximum number of units of a charge, made at taken, that still
-// count at now. A bucket drains units in the order of the charges: a charge's units are
-// the last before its mark.
-func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
-	switch {
-	case l.kind == bucket:
-		part := min(float64(mark.Fraction)/l.quota, 1) // below 1 unless the quota has changed
-		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+l.slack), 0)
-	case l.windowAt(taken) == l.windowAt(now):
-		return math.MaxInt64
-	}
-	return 0
-}
-
 func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
 
 // count contains this process's state of one limit of one key. The stripe's lock guards it.
@@ -235,12 +221,6 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits
 	default:
-// lastInstant is the last second of the year 9999 in ms, as in stores: a debt may take longer.
-const lastInstant = 253402300799000
-
-// roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
-func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
-
 		r.RetryAt = c.fitsAt(l, cost, now)
 	}
 }
@@ -254,6 +234,12 @@ func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 	after := c.used(l, now) + float64(cost)
 	return max(roundUp(float64(now)+(after-fits)*l.ms-tolerance, lastInstant), now+1)
 }
+
+// lastInstant is the last second of the year 9999 in ms, as in stores: a debt may take longer.
+const lastInstant = 253402300799000
+
+// roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
+func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
 
 // tolerance bounds the rounding errors of instants in doubles, in ms.
 const tolerance = 1e-3
@@ -284,11 +270,25 @@ func (c *count) raise(l *limit, instant float64) {
 	}
 }
 
-// mark returns the instant at which the units that were just added will have drained.
-// For a window, it is the present.
+// undrained returns the maximum number of units of a charge of that mark that still count at
+// now. A bucket drains units in the order of the charges: a charge's units are the last before
+// its mark.
+func (c *count) undrained(l *limit, mark driver.Mark, now int64) int64 {
+	switch {
+	case l.kind == bucket:
+		part := min(float64(mark.Fraction)/l.quota, 1) // below 1 unless the quota has changed
+		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+l.slack), 0)
+	case mark.At == c.endsAt:
+		return math.MaxInt64
+	}
+	return 0
+}
+
+// mark returns the instant at which the units that were just added will have drained, or at
+// which their window ends.
 func (c *count) mark(l *limit, now int64) driver.Mark {
 	if l.kind == window {
-		return driver.Mark{At: now}
+		return driver.Mark{At: c.endsAt}
 	}
 	at, part := math.Modf(min(c.empty(l, now), lastInstant))
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}

@@ -300,7 +300,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 			case !c.hasCharge(&mark, takenAt):
 				units = 0
 			default:
-				units = -min(-more, l.undrained(takenAt, mark, r.Now))
+				units = -min(-more, c.counts[k].undrained(l, mark, r.Now))
 			}
 			c.counts[k].add(l, units, r.Now)
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])

@@ -486,3 +486,34 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("a decision makes %v allocations", n)
 	}
 }
+
+// A refund goes to the window that the charge is in, or to none, whatever the time of the
+// settlement is, and under other limits, too.
+func TestARefundOfAWindowThatHasEnded(t *testing.T) {
+	minute := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(100, time.Minute)}}
+	hour := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}
+	for _, charged := range []*throttler.Policy{minute, hour} {
+		f := newFleet(t, 1, 1, Options{})
+		b := f.processes[0].backend
+		start := f.clock.Now().Truncate(time.Hour).UnixMilli()
+		take := func(p *throttler.Policy, at, cost int64) driver.Decision {
+			t.Helper()
+			d, err := b.Take(t.Context(), driver.NewRequest(start+at, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		take(minute, 59_800, 1)
+		first := take(charged, 59_900, 10)
+		if d := take(minute, 60_000, 100); !d.Allowed {
+			t.Fatalf("%+v; want 100 allowed in the second minute", d.Results())
+		}
+		if _, err := b.Settle(t.Context(), driver.Settlement{Now: start + 59_900, Charged: first, Costs: []int64{0}}); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(minute, 60_001, 10); d.Allowed {
+			t.Errorf("after a refund under %v: %+v; want 10 beyond the quota refused", charged.Limits[0], d.Results())
+		}
+	}
+}

@@ -222,11 +222,11 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 
 // addToFormer adds units to the counts of former limits: other processes, or other requests
 // of this one, may still decide under them. A refund of a charge, made at taken, goes only to
-// a window that contains the charge.
+// a window that contains the charge's time.
 func (c *counter) addToFormer(units, taken, now int64) {
 	c.forgetFormer(now)
 	for k := len(c.policy.Limits); k < len(c.counts); k++ {
-		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(taken) == l.windowAt(now) {
+		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(taken) == c.counts[k].window {
 			c.counts[k].add(l, units, now)
 		}
 	}
