@@ -49,11 +49,13 @@ func (t *tally) lose(units, cost int64) {
 }
 
 // found returns the units that takes without an answer have leased in the windows of l's
-// last answer. d is the next answer: it leased units and reports that total. The costs
-// of requests without an answer remain charged.
+// last answer. d is the next answer: it leased units, or is a refusal, and reports that total.
+// The costs of requests without an answer remain charged.
 func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	t := &l.tally
-	if sameResets(&l.d, d) { // since total was last read, no other window has been open
+	// Since total was last read, no other window has been open. After a reset, the windows are
+	// others, but may end at the same instants. A refusal does not tell them apart.
+	if sameResets(&l.d, d) && (!d.Allowed || sameWindows(&l.d, d)) {
 		// No more than was lost: the count may contain a take of a lease that was forgotten.
 		made := min(max(total-t.total-units, 0), t.lost)
 		owed := min(made, t.unanswered)

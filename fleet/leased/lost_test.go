@@ -147,6 +147,37 @@ func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 	}
 }
 
+// Units leased before another process's reset are not spent after it, although the window ends
+// at the same instant.
+func TestLeasesWithoutAnAnswerEndWithAReset(t *testing.T) {
+	p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Aligned: true}}}
+	shared := memorybackend.NewDefault()
+	store := &lossy{Backend: shared}
+	b := open(t, store, &leased.Options{Clock: clock.NewManual(t0), Busy: 1, Ahead: time.Minute})
+	take := func() bool {
+		d, err := b.Take(t.Context(), request(p, t0))
+		if err != nil && !driver.MayHaveCharged(err) {
+			t.Fatal(err)
+		}
+		return d.Allowed
+	}
+	for range 100 {
+		take()
+	}
+	store.how = made
+	for take() {
+	}
+	store.how = answered
+	if err := shared.Reset(t.Context(), request(p, t0)); err != nil {
+		t.Fatal(err)
+	}
+	for take() {
+	}
+	if s := b.Stats(); s.Found != 0 || s.Stranded == 0 {
+		t.Errorf("%+v after a reset; want none found", s)
+	}
+}
+
 // Whichever takes have no answer, and whenever they are made, no window admits more than its
 // quota, and no answer promises more units than are left.
 func TestSequentialLostLeasesNeverExceedTheQuota(t *testing.T) {
