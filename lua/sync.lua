@@ -29,7 +29,8 @@
 
 local ADD, STATE = 1, 2
 local WINDOW = 2 -- a bucket is 1
-local LAST_INSTANT = 253402300799000 -- ms, the last second of the year 9999: a debt may take longer, and Redis then fails
+-- The last second of the year 9999. A debt may take longer, and Redis would fail.
+local LAST_INSTANT = 253402300799000 -- ms
 local MARGIN = 10000 -- ms that a counter outlives its last unit
 -- A silent process is remembered for many times the longest Sync: otherwise an ADD that is sent
 -- again would count twice, and each ADD would find its process forgotten.
