@@ -3,6 +3,7 @@ package leased_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -64,6 +65,45 @@ func TestGiveBacksThatWereNotSent(t *testing.T) {
 				t.Errorf("%d leases are stranded", n)
 			}
 		})
+	}
+}
+
+// keeping is a backend that keeps the last settlement.
+type keeping struct {
+	driver.Backend
+	last driver.Settlement
+}
+
+func (k *keeping) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	k.last = st
+	return k.Backend.Settle(ctx, st)
+}
+
+// The settlement that gives a lease back shares no results with the lease, which later takes
+// change while the settlement is on its way.
+func TestAGiveBackHasItsOwnResults(t *testing.T) {
+	p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}, {Quota: 5000, Window: 24 * time.Hour}}}
+	c := clock.NewManual(t0)
+	store := &keeping{Backend: memorybackend.NewDefault()}
+	b := open(t, store, &leased.Options{Clock: c})
+	take := func() {
+		t.Helper()
+		if d, err := b.Take(t.Context(), request(p, c.Now())); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	for range 50 {
+		take()
+	}
+	c.Advance(3 * time.Second)
+	b.Sweep()
+	sent := slices.Clone(store.last.Charged.Results())
+	if len(sent) != 2 {
+		t.Fatalf("%d results were sent; want 2", len(sent))
+	}
+	take()
+	if after := store.last.Charged.Results(); !slices.Equal(after, sent) {
+		t.Errorf("a take changed the results of a settlement from %+v to %+v", sent, after)
 	}
 }
 

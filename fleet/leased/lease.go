@@ -161,10 +161,14 @@ func (l *lease) grant(d *driver.Decision) {
 	l.since = d.Request.Now
 }
 
-// drop forgets l's held units, and returns the settlement that refunds them.
+// drop forgets l's held units, and returns the settlement that refunds them. It copies the
+// results, which later takes change while the settlement is made without the lock.
 func (l *lease) drop() driver.Settlement {
 	r := l.d.Request
-	st := driver.Settlement{Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
+	charged := driver.NewDecision(withCost(&r, l.held))
+	charged.Allowed = true
+	copy(charged.Results(), l.d.Results())
+	st := driver.Settlement{Charged: charged, Costs: make([]int64, len(r.Charges()))}
 	l.held = 0
 	return st
 }
