@@ -21,7 +21,8 @@
 // process decides by the new counts alone, they contain all charges that still count.
 // Changes back and forth are no exception. A window needs nothing more. A token bucket that
 // is always in use would never be as full in the new counts as in the old, so it is filled
-// to its level in the old counts.
+// to its level in the old counts. If a policy changes from Synced together with limits that
+// cannot be synced, such as a log, the store alone decides at once, from an empty count.
 //
 // This holds for processes that are running. A new process has the mode that it begins in.
 // If a change is not complete, see [State], [Table.Begin] in the old mode, then set the new one.
@@ -29,7 +30,8 @@
 // # Settlements
 //
 // Units return to the counts that were charged, whatever the policy's mode is now. Costs
-// beyond the charge are charged to these counts and to the policy's current counts.
+// beyond the charge are charged to these counts and, if they support the charge's limits, to
+// the policy's current counts.
 package modes
 
 import (
@@ -231,8 +233,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	in := charged
 	for i, c := range r.Charges() {
-		if in.of[i] != now.of[i] && st.Costs[i] > c.Cost {
-			in.of[i] = inBoth // the additional cost is charged to the policy's current counts
+		if in.of[i] != now.of[i] && st.Costs[i] > c.Cost && (in.of[i] != inStore || synced.Supports(c.Policy) == nil) {
+			in.of[i] = inBoth // the additional cost is charged to the policy's current counts, if these support its limits
 		}
 		in.note(i)
 	}

@@ -1,6 +1,7 @@
 package modes_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -60,6 +61,40 @@ func TestTheTableIsInForceInAllModes(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A policy changes from or to Synced together with limits that only the store supports: takes
+// and peeks are decided at once, and so are settlements of charges under the limits before.
+func TestAChangeFromOrToLimitsThatAreNotSynced(t *testing.T) {
+	log := &throttler.Policy{Name: bucket.Name, Limits: []throttler.Limit{{Quota: 60, Window: time.Minute, Algorithm: throttler.SlidingLog}}}
+	for _, c := range []struct {
+		from, to *throttler.Policy
+		mode     [2]modes.Mode
+	}{
+		{bucket, log, [2]modes.Mode{modes.Synced, modes.Exact}},
+		{log, bucket, [2]modes.Mode{modes.Exact, modes.Synced}},
+	} {
+		t.Run(fmt.Sprint(c.mode[0], " to ", c.mode[1]), func(t *testing.T) {
+			f := newFleet(t)
+			p := f.start()
+			f.begin(p, c.from, c.mode[0])
+			first := f.take(p, costing(c.from, 5))
+			f.edit(func(e *policies.Edit) { e.Set(c.to) }, p)
+			f.set(p, c.to, c.mode[1])
+			if d := f.take(p, costing(bucket, 5)); !d.Allowed || d.Limit(0).Limit != c.to.Limits[0] {
+				t.Errorf("%v; want it allowed by %v", &d, c.to.Limits[0])
+			}
+			f.peek(p, costing(bucket, 5))
+			for _, cost := range []int64{8, 2} {
+				if _, err := p.throttler.Settle(t.Context(), first, cost); err != nil {
+					t.Errorf("a settlement of 5 to %d: %v", cost, err)
+				}
+			}
+			if err := p.throttler.Reset(t.Context(), costing(bucket, 1)); err != nil {
+				t.Errorf("a reset: %v", err)
+			}
+		})
 	}
 }
 

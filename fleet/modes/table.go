@@ -243,10 +243,11 @@ const (
 	inBoth  member = 2
 )
 
-// member returns the counts of a charge of p, the policy in force, at now.
+// member returns the counts of a charge of p, the policy in force, at now. The synced counts
+// have no part in a change to limits that only the store supports.
 func (e *entry) member(p *quota.Policy, now int64) member {
 	switch {
-	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()):
+	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()) && (e.mode == Synced || synced.Supports(p) == nil):
 		return inBoth
 	case e.mode == Synced:
 		return inSoft
