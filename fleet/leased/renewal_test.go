@@ -20,6 +20,7 @@ type gated struct {
 	mu   sync.Mutex
 	held chan struct{} // closed when a take waits; nil if no take has to wait
 	gate chan struct{}
+	late bool // the take waits with its answer
 }
 
 func (g *gated) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
@@ -27,11 +28,16 @@ func (g *gated) Take(ctx context.Context, r driver.Request) (driver.Decision, er
 	held := g.held
 	g.held = nil
 	g.mu.Unlock()
-	if held != nil {
+	if held != nil && !g.late {
 		close(held)
 		<-g.gate
 	}
-	return g.Backend.Take(ctx, r)
+	d, err := g.Backend.Take(ctx, r)
+	if held != nil && g.late {
+		close(held)
+		<-g.gate
+	}
+	return d, err
 }
 
 // hold makes the next take wait.
@@ -386,6 +392,50 @@ func TestARenewalDuringAReset(t *testing.T) {
 	}
 	for take() == 1 {
 		admitted++
+	}
+	if admitted != 1000 {
+		t.Errorf("%d of 1000 were admitted since the reset; %+v", admitted, b.Stats())
+	}
+}
+
+// Units that a renewal leased before a reset are not spent by the takes that waited for it.
+func TestWaitersOfARenewalBeforeAReset(t *testing.T) {
+	store := &gated{Backend: memorybackend.NewDefault(), late: true}
+	b := open(t, store, &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
+	for range 40 {
+		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	held, renewed := store.hold(), make(chan struct{})
+	go func() {
+		defer close(renewed)
+		for {
+			select {
+			case <-held:
+				return
+			default:
+			}
+			if _, err := b.Take(context.Background(), request(hour, t0)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	<-held
+	admitted, _ := waiting(t, b, request(hour, t0), 10, func() {
+		if err := b.Reset(t.Context(), request(hour, t0)); err != nil {
+			t.Error(err)
+		}
+		close(store.gate)
+	})
+	<-renewed
+	for range 1000 {
+		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil {
+			t.Fatal(err)
+		} else if d.Allowed {
+			admitted++
+		}
 	}
 	if admitted != 1000 {
 		t.Errorf("%d of 1000 were admitted since the reset; %+v", admitted, b.Stats())
