@@ -83,7 +83,9 @@ func (c *Config) syncedOptions() *synced.Options {
 func (s *Stack) openRoots() ([]synced.Root, error) {
 	var roots []synced.Root
 	for _, r := range s.Config.agreeing() {
-		client, err := s.newClient(r.options)
+		o := r.options
+		o.CredentialsProvider = r.credentials()
+		client, err := s.newClient(o)
 		if err != nil {
 			return nil, err
 		}

@@ -120,3 +120,38 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		}
 	}
 }
+
+// The clients of roots read a changed password for each new connection.
+func TestPasswordsOfRoots(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"password": "first\n"})
+	for name, text := range map[string]string{
+		"roots":  "roots: [{primary: '127.0.0.1:1', username: weir, password_file: password}]\n",
+		"shards": "backend: redis\nredis: {shards: [{name: a, primary: '127.0.0.1:1', username: weir, password_file: password}]}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "password"), []byte("first\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse(filepath.Join(dir, "weir.yaml"), []byte(text+"policies: {core: {limits: [{quota: 5, window: 1s, algorithm: token-bucket}], mode: synced}}\n"), &Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Stack{Config: c, offline: true}
+		roots, err := s.openRoots()
+		if err != nil || len(roots) != 1 {
+			t.Fatalf("%s: %d roots, error %v", name, len(roots), err)
+		}
+		client := roots[0].Client.(*redis.Client)
+		t.Cleanup(func() { _ = client.Close() })
+		if err := os.WriteFile(filepath.Join(dir, "password"), []byte("second\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		provider := client.Options().CredentialsProvider
+		if provider == nil {
+			t.Errorf("%s: the client does not read the file", name)
+			continue
+		}
+		if user, password := provider(); user != "weir" || password != "second" {
+			t.Errorf("%s: the next connection is %s's, with the password %q; want weir's, with second", name, user, password)
+		}
+	}
+}
