@@ -120,7 +120,7 @@ func (c *refusalCache) UnmarshalText(text []byte) error {
 
 // refusals sets the refusal cache, which is on by default wherever it saves a round trip.
 func (c *Config) refusals(r *reader) {
-	saves := c.remote() && c.Backend != sharesName
+	saves := c.Remote() && c.Backend != sharesName
 	cache := c.keys.RefusalCache
 	if cache == nil {
 		c.keys.RefusalCache = &refusalCache{off: !saves}
@@ -148,8 +148,8 @@ func (c *Config) names() []string {
 	return names
 }
 
-// remote reports whether a decision may need another process.
-func (c *Config) remote() bool { return c.Backend != memoryName || c.keys.Flags.name != "" }
+// Remote reports whether a decision may need another process.
+func (c *Config) Remote() bool { return c.Backend != memoryName || c.keys.Flags.name != "" }
 
 // backends checks that the file has servers for the backend, the shadow, and the backends
 // that the flags choose from, and for no others.

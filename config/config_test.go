@@ -667,7 +667,7 @@ func TestEmptyConfigIsTheDefault(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Backend != "memory" || c.Deadline != 50*time.Millisecond || len(c.Policies) != len(programPolicies) || c.remote() || !c.keys.RefusalCache.off {
+		if c.Backend != "memory" || c.Deadline != 50*time.Millisecond || len(c.Policies) != len(programPolicies) || c.Remote() || !c.keys.RefusalCache.off {
 			t.Errorf("%q: got %+v, want the defaults", text, c)
 		}
 		if w := c.Warnings(); len(w) != 0 {

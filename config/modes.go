@@ -15,7 +15,7 @@ import (
 // openModes returns the modes of policies, or nil if no policy has a mode or can get one.
 func (s *Stack) openModes() (*stack.Modes, error) {
 	c := s.Config
-	others := c.options.Modes && (c.remote() || len(c.agreeing()) > 0)
+	others := c.options.Modes && (c.Remote() || len(c.agreeing()) > 0)
 	if len(c.Modes) == 0 && !others {
 		return nil, nil
 	}
@@ -23,7 +23,7 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 	for name := range c.Modes {
 		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.was(name), c.was(name)
 	}
-	if c.remote() {
+	if c.Remote() {
 		m.Leased = &leased.Options{}
 	}
 	if len(c.agreeing()) > 0 && (others || c.syncable()) {
@@ -52,7 +52,7 @@ func (c *Config) Supports(p *quota.Policy, m modes.Mode) error {
 // lacks returns why c doesn't support a mode, or "".
 func (c *Config) lacks(m modes.Mode) string {
 	switch {
-	case m == modes.Leased && !c.remote():
+	case m == modes.Leased && !c.Remote():
 		return "counts live in memory, where a lease saves no round trip; write exact, or choose another backend"
 	case m == modes.Synced && len(c.agreeing()) == 0:
 		return fmt.Sprintf("there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", synced.MaxRoots)

@@ -159,7 +159,7 @@ func (s *Stack) open(ctx context.Context) error {
 	if options.Modes, err = s.openModes(); err != nil {
 		return err
 	}
-	if c.remote() {
+	if c.Remote() {
 		options.Fallback = c.fallback()
 	}
 	if cache := c.keys.RefusalCache; !cache.off {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -58,5 +60,31 @@ func TestRedisHangs(t *testing.T) {
 				t.Errorf("%s counts %d calls, want 2 at least", counted, got)
 			}
 		})
+	}
+}
+
+// Flags that move clients from memory to a Redis that hangs leave calls their deadline: without
+// it, this call would wait for the 30 s that the file sets.
+func TestRedisOfFlagsHangs(t *testing.T) {
+	redis := testserver.Redis(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"flags.json": `{"flags": {"throttler-backend": {"state": "ENABLED", "variants": {"v": "redis"}, "defaultVariant": "v"}}}`,
+		"weir.yaml":  "backend: memory\nflags: flags.json\ndeadline: 30s\nredis: {shards: [{name: a, primary: '" + redis.Addr + "'}]}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := started(t, perYear, "BACKEND_TYPE=", "WEIR_CONFIG="+filepath.Join(dir, "weir.yaml"))
+	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	d.remains("a", 2)
+	redis.Pause()
+	defer redis.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	defer time.AfterFunc(20*time.Second, cancel).Stop() // a deadline would be sent with the call
+	if _, err := d.askIn(ctx, "b"); status.Code(err) == codes.Canceled {
+		t.Errorf("a call without a deadline has no answer after 20 s")
 	}
 }

@@ -113,7 +113,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), modes: make(map[string]modes.Mode)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry))
+	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Remote(), rls.NewMetrics(sv.registry))
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // they use the stack
