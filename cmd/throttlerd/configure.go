@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/files"
@@ -62,6 +63,9 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 	if err == nil {
 		set, err = descriptors.New(all, sv.settings.MergeDomainConfig, before)
 	}
+	if err == nil {
+		err = sv.setModes(set)
+	}
 	if err != nil {
 		sv.rls.Wrong()
 		stays := "the last version without mistakes stays in force"
@@ -71,7 +75,6 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 		sv.log.Error("a configuration is not in force; "+stays, "error", err)
 		return err
 	}
-	sv.setModes(set)
 	sv.rls.Load(set)
 	sv.tellHealth()
 	sv.log.Info("a configuration is in force", "rules", len(set.Rules()))
@@ -83,24 +86,26 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 
 // setModes sets the modes of set's policies. A policy that is new to the process begins in its
 // mode; a policy that changes its mode keeps its counts.
-func (sv *service) setModes(set *descriptors.Set) {
+func (sv *service) setModes(set *descriptors.Set) error {
 	for _, r := range set.Rules() {
 		if r.Policy == nil {
 			continue
 		}
-		mode, known := sv.modes[r.Policy.Name]
-		sv.modes[r.Policy.Name] = r.Mode
-		if mode == r.Mode {
-			continue
+		name := r.Policy.Name
+		mode, known := sv.modes[name]
+		if mode != r.Mode {
+			change := sv.stack.Modes.Begin
+			// A policy of WEIR_CONFIG, or its dry run, may have that name and a mode.
+			if known || sv.stack.Config.Policies[strings.TrimSuffix(name, ".dry-run")] != nil {
+				change = sv.stack.Modes.Set
+			}
+			if err := change(r.Policy, r.Mode); err != nil {
+				return err
+			}
 		}
-		change := sv.stack.Modes.Begin
-		if known || sv.stack.Config.Policies[r.Policy.Name] != nil { // also if a policy of forward auth has that name
-			change = sv.stack.Modes.Set
-		}
-		if err := change(r.Policy, r.Mode); err != nil {
-			panic(err) // the file was checked against the stack's Supports
-		}
+		sv.modes[name] = r.Mode
 	}
+	return nil
 }
 
 // checkAll checks all configuration that the environment names.

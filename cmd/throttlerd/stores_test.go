@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,6 +189,31 @@ func TestModesThatCannotBe(t *testing.T) {
 			t.Errorf("%s, %s: %v\nwant %s", test.limit, test.environ, err, test.want)
 		}
 	}
+}
+
+// A descriptor may have the name of a policy of WEIR_CONFIG, or of its dry run, and a mode: they
+// have one mode then.
+func TestModesOfNamesOfTheFile(t *testing.T) {
+	const text = `
+domain: core
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, mode: leased}}
+  - {key: dry-run, rate_limit: {unit: year, requests_per_unit: 400, mode: %s}}
+`
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	weir := "backend: redis\nredis: {shards: [{name: a, primary: '" + testserver.Redis(t).Addr + "'}]}\npolicies: {core: {limits: [60 per 1m], mode: leased}}\n"
+	if err := os.WriteFile(file, []byte(weir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := started(t, fmt.Sprintf(text, "leased"), "WEIR_CONFIG="+file)
+	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	d.write(fmt.Sprintf(text, "synced"))
+	eventually(t, func() error {
+		if n := strings.Count(d.log.String(), "a configuration is in force"); n != 2 {
+			return fmt.Errorf("%d configurations were put in force, want 2", n)
+		}
+		return nil
+	})
 }
 
 // A hit is near its limit if much of it is used, not because its process has leased little.
