@@ -142,7 +142,7 @@ func TestAHugeDebt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := d.Results()[0]; r.Used < 1000 || r.ResetAt != lastInstant || !d.Allowed && r.RetryAt < lastInstant/2 {
-			t.Errorf("%+v; want the reset at %d", r, lastInstant)
+			t.Errorf("%+v; want the reset at %d", r, int64(lastInstant))
 		}
 	}
 	taken, err := a.Take(t.Context(), of("k"))
