@@ -124,7 +124,7 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 	gap = gap.plus(ms, fraction, l.quota)
 	if r.gaps > 0 && !(instant{at: now}).before(r.gapsEnd()) {
 		// The time since the first gap began is at least as long as all gaps, so charges that
-		// stay lie between them. Later gaps are counted anew.
+		// stay lie between them. Later gaps count from zero.
 		r.gapsAt, r.gaps = instant{}, 0
 	}
 	switch {

@@ -40,7 +40,7 @@ func checkAddress(text []byte, hostNeeded bool) error {
 	return nil
 }
 
-// The shortest prefixes of a proxy's network, equal to those of the largest private networks:
+// The shortest prefixes of a proxy's network, equal to the largest private networks:
 // 10.0.0.0/8 and fc00::/7. A shorter prefix includes public addresses, and a client at one
 // could choose the address that it is counted by.
 const (

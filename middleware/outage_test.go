@@ -198,7 +198,7 @@ func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
 }
 
 // If a program sets no observer, failures are logged to its default log, including
-// those of the memory backend.
+// failures of the memory backend.
 func TestWithoutAnObserverFailuresAreInTheDefaultLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, was := new(logBuffer), slog.Default()

@@ -187,15 +187,28 @@ func TestTogetherAndEach(t *testing.T) {
 	}
 }
 
+// outlive sends a request to outer, whose timeout answers 503 while h waits for a channel. It
+// closes that, and returns when h has ended.
+func outlive(t *testing.T, th *throttler.Throttler, outer *throttler.Policy, waitsFor chan struct{}, h http.Handler) {
+	t.Helper()
+	finished := make(chan struct{})
+	expect(t, get(limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(finished)
+		h.ServeHTTP(w, r)
+	}), time.Millisecond, "too slow"))), 503, "X-RateLimit-Used", "1")
+	close(waitsFor)
+	soon(t, finished, "the end of the handler")
+}
+
 // A handler that outlives its timeout has the charges that it made with Take settled: a cost
 // that it reports is charged, and units in flight are released.
 func TestTakesOfARequestThatOutlivesItsTimeoutAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th, _ := newThrottler()
-		outer, points := policy("outer", per(100, time.Minute)), policy("points", per(100, time.Minute))
+		points := policy("points", per(100, time.Minute))
 		streams := policy("streams", throttler.Limit{Quota: 5, Window: time.Minute, Algorithm: throttler.InFlight})
-		timedOut, finished := make(chan struct{}), make(chan struct{})
-		slow := must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		timedOut := make(chan struct{})
+		outlive(t, th, policy("outer", per(100, time.Minute)), timedOut, must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !middleware.Take(w, r, points.Charge("everyone"), streams.Charge("everyone")) {
 				t.Error("the charges are refused")
 			}
@@ -203,14 +216,7 @@ func TestTakesOfARequestThatOutlivesItsTimeoutAreSettled(t *testing.T) {
 			if err := middleware.SetCostOf(r, "points", 50); err != nil {
 				t.Error(err)
 			}
-		}))
-		h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			defer close(finished)
-			slow.ServeHTTP(w, r)
-		}), time.Millisecond, "too slow"))
-		expect(t, get(h), 503, "X-RateLimit-Used", "1")
-		close(timedOut)
-		soon(t, finished, "the settlement")
+		})))
 		expectUsed(t, th, points, 50)
 		expectUsed(t, th, streams, 0)
 	})
@@ -236,14 +242,9 @@ func TestATakeThatEndsAfterTheRequestHoldsNothing(t *testing.T) {
 		b := &heldTakes{memorybackend.NewDefault(), "streams", make(chan struct{})}
 		th := throttler.New(b, nil)
 		streams := policy("streams", throttler.Limit{Quota: 5, Window: time.Minute, Algorithm: throttler.InFlight})
-		finished := make(chan struct{})
-		h := limit(th, policy("outer", per(100, time.Minute)), nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			defer close(finished)
+		outlive(t, th, policy("outer", per(100, time.Minute)), b.open, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			middleware.Take(w, r, streams.Charge("everyone"))
-		}), time.Millisecond, "too slow"))
-		expect(t, get(h), 503, "X-RateLimit-Used", "1")
-		close(b.open)
-		soon(t, finished, "the take")
+		}))
 		expectUsed(t, th, streams, 0)
 	})
 }
@@ -272,20 +273,13 @@ func TestARequestThatOutlivesItsTimeoutIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the timeout passes when the handler waits
 		th, _ := newThrottler()
 		outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
-		timedOut, finished := make(chan struct{}), make(chan struct{})
-		slow := must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		timedOut := make(chan struct{})
+		outlive(t, th, outer, timedOut, must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			<-timedOut
 			if err := middleware.SetCost(r, 50); err != nil {
 				t.Error(err)
 			}
-		}))
-		h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			defer close(finished)
-			slow.ServeHTTP(w, r)
-		}), time.Millisecond, "too slow"))
-		expect(t, get(h), 503, "X-RateLimit-Used", "1")
-		close(timedOut)
-		soon(t, finished, "the settlement")
+		})))
 		expectUsed(t, th, inner, 50)
 		expectUsed(t, th, outer, 1)
 	})

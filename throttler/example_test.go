@@ -257,7 +257,7 @@ func ExampleThrottler_Open() {
 	// delivered twice
 }
 
-// An API has told two workers to send no calls for two seconds.
+// An API has asked two workers to send no calls for two seconds.
 func ExampleThrottler_Pause() {
 	ctx := context.Background()
 	t, c := example()

@@ -24,7 +24,7 @@ type taken struct {
 
 // takeParts takes the parts of r. If the decision is allowed, all contains the parts to settle.
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
-	whole = unread(r)
+	whole = driver.Unread(r)
 	parts, open := r.Parts(), false
 	if t.isKnown(ctx, parts, &whole) {
 		return whole, nil, nil
@@ -158,19 +158,10 @@ func (t *Throttler) look(ctx context.Context, parts []driver.Part, whole *driver
 	return refuses
 }
 
-// unread returns the decision about r before any answer: no limit has a window.
-func unread(r driver.Request) driver.Decision {
-	d := driver.NewDecision(r)
-	for i := range d.Results() {
-		d.Results()[i].ResetAt = r.Now
-	}
-	return d
-}
-
 // peekParts peeks at all parts of r. If one fails, and another refuses, the decision is a
 // Degraded refusal, as in takeParts.
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	whole, parts := unread(r), r.Parts()
+	whole, parts := driver.Unread(r), r.Parts()
 	whole.Allowed = true
 	var all []taken
 	for i, p := range parts {
@@ -206,7 +197,7 @@ func copyCosts(whole *driver.Decision, all []taken) {
 func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
 	r, costs := s.Charged.Request, s.Costs
 	r.Now = s.Now
-	whole := unread(r)
+	whole := driver.Unread(r)
 	whole.Allowed = true
 	var failed error
 	begun := false // one is settled, or may be

@@ -40,8 +40,8 @@ func newClient(t *testing.T, base roundTripper, retries int) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// Three workers that are each told to wait two seconds are all served after little more
-// than two seconds.
+// Three workers that each receive a Retry-After of two seconds are all served after little
+// more than two seconds.
 func TestWorkersThatAreSentAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, requests := time.Now(), 0

@@ -114,8 +114,8 @@ func (c testCase) check(ctx context.Context, backend driver.Backend) error {
 	return nil
 }
 
-// The contract: first the numbered promises of driver.Backend, then those of packages quota
-// and throttler about algorithms and answers.
+// The contract: first the numbered promises of driver.Backend, then the promises of packages
+// quota and throttler about algorithms and answers.
 const (
 	allOrNothing = "1. All or nothing. A take charges every limit of every charge or, if one lacks room, none of them. A refused request drains nothing."
 	wholeAnswer  = "3. The answer is whole: every limit is reported, none needs a second call."

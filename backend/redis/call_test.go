@@ -163,7 +163,7 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 	}
 }
 
-// An empty string is not a state, even beside other states: the charges that a script makes
+// An empty string is not a state, even next to other states: the charges that a script makes
 // before it reads one are made once.
 func TestEmptyStringBesideACount(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

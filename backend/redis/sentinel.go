@@ -249,7 +249,7 @@ func (s *sentinels) ask(ctx context.Context, c *redis.SentinelClient, i int) err
 }
 
 // promoting is announced by the Sentinel that has just made a replica a primary. It answers
-// questions with the new primary, and tells the other Sentinels, up to a second later.
+// questions with the new primary, and informs the other Sentinels, up to a second later.
 const promoting = "+failover-state-wait-promotion"
 
 // announce hears an announcement of promoting, such as

@@ -109,7 +109,7 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker the outcome of a batch that began at began and was to end at end.
+// record reports to the breaker the outcome of a batch that ran from began, with the deadline end.
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:

@@ -195,7 +195,7 @@ func serveOn(what string, l net.Listener, serve func(net.Listener) error, failed
 	}()
 }
 
-// drain tells proxies to leave, and returns when the calls in flight have ended. The wait is
+// drain makes proxies leave, and returns when the calls in flight have ended. The wait is
 // bounded, because a client never ends a Watch of the health.
 func (sv *service) drain(ctx context.Context) error {
 	sv.log.Warn("ending: calls in flight are finished; a second signal ends at once")

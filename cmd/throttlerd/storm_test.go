@@ -138,7 +138,7 @@ func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, don
 }
 
 // The file changes every 100 ms, and half of its versions are broken: no call is dropped, no
-// window starts anew, and some version explains each refusal.
+// window restarts, and some version explains each refusal.
 //
 //	go test -run ReloadsUnderLoad -timeout 2h . -calls 10000000
 func TestReloadsUnderLoad(t *testing.T) {

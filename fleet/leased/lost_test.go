@@ -111,6 +111,17 @@ func TestLeasesWithoutAnAnswerAreFound(t *testing.T) {
 	}
 }
 
+// loseAnswers takes until all is used. The answers of the takes after the first 100 are lost.
+func loseAnswers(store *lossy, take func() (allowed bool)) {
+	for range 100 {
+		take()
+	}
+	store.how = made
+	for take() {
+	}
+	store.how = answered
+}
+
 // Units leased in a window that has ended are not spent in the next one, although the process
 // still counts them as lost.
 func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
@@ -130,13 +141,7 @@ func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 		}
 		return d.Allowed
 	}
-	for range 100 {
-		take()
-	}
-	store.how = made
-	for take() {
-	}
-	store.how = answered
+	loseAnswers(store, take)
 	c.Advance(600 * time.Millisecond)
 	admitted := 0
 	for take() {
@@ -161,13 +166,7 @@ func TestLeasesWithoutAnAnswerEndWithAReset(t *testing.T) {
 		}
 		return d.Allowed
 	}
-	for range 100 {
-		take()
-	}
-	store.how = made
-	for take() {
-	}
-	store.how = answered
+	loseAnswers(store, take)
 	if err := shared.Reset(t.Context(), request(p, t0)); err != nil {
 		t.Fatal(err)
 	}

@@ -53,11 +53,10 @@ func request(p *throttler.Policy, at time.Time) driver.Request {
 	return driver.NewRequest(at.UnixMilli(), throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: 1})
 }
 
-// renewing returns a backend that is making a renewal of p at that time, and a
-// function that lets it end.
-func renewing(t *testing.T, p *throttler.Policy, at time.Time) (b *leased.Backend, release func()) {
+// renewing returns a backend in front of store that is making a renewal of p at that time, and
+// a function that lets it end.
+func renewing(t *testing.T, store *gated, p *throttler.Policy, at time.Time) (b *leased.Backend, release func()) {
 	t.Helper()
-	store := &gated{Backend: memorybackend.NewDefault()}
 	b = open(t, store, &leased.Options{Busy: 1, Clock: clock.NewManual(at)})
 	for range 400 {
 		if d, err := b.Take(t.Context(), request(p, at)); err != nil || !d.Allowed {
@@ -114,7 +113,7 @@ func TestWaitersOfTheNextWindow(t *testing.T) {
 	p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 1000, Window: 10 * time.Second, Aligned: true}}}
 	first := t0.Truncate(10 * time.Second).Add(9 * time.Second)
 	next := first.Add(1500 * time.Millisecond)
-	b, release := renewing(t, p, first)
+	b, release := renewing(t, &gated{Backend: memorybackend.NewDefault()}, p, first)
 	admitted, d := waiting(t, b, request(p, next), 600, release)
 	if resets := d.Results()[0].ResetAt; resets <= next.UnixMilli() {
 		t.Errorf("a take at %d was answered from the window that ended at %d", next.UnixMilli(), resets)
@@ -138,7 +137,7 @@ func TestWaitersOfAnotherQuota(t *testing.T) {
 	limit.Quota = 300
 	low := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
 	at := t0.Truncate(10 * time.Second).Add(time.Second)
-	b, release := renewing(t, high, at)
+	b, release := renewing(t, &gated{Backend: memorybackend.NewDefault()}, high, at)
 	if n, d := waiting(t, b, request(low, at), 20, release); n > 0 {
 		t.Errorf("%d were admitted by a quota of 300 when 400 and more are used: %v", n, d.Results())
 	}
@@ -400,36 +399,13 @@ func TestARenewalDuringAReset(t *testing.T) {
 
 // Units that a renewal leased before a reset are not spent by the takes that waited for it.
 func TestWaitersOfARenewalBeforeAReset(t *testing.T) {
-	store := &gated{Backend: memorybackend.NewDefault(), late: true}
-	b := open(t, store, &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
-	for range 40 {
-		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil || !d.Allowed {
-			t.Fatal(d, err)
-		}
-	}
-	held, renewed := store.hold(), make(chan struct{})
-	go func() {
-		defer close(renewed)
-		for {
-			select {
-			case <-held:
-				return
-			default:
-			}
-			if _, err := b.Take(context.Background(), request(hour, t0)); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
-	<-held
+	b, release := renewing(t, &gated{Backend: memorybackend.NewDefault(), late: true}, hour, t0)
 	admitted, _ := waiting(t, b, request(hour, t0), 10, func() {
 		if err := b.Reset(t.Context(), request(hour, t0)); err != nil {
 			t.Error(err)
 		}
-		close(store.gate)
+		release()
 	})
-	<-renewed
 	for range 1000 {
 		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil {
 			t.Fatal(err)

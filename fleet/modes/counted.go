@@ -114,12 +114,9 @@ func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 			d.Allowed, d.Degraded = store.d.Allowed, store.d.Degraded
 			return d
 		}
-		degraded := store.d.Degraded
-		store.d = driver.NewDecision(store.Request)
-		store.d.Degraded = degraded
-		for i := range store.d.Results() {
-			store.d.Results()[i].ResetAt = r.Now
-		}
+		unread := driver.Unread(store.Request)
+		unread.Degraded = store.d.Degraded
+		store.d = unread
 	}
 	d, ofSoft := store.whole(r), soft.whole(r)
 	d.Allowed = d.Allowed && ofSoft.Allowed

@@ -37,7 +37,7 @@ type aggregator struct {
 }
 
 // batch contains the calls of one sync. Additions are sent again, the same bytes, until they
-// are answered or too old. A state is made anew each time.
+// are answered or too old. A state is built each time.
 type batch struct {
 	mode  mode
 	calls []call

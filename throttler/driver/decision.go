@@ -46,6 +46,15 @@ func NewDecision(r Request) (d Decision) {
 	return d
 }
 
+// Unread returns a decision about r for counts that were not read: no limit has a window.
+func Unread(r Request) Decision {
+	d := NewDecision(r)
+	for i := range d.Results() {
+		d.Results()[i].ResetAt = r.Now
+	}
+	return d
+}
+
 // SetWindow makes d, whose Request is a take under one FixedWindow, allowed if retryAt is
 // 0, and fills in its Result. The arguments are fields of the Result.
 func (d *Decision) SetWindow(used, resetAt, retryAt int64) {

@@ -69,7 +69,7 @@ func (s *serverTime) begin() time.Time {
 	return s.end
 }
 
-// make returns the context of package context that s stands for, and makes it if necessary.
+// make returns the context of package context that does the work of s. The first call makes it.
 func (s *serverTime) make() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -155,7 +155,7 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if err != nil || ended != nil {
 		s.giveBackLater(ctx, c.taken)
 	}
-	if ended != nil { // nobody reads the answer
+	if ended != nil { // the caller has left
 		if errors.Is(err, throttler.ErrUnavailable) {
 			return nil, err // counts as an error of the store
 		}

@@ -1,4 +1,4 @@
-// Package skewed makes counts like those of processes with clocks that are years off, for
+// Package skewed makes counts as of processes with clocks that are years off, for
 // tests of how long stores keep them.
 package skewed
 
