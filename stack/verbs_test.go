@@ -37,7 +37,7 @@ type where struct {
 }
 
 var (
-	ofWindow = throttler.Limit{Quota: 10, Window: time.Hour, Aligned: true}
+	ofWindow = throttler.Limit{Quota: 10, Window: time.Hour} // it begins with the first charge, not with an hour
 	ofBucket = throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.TokenBucket}
 )
 
@@ -210,7 +210,7 @@ func verbs() []verb {
 			}
 			soon, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
-			_, err := t.Wait(soon, p.Charge("k")) // it would start in some minutes
+			_, err := t.Wait(soon, p.Charge("k")) // it would start in an hour
 			return expected(errors.Is(err, context.DeadlineExceeded), "one that comes too late", err)
 		}},
 		{"`Pause`", nil, func(ctx context.Context, t, _ *throttler.Throttler, p *throttler.Policy) error {
