@@ -1,6 +1,8 @@
 package algorithm
 
 import (
+	"slices"
+
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -22,7 +24,8 @@ func (s *State) Pause(until, now int64) {
 			return
 		}
 	}
-	s.records = append(s.records, record{kind: pauseKind, window: window, instant: instant{at: until}})
+	// The pause comes first, because a full state loses its last records.
+	s.records = slices.Insert(s.records[:min(len(s.records), maxRecords-1)], 0, record{kind: pauseKind, window: window, instant: instant{at: until}})
 }
 
 // refuse raises results so that no limit has room until the pause ends.
