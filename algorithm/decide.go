@@ -68,7 +68,7 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 		}
 		n := len(c.Policy.Limits)
 		states[i].Pause(s.PauseUntil, s.Now)
-		if s.Renews {
+		if s.Renews && c.Cost > 0 {
 			d.Allowed = states[i].release(c.Policy.Limits, marks[:n], r.Now) && d.Allowed
 		} else {
 			states[i].Settle(c.Policy.Limits, Settlement{takenAt, marks[:n], c.Cost, s.Costs[i]}, r.Now, results[:n])
@@ -76,8 +76,8 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 		results = results[n:]
 	}
 	for i := range charges {
-		if s.Renews { // now that it is known whether all are held
-			states[i].renew(charges[i].Policy.Limits, d.Allowed && charges[i].Policy.Holds(), r.Now, d.ResultsOf(i))
+		if c := &charges[i]; s.Renews && c.Cost > 0 { // now that it is known whether all are held
+			states[i].renew(c.Policy.Limits, d.Allowed && c.Policy.Holds(), r.Now, d.ResultsOf(i))
 		}
 	}
 	return d

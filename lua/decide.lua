@@ -11,7 +11,7 @@
 --            1 whether counts move between backends: then the caller begins a count
 --            for each charge
 --              7 cost, which mode AtMost may lower; to settle: 7 charged cost, 7 real cost,
---              both 2^54 to renew, 4 generation
+--              both 2^54 to renew a cost above 0, 4 generation
 --              for each limit
 --                1 kind, 6 window ms, 7 quota or the end of a calendar's window, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark

@@ -70,11 +70,11 @@ func (h *hold) end() {
 	h.stop()
 }
 
-// leaseOf returns the shortest lease of d's InFlight limits, or 0 if it has no such limit.
+// leaseOf returns the shortest lease of d's units of InFlight limits, or 0 if d has none.
 func leaseOf(d *Decision) (lease time.Duration) {
 	for _, c := range d.Charges() {
 		for _, l := range c.Policy.Limits {
-			if l.Algorithm.Holds() && (lease == 0 || l.Window < lease) {
+			if c.Cost > 0 && l.Algorithm.Holds() && (lease == 0 || l.Window < lease) {
 				lease = l.Window
 			}
 		}

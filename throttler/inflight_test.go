@@ -12,6 +12,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -286,6 +287,45 @@ func TestHoldCountsFromTheTake(t *testing.T) {
 	if d, err := th.Peek(t.Context(), streams.Charge("k")); err != nil || d.Limit(0).Used != 1 {
 		t.Errorf("%d in flight, %v; want 1", d.Limit(0).Used, err)
 	}
+}
+
+// A charge in mode Check holds nothing, so its lease does not say when to renew.
+func TestHoldOfChecks(t *testing.T) {
+	c := new(steps)
+	c.Set(t0)
+	b := &renewals{Backend: memorybackend.NewDefault()}
+	th := throttler.New(b, &throttler.Options{Clock: c})
+	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 3, Window: 3 * time.Second, Algorithm: throttler.InFlight}}}
+	check := short.Charge("k")
+	check.Mode = quota.Check
+	for _, charges := range [][]throttler.Charge{{check}, {check, streams.Charge("k")}} {
+		d, err := th.Take(t.Context(), charges...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer th.Hold(t.Context(), d, func(err error) { t.Error(err) })()
+	}
+	c.reach(t0.Add(lease/3 - time.Second))
+	if b.n != 0 {
+		t.Errorf("%d renewals in less than a third of the lease; want none", b.n)
+	}
+	c.reach(t0.Add(lease / 3))
+	if b.n == 0 {
+		t.Error("no renewal after a third of the lease")
+	}
+}
+
+// renewals is a backend that counts the renewals that it makes.
+type renewals struct {
+	driver.Backend
+	n int
+}
+
+func (b *renewals) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if s.Renews {
+		b.n++
+	}
+	return b.Backend.Settle(ctx, s)
 }
 
 // heldRenewals is a backend whose renewals wait until it is opened.

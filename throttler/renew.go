@@ -53,9 +53,9 @@ func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []t
 	return whole, err
 }
 
-// holds reports whether charges have InFlight limits.
+// holds reports whether charges have units of InFlight limits. A charge of cost 0 has none.
 func holds(charges []Charge) bool {
-	return slices.ContainsFunc(charges, func(c Charge) bool { return c.Policy.Holds() })
+	return slices.ContainsFunc(charges, func(c Charge) bool { return c.Cost > 0 && c.Policy.Holds() })
 }
 
 func costsOf(charges []Charge) []int64 {

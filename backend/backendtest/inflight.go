@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -74,6 +75,7 @@ func inFlightCases() []testCase {
 		{name: "a renewed unit is held for one more lease, and taken again if it has lapsed and there is room", explanation: inFlightRenews, run: renewsHeld},
 		{name: "in a policy with a rate, and in two partitions", explanation: inFlightRenews, run: renewsTogether},
 		{name: "if one of several is not held any more, none is", explanation: inFlightRenews, run: renewsAllOrNone},
+		{name: "a charge in mode Check has no unit to renew", explanation: inFlightRenews, run: renewsNoneOfChecks},
 	}
 }
 
@@ -202,6 +204,89 @@ func renewsAllOrNone(ctx context.Context, backend driver.Backend) error {
 	}
 	if free, err := t.Take(ctx, p.Charge("alice")); err != nil || !free.Allowed {
 		return fmt.Errorf("the other unit: %v, %w; want that it was given back", free, err)
+	}
+	return nil
+}
+
+// renewsNoneOfChecks renews decisions that take a unit of alice and find room for one of bob,
+// in one partition and in two, while bob has room and when not.
+func renewsNoneOfChecks(ctx context.Context, backend driver.Backend) error {
+	held := throttler.Limit{Quota: 1, Window: 30 * time.Second, Algorithm: throttler.InFlight}
+	now := clock.NewManual(t0)
+	t := throttler.New(backend, &throttler.Options{Clock: now})
+	for _, p := range []*throttler.Policy{
+		{Name: "held", Limits: []throttler.Limit{held}},
+		{Name: "both", Limits: []throttler.Limit{held, {Quota: 10, Window: time.Hour}}},
+	} {
+		for _, partition := range []string{"alice", "bob"} {
+			c := &checked{t, ctx, now, p.Charge("alice"), p.Charge("bob").Within(partition)}
+			if err := c.run(); err != nil {
+				return fmt.Errorf("policy %s, bob in partition %s: %w", p.Name, partition, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checked is a Throttler, and the charges that it takes and checks.
+type checked struct {
+	*throttler.Throttler
+	ctx        context.Context
+	clock      *clock.Manual
+	alice, bob throttler.Charge
+}
+
+func (c *checked) run() error {
+	check := c.bob
+	check.Mode = quota.Check
+	alone, err := c.Take(c.ctx, check)
+	if err != nil {
+		return err
+	}
+	if err := c.renew(alone, 0, 0); err != nil {
+		return fmt.Errorf("bob alone: %w", err)
+	}
+	d, err := c.Take(c.ctx, c.alice, check)
+	if err != nil {
+		return err
+	}
+	if err := c.renew(d, 1, 0); err != nil {
+		return fmt.Errorf("bob has room: %w", err)
+	}
+	other, err := c.Take(c.ctx, c.bob)
+	if err != nil {
+		return err
+	}
+	if err := c.renew(d, 1, 1); err != nil {
+		return fmt.Errorf("bob is full: %w", err)
+	}
+	if _, err := c.Settle(c.ctx, d); err != nil {
+		return err
+	}
+	if err := c.used(0, 1); err != nil {
+		return fmt.Errorf("settled: %w", err)
+	}
+	_, err = c.Settle(c.ctx, other)
+	return err
+}
+
+// renew renews d a second later, and expects so many units of each in flight.
+func (c *checked) renew(d throttler.Decision, alice, bob int64) error {
+	c.clock.Advance(time.Second)
+	if after, err := c.Renew(c.ctx, d); err != nil || !after.Allowed {
+		return fmt.Errorf("renewed: %v, %w", after, err)
+	}
+	return c.used(alice, bob)
+}
+
+func (c *checked) used(alice, bob int64) error {
+	now, err := c.Peek(c.ctx, c.alice, c.bob)
+	if err != nil {
+		return err
+	}
+	first, second := now.Limit(0).Used, now.Limit(now.NumLimits()/2).Used
+	if first != alice || second != bob {
+		return fmt.Errorf("at t0+%v: alice has %d in flight and bob %d; want %d and %d", c.clock.Now().Sub(t0), first, second, alice, bob)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 		switch {
 		case st == nil:
 			buf = algorithm.AppendUint(buf, 7, c.Cost)
-		case st.Renews:
+		case st.Renews && c.Cost > 0:
 			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, renews), 7, renews)
 		default:
 			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, c.Cost), 7, st.Costs[i])
@@ -334,7 +334,7 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 	d, _, err := readStates(r, reply[0], reply[1:], func(i int) (cost int64, charged bool) {
 		c := &r.Charges()[i]
 		if s.Renews {
-			return 1, false
+			return min(c.Cost, 1), false // a charge of cost 0 has no unit to renew
 		}
 		more := s.Costs[i] - c.Cost
 		if c.Policy.HoldsOnly() {
@@ -346,12 +346,12 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 		results := d.ResultsOf(i)
 		for k := range results {
 			held := c.Policy.Limits[k].Algorithm.Holds()
-			if d.Allowed || !held {
+			if d.Allowed || !held || c.Cost == 0 {
 				results[k].RetryAt = 0 // even if a debt is left
 			}
 			switch {
 			case !held:
-			case s.Renews && d.Allowed: // the unit is the newest
+			case s.Renews && d.Allowed && c.Cost > 0: // the unit is the newest
 				results[k].Mark.At = results[k].ResetAt - c.Policy.Limits[k].Window.Milliseconds()
 			default:
 				results[k].Mark.At = 0

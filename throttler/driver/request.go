@@ -62,7 +62,7 @@ type Settlement struct {
 	PauseUntil int64
 
 	// Renews makes it a settlement that only holds the units of an InFlight for one more
-	// lease. Costs are the costs charged. A unit that has lapsed is taken again if there is
+	// lease. Costs are the costs charged; a charge of cost 0 has no unit. A unit that has lapsed is taken again if there is
 	// room. Otherwise no unit is held any more, and the decision is not Allowed. The marks of
 	// an InFlight change. A settlement that does not renew releases these units.
 	Renews bool
@@ -72,7 +72,7 @@ type Settlement struct {
 func (s *Settlement) Creates(i int) bool {
 	c := &s.Charged.Charges()[i]
 	if s.Renews {
-		return c.Policy.Holds()
+		return c.Cost > 0 && c.Policy.Holds()
 	}
 	return s.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || s.PauseUntil > s.Now
 }
