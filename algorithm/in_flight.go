@@ -43,8 +43,10 @@ func (s *State) renew(limits []quota.Limit, held bool, now int64, results []driv
 				r.kind.counter().charge(r, limit{}, 1, now)
 			}
 		}
-		for i := range limits { // a bucket without a quota cannot be stored: the state was lost
-			if r, l := &s.records[i], limitOf(&limits[i]); r.quota == 0 && limits[i].Algorithm.Drains() {
+		// A bucket without a quota cannot be stored: the state was lost. One that was adopted as it
+		// is would be another policy's record, and the next renewal would add one more.
+		for i := range limits {
+			if r, l := &s.records[i], limitOf(&limits[i]); (r.quota == 0 || r.window != l.window) && limits[i].Algorithm.Drains() {
 				l.kind.counter().charge(r, l, 0, now)
 			}
 		}
