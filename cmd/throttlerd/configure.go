@@ -34,6 +34,9 @@ func (sv *service) watch(ctx context.Context) {
 		}
 		var all []*envoyfile.File
 		if err == nil {
+			err = checkShares(sv.stack.Config, sv.hasForwardAuth && len(texts) == 0)
+		}
+		if err == nil {
 			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
 		_ = sv.apply(all, err) // apply has logged the error
@@ -42,6 +45,24 @@ func (sv *service) watch(ctx context.Context) {
 
 func watcher(s *settings.Settings, changed func(texts map[string][]byte, err error)) *files.Watcher {
 	return &files.Watcher{Dir: filepath.Join(s.Root, s.Subdirectory, s.AppDirectory), IgnoreDotFiles: s.IgnoreDotFiles, Changed: changed}
+}
+
+// isAlone reports whether forward auth is served alone: its configuration is there, and no
+// descriptors are.
+func isAlone(s *settings.Settings, keys *forwardauth.Keys) (alone bool) {
+	if keys != nil && s.ConfigType == "FILE" {
+		watcher(s, func(texts map[string][]byte, _ error) { alone = len(texts) == 0 }).Look()
+	}
+	return alone
+}
+
+// checkShares returns an error if shares are to count for descriptors: shares know only the
+// policies of their file. alone says that forward auth is served alone.
+func checkShares(c *config.Config, alone bool) error {
+	if c.Backend != "shares" || alone {
+		return nil
+	}
+	return fmt.Errorf("%s: backend is shares, which counts the policies of this file alone, and no descriptors; it must be redis, memcached or memory, or there must be forward_auth and no descriptors", c.File)
 }
 
 // parse reads files of descriptors. The error lists the mistakes of all files.
@@ -115,7 +136,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	c, err := s.Config(&config.Options{Log: log, Program: program, Modes: true})
 	if err == nil {
 		supports = c.Supports
-		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
+		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))
 	}
 	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
 	if s.ConfigType != "FILE" {

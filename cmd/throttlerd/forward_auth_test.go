@@ -91,3 +91,53 @@ func TestForwardAuthIsChecked(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Shares divide the policies of their file, and can't count for descriptors.
+func TestSharesAreForForwardAuthAlone(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "shares.key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const forwardAuth = "forward_auth: {listen: '127.0.0.1:0', trusted_proxies: [127.0.0.0/8], rules: [{charge: [api by ip]}]}\n"
+	const xds = "CONFIG_TYPE=GRPC_XDS_SOTW"
+	for name, c := range map[string]struct {
+		own, descriptors string
+		environ          []string
+		wrong            bool
+	}{
+		"descriptors":             {"", perYear, nil, true},
+		"both":                    {forwardAuth, perYear, nil, true},
+		"forward auth alone":      {forwardAuth, "", nil, false},
+		"nothing":                 {"", "", nil, true},
+		"descriptors of a server": {forwardAuth, "", []string{xds}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, self := t.TempDir(), testserver.FreeAddr(t)
+			text := "backend: shares\nshares: {self: '" + self + "', members: ['" + self + "'], key_file: " + key + "}\n" +
+				"policies: {api: {limits: [{quota: 60, window: 1m, algorithm: token-bucket}]}}\n" + c.own
+			for name, text := range map[string]string{"weir.yaml": text, "config/a.yaml": c.descriptors} {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); text != "" && err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.descriptors == "" {
+				if err := os.RemoveAll(filepath.Join(dir, "config")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			environ := append([]string{"WEIR_CONFIG=" + filepath.Join(dir, "weir.yaml"), "RUNTIME_ROOT=" + dir, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0"}, c.environ...)
+			ended, end := context.WithCancel(t.Context())
+			end()
+			for _, args := range [][]string{{"-check"}, nil} {
+				err := run(ended, args, environ, io.Discard, io.Discard)
+				told := err != nil && strings.Count(err.Error(), "backend is shares, which counts the policies of this file alone, and no descriptors; ") == 1
+				if told != c.wrong || err != nil && !c.wrong {
+					t.Errorf("%s: error %v; wrong is %t", args, err, c.wrong)
+				}
+			}
+		})
+	}
+}

@@ -71,6 +71,9 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	defer observed.close(log)
 	program := new(forwardauth.Program)
 	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Modes: true})
+	if err == nil {
+		err = checkShares(c, isAlone(s, program.ForwardAuth))
+	}
 	if err != nil {
 		return &usageError{err}
 	}
