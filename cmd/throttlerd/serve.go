@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -209,10 +210,16 @@ func (sv *service) drain(ctx context.Context) error {
 	defer cancel()
 	done := make(chan struct{})
 	go func() { sv.grpc.GracefulStop(); close(done) }()
-	var errs []error
-	for _, s := range sv.http {
-		errs = append(errs, s.Shutdown(ctx))
+	errs := make([]error, len(sv.http))
+	var ended sync.WaitGroup
+	for i, s := range sv.http { // all at once: requests to one port leave the others all the time
+		ended.Go(func() {
+			if errs[i] = s.Shutdown(ctx); errs[i] != nil {
+				_ = s.Close() // what is left
+			}
+		})
 	}
+	ended.Wait()
 	select {
 	case <-done:
 	case <-ctx.Done():
