@@ -41,6 +41,9 @@ const streamWorkers = 256
 // hundred bytes doesn't need.
 const window = 1 << 20
 
+// readTime bounds the time of reading a request of HTTP.
+const readTime = 10 * time.Second
+
 // healthName is the service that proxies ask about.
 const healthName = "ratelimit"
 
@@ -171,19 +174,20 @@ func (sv *service) listen(failed chan<- error) error {
 		addr    string
 		handler http.Handler
 		certs   *certs.Files
+		read    time.Duration // of a request with its body; it would end a profile, too
 	}
-	pages := []page{{sv.settings.HTTP(), public, sv.settings.HTTPCerts()}, {sv.settings.Debug(), debug, nil}}
+	pages := []page{{sv.settings.HTTP(), public, sv.settings.HTTPCerts(), readTime}, {sv.settings.Debug(), debug, nil, 0}}
 	if sv.settings.UsePrometheus {
 		mux := http.NewServeMux()
 		mux.Handle(sv.settings.PrometheusPath, admin.Metrics(sv.registry))
-		pages = append(pages, page{sv.settings.PrometheusAddr, mux, nil})
+		pages = append(pages, page{sv.settings.PrometheusAddr, mux, nil, readTime})
 	}
 	for _, p := range pages {
 		l, err := listener("tcp", p.addr, p.certs, sv.log)
 		if err != nil {
 			return err
 		}
-		s := &http.Server{Handler: p.handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+		s := &http.Server{Handler: p.handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: p.read, IdleTimeout: time.Minute}
 		sv.http = append(sv.http, s)
 		serveOn(p.addr, l, s.Serve, failed)
 	}
