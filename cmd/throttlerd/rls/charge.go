@@ -38,7 +38,7 @@ func (c *call) charge(ctx context.Context) error {
 		c.retryAt = max(c.retryAt, c.quotaRetryAt)
 	}
 	if c.refused {
-		c.server.giveBack(ctx, c.taken)
+		c.server.giveBackLater(ctx, c.server.giveBack(ctx, c.taken)) // what could not be refunded at once
 		c.taken = c.taken[:0]
 	}
 	return nil

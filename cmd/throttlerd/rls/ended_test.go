@@ -114,3 +114,34 @@ func TestCallThatFailsChargesNothing(t *testing.T) {
 	away = false
 	s.is("minute=a | minute=b | hour=0", "OK 1/2 50s 1/2 50s 4/5 3590s")
 }
+
+// unsettling is a store whose first settlement does not reach it.
+type unsettling struct {
+	*memorybackend.Backend
+	settlements int
+}
+
+func (u *unsettling) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if u.settlements++; u.settlements == 1 {
+		return driver.Decision{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, driver.ErrNotSent)
+	}
+	return u.Backend.Settle(ctx, s)
+}
+
+// The charges of a call that is refused as a whole are refunded later if they can't be at once.
+func TestRefusedCallChargesNothing(t *testing.T) {
+	plain := newTested(t, settings.Answers{}, limits)
+	store := &unsettling{Backend: memorybackend.NewDefault()}
+	b := New(throttler.New(store, &throttler.Options{Clock: plain.clock}), settings.Answers{}, false, NewMetrics(prometheus.NewRegistry()))
+	b.Load(plain.Set())
+	s := &tested{b, t, plain.clock}
+	s.is(
+		"q1=a", "OK 0/1 50s",
+		"minute=a | q1=a", "OVER 1/2 50s 0/1! 50s", // minute was charged before q1 was over
+	)
+	s.Close()
+	if store.settlements != 2 {
+		t.Errorf("%d settlements; want a second, because the first was not sent", store.settlements)
+	}
+	s.is("minute=a", "OK 1/2 50s")
+}

@@ -177,8 +177,9 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 // returnTime bounds the refund of a call that has ended.
 const returnTime = time.Second
 
-// giveBackLater refunds the charges of a call that has failed or was abandoned by its client.
-// The answer does not wait for it; Close does.
+// giveBackLater refunds the charges of a call that has failed or was abandoned by its client,
+// and those of a refused call that could not be refunded at once. The answer does not wait for
+// it; Close does.
 func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) {
 	if len(taken) == 0 {
 		return
@@ -186,14 +187,19 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 	s.returns.Go(func() {
 		ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
-		s.giveBack(ctx, taken)
+		_ = s.giveBack(ctx, taken) // the throttler's observer reports what remains charged
 	})
 }
 
-func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) {
+// giveBack refunds charges, and returns those that it could not refund. Another try does
+// nothing if the store may have refunded them: see throttler.Refund.
+func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) (failed []throttler.Decision) {
 	for _, d := range taken {
-		_, _ = s.throttler.Refund(ctx, d) // the throttler's observer reports what remains charged
+		if _, err := s.throttler.Refund(ctx, d); err != nil {
+			failed = append(failed, d)
+		}
 	}
+	return failed
 }
 
 // Close waits for the refunds of calls that have ended. A store that does not answer delays
