@@ -38,7 +38,7 @@ type Limit = ratelimitv3.RateLimitResponse_RateLimit
 // Checked.
 type Rule struct {
 	Index  int           // in Set.Rules
-	Path   string        // of the descriptor: domain.key_value.key
+	Path   string        // of the descriptor: domain.key_value.key; two rules may have the same, such as a_b of key a and of key a_b
 	Labels Labels        // of its metrics
 	Limit  *Limit        // as answers show it; shared by them
 	Policy *quota.Policy // nil if Unlimited or RefusesAll
@@ -55,6 +55,7 @@ type Rule struct {
 
 	Metadata *structpb.Struct // may be nil
 
+	place    string // of the descriptor: the domain and all keys and values, escaped, so that no two rules have the same
 	detailed bool
 	valued   bool // the labels depend on values of the request
 	learned  *learned
@@ -80,11 +81,11 @@ func (r *Rule) Reports() bool { return r.Report || r.learned.checked.Load() }
 // Valued reports whether r's labels depend on values of the request: see LabelsOf.
 func (r *Rule) Valued() bool { return r.valued }
 
-// newRule returns the rule of d at path, with these labels.
-func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *Rule {
+// newRule returns the rule of d at path and place, with these labels.
+func newRule(d *envoyfile.Descriptor, path, place string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
-		Path: path, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
+		Path: path, place: place, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
 		RefusesAll: !bool(l.Unlimited) && l.Requests() == 0,
 		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
 		detailed: bool(d.DetailedMetric), valued: valued, learned: new(learned),
@@ -110,8 +111,8 @@ func metadataOf(fields map[string]any) *structpb.Struct {
 	return s
 }
 
-// policyName makes a policy's name from a path. Two paths may have the same name, because
-// counts are named by their keys, which contain the whole descriptor.
+// policyName makes a policy's name from a rule's path, or from its place if another rule has
+// the same path.
 func policyName(path string) string {
 	clean := strings.Map(func(c rune) rune {
 		switch {

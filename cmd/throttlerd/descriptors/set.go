@@ -13,7 +13,7 @@ import (
 // Set is a configuration, prepared for decisions. It is immutable.
 type Set struct {
 	domains map[string]*Domain
-	rules   map[string]*Rule // by path; two rules may have the same path, such as a_b of key a and of key a_b
+	rules   map[string]*Rule // by place
 	list    []*Rule          // by their Index
 }
 
@@ -63,27 +63,30 @@ func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
 			s.domains[name] = d
 		}
-		s.add(&d.node, f.Descriptors, name, Labels{Domain: name}, 0, false)
+		s.add(&d.node, f.Descriptors, name, d.key, Labels{Domain: name}, 0, false)
 	}
-	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(s.list, func(a, b *Rule) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place)) })
 	for i, r := range s.list {
 		r.Index = i
+		if i > 0 && r.Policy != nil && r.Path == s.list[i-1].Path {
+			r.Policy.Name = policyName(r.place) // a policy has its mode by its name
+		}
 		if old == nil {
 			continue
 		}
-		if before := old.rules[r.Path]; before != nil {
+		if before := old.rules[r.place]; before != nil {
 			r.learned = before.learned
 		}
 	}
 	return s, nil
 }
 
-// add adds the descriptors at path to n.
-func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Labels, depth int, valued bool) {
+// add adds the descriptors at path, and at place, to n.
+func (s *Set) add(n *node, all []envoyfile.Descriptor, path, place string, labels Labels, depth int, valued bool) {
 	for i := range all {
 		d, labels := &all[i], labels
 		name := d.String()
-		path := path + "." + name
+		path, place := path+"."+name, place+placeOf(d)
 		switch depth {
 		case 0:
 			labels.Key1 = name
@@ -92,12 +95,22 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Label
 		}
 		next, valued := n.next(d), valued || bool(d.ValueToMetric)
 		if d.RateLimit != nil {
-			next.rule = newRule(d, path, labels, valued || bool(d.DetailedMetric))
+			next.rule = newRule(d, path, place, labels, valued || bool(d.DetailedMetric))
 			s.list = append(s.list, next.rule)
-			s.rules[path] = next.rule
+			s.rules[place] = next.rule
 		}
-		s.add(next, d.Descriptors, path, labels, depth+1, valued)
+		s.add(next, d.Descriptors, path, place, labels, depth+1, valued)
 	}
+}
+
+// placeOf returns the part of d in the places of its rule and the rules below. No two
+// descriptors next to each other have the same.
+func placeOf(d *envoyfile.Descriptor) string {
+	place := appendEscaped([]byte{'&'}, string(d.Key))
+	if d.Value != "" {
+		place = appendEscaped(append(place, '='), string(d.Value))
+	}
+	return string(place)
 }
 
 // next returns a new node for d below n.
