@@ -1,10 +1,13 @@
 package config
 
 import (
+	"crypto/tls"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/policies"
@@ -76,13 +79,44 @@ func (c *Config) changed(o *Config) (all []string) {
 		p.Mode, p.Was = c.keys.Policies[name].Mode, c.keys.Policies[name].Was
 		next.Policies[name] = p
 	}
+	before, next := c.keys.compared(), next.compared()
 	is := fieldsOf(reflect.ValueOf(&next).Elem())
-	for i, was := range fieldsOf(reflect.ValueOf(&c.keys).Elem()) {
+	for i, was := range fieldsOf(reflect.ValueOf(&before).Elem()) {
 		if !reflect.DeepEqual(was.value.Interface(), is[i].value.Interface()) {
 			all = append(all, was.key)
 		}
 	}
 	return all
+}
+
+// compared returns k as changed compares it: without the contents of files that are read again
+// while they are in use, and without what is made of other keys, because two pools of the same
+// certificates are not equal.
+func (k keys) compared() keys {
+	k.Flags.content = nil
+	for _, all := range []*shards{&k.Redis.Shards, &k.Redis.Resharded} {
+		*all = slices.Clone(*all)
+		for i := range *all {
+			(*all)[i].server = (*all)[i].compared()
+		}
+	}
+	for _, all := range []*roots{&k.Roots, &k.PoliciesAt.Servers} {
+		*all = slices.Clone(*all)
+		for i := range *all {
+			(*all)[i].server = (*all)[i].compared()
+		}
+	}
+	return k
+}
+
+// compared is as of keys. A Sentinel's password is read at the start alone.
+func (s server) compared() server {
+	s.PasswordFile.content = nil
+	s.options = redis.UniversalOptions{}
+	if s.TLS.config != nil {
+		s.TLS.config = new(tls.Config)
+	}
+	return s
 }
 
 // rereadMode puts a policy in mode m, and reports whether its mode has changed.

@@ -142,3 +142,68 @@ policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}
 		t.Errorf("error %v, log %s; want that backend and shares are ignored", err, &log)
 	}
 }
+
+// Reread reports the files that are read at the start alone, and not those that are read again
+// anyway.
+func TestRereadOfFilesItNames(t *testing.T) {
+	files := testserver.RedisTLS(t) // for its certificates
+	dir := writeFiles(t, map[string]string{"flags.json": "{}", "password": "s3cret\n", "sentinel": "other\n"})
+	text := `
+backend: memory
+flags: flags.json
+redis:
+  shards:
+    - {name: a, primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA, cert_file: CERT, key_file: KEY}}
+    - {name: b, sentinel: {master: m, addrs: [127.0.0.1:1], password_file: sentinel}, tls: {ca_file: CA}}
+    - {name: c, primary: 127.0.0.1:1, tls: true}
+roots: [{primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA}}]
+policies: {core: {limits: 5 per 1s, mode: exact}}
+`
+	text = strings.NewReplacer("CA}", files.CAFile+"}", "CA,", files.CAFile+",", "CERT", files.CertFile, "KEY", files.KeyFile).Replace(text)
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("weir.yaml", text)
+	var log strings.Builder
+	c, err := Read(filepath.Join(dir, "weir.yaml"), &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.open(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	pem, err := os.ReadFile(files.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ file, text, ignored string }{
+		{"weir.yaml", text, ""},
+		{"flags.json", `{"flags": {}}`, ""},
+		{"password", "new\n", ""},
+		{"sentinel", "new\n", "redis"}, // is read at the start
+		{"sentinel", "other\n", ""},
+		{"ca.pem", string(pem), ""},
+		{"weir.yaml", strings.ReplaceAll(text, files.CAFile, "ca.pem"), `"redis, roots"`},
+		{"weir.yaml", strings.Replace(text, "tls: true", "tls: false", 1), "redis"},
+		{"weir.yaml", strings.Replace(text, "primary: 127.0.0.1:1", "primary: 127.0.0.1:2", 1), "redis"},
+		{"other", "new\n", ""},
+		{"weir.yaml", strings.Replace(text, "password_file: password", "password_file: other", 1), "redis"},
+		{"weir.yaml", strings.Replace(text, "flags.json", "password", 1), "flags"},
+	} {
+		write(step.file, step.text)
+		log.Reset()
+		if err := s.Reread(); err != nil {
+			t.Fatal(err)
+		}
+		_, ignored, _ := strings.Cut(log.String(), "ignored=")
+		if ignored, _, _ = strings.Cut(ignored, "\n"); ignored != step.ignored {
+			t.Errorf("ignored is %q, want %q, after a change of %s to\n%s", ignored, step.ignored, step.file, step.text)
+		}
+		write("weir.yaml", text)
+	}
+}
