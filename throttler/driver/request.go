@@ -62,9 +62,10 @@ type Settlement struct {
 	PauseUntil int64
 
 	// Renews makes it a settlement that only holds the units of an InFlight for one more
-	// lease. Costs are the costs charged; a charge of cost 0 has no unit. A unit that has lapsed is taken again if there is
-	// room. Otherwise no unit is held any more, and the decision is not Allowed. The marks of
-	// an InFlight change. A settlement that does not renew releases these units.
+	// lease. Costs are the costs charged; a charge of cost 0 has no unit. A unit that has
+	// lapsed is taken again if there is room. Otherwise no unit is held any more, and the
+	// decision is not Allowed. The marks of an InFlight change. A settlement that does not
+	// renew releases these units.
 	Renews bool
 }
 
