@@ -244,10 +244,20 @@ func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
 // tolerance bounds the rounding errors of instants in doubles, in ms.
 const tolerance = 1e-3
 
+// mostUnits bounds the units that are counted as integers. More units of a window than these
+// are not counted: it has been full for long. A root's totals are sane up to twice as many.
+const mostUnits = 1 << 59
+
 // add adds units, or removes them if negative.
 func (c *count) add(l *limit, units, now int64) {
 	if l.kind == bucket {
 		c.raise(l, float64(now)-c.others(l, now)*l.ms) // if its total was less, it was empty
+	}
+	switch {
+	case l.kind == window:
+		units = min(units, mostUnits-c.part)
+	case c.part-c.total.part > mostUnits: // a bucket in use for long
+		c.total, c.floor = tally{c.value(l, c.total), c.part}, tally{c.value(l, c.floor), c.part}
 	}
 	c.part += units
 	if l.kind == window && c.value(l, c.total) < 0 { // a refund of units of a counter that was removed
@@ -258,7 +268,7 @@ func (c *count) add(l *limit, units, now int64) {
 // reset removes the used units.
 func (c *count) reset(l *limit, now int64) {
 	if used := c.used(l, now); used > 0 {
-		c.add(l, -int64(math.Ceil(used-l.slack)), now)
+		c.add(l, -roundUp(used-l.slack, mostUnits), now)
 	}
 }
 
@@ -277,7 +287,8 @@ func (c *count) undrained(l *limit, mark driver.Mark, now int64) int64 {
 	switch {
 	case l.kind == bucket:
 		part := min(float64(mark.Fraction)/l.quota, 1) // below 1 unless the quota has changed
-		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+l.slack), 0)
+		units := (float64(mark.At-now)+part+tolerance)/l.ms + l.slack
+		return max(int64(min(units, quota.MaxQuota)), 0) // no charge has more
 	case mark.At == c.endsAt:
 		return math.MaxInt64
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -267,6 +268,54 @@ func TestRootNames(t *testing.T) {
 	} {
 		if got := rootName(&c); got != want {
 			t.Errorf("%q of %q is %q at roots; want %q", c.Key, c.Partition, got, want)
+		}
+	}
+}
+
+// A debt of more units than an int64 holds remains one, with and without a root.
+func TestDebtsAreBounded(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		f := newFleet(t, 1, 1, Options{})
+		f.roots[0].down = down
+		charge := hourAndBucket.Charge("alice")
+		charge.Cost, charge.Mode = quota.MaxQuota, quota.Record
+		for i := range 1500 {
+			d, err := f.processes[0].throttler.Take(t.Context(), charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k := range 2 {
+				if used := d.Limit(k).Used; used != quota.MaxQuota {
+					t.Fatalf("a root is down: %v; after %d charges of 2^53, %d are used of limit %d; want 2^53, the most that is reported", down, i+1, used, k)
+				}
+			}
+			if i%100 == 0 {
+				f.advance(f.at + DefaultSync)
+			}
+		}
+	}
+}
+
+// A refund returns units to a bucket in debt by more units than an int64 holds.
+func TestRefundInDebt(t *testing.T) {
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Millisecond, Algorithm: throttler.TokenBucket}}}
+	f := newFleet(t, 1, 1, Options{})
+	charge := core.Charge("alice")
+	charge.Cost, charge.Mode = quota.MaxQuota, quota.Record
+	for i := range int64(1500) {
+		d, err := f.processes[0].throttler.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := f.processes[0].throttler.Refund(t.Context(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ms := after.Limit(0).ResetAt.Sub(d.At()).Milliseconds(); ms != i {
+			t.Fatalf("after %d charges of a ms each and a refund, the bucket drains in %d ms; want %d", i+1, ms, i)
+		}
+		if _, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
