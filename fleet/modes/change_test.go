@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
@@ -284,5 +285,36 @@ func TestRefundsThatAreMadeAgain(t *testing.T) {
 	}
 	if d := f.peek(p, costing(hour, 1), costing(window, 1)); d.Limit(0).Used != 40 || d.Limit(1).Used != 40 {
 		t.Errorf("%v after a refund of 10 of 50, want 40 and 40 used", d)
+	}
+}
+
+// During a change, a refund returns to the counts that were charged if the store or the synced
+// counts have no room for the key, and count it together with others.
+func TestRefundsToSharedCountsDuringAChange(t *testing.T) {
+	for _, full := range []modes.Mode{modes.Exact, modes.Synced} {
+		f := newFleet(t)
+		if f.syncedKeys = 64; full == modes.Exact {
+			memory, err := memorybackend.New(&memorybackend.Options{MaxKeys: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.store.Backend, f.syncedKeys = memory, 0
+		}
+		p := f.start()
+		f.begin(p, bucket, full)
+		for i := range 2000 { // until each part of the table has only keys that are refused
+			f.take(p, throttler.Charge{Policy: bucket, Key: fmt.Sprint("full-", i), Cost: 60})
+		}
+		f.set(p, hour, modes.Synced)
+		d := f.take(p, costing(hour, 50))
+		if _, err := p.throttler.Refund(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		for _, counts := range []driver.Backend{p.soft, f.store} {
+			is, err := throttler.New(counts, &throttler.Options{Clock: f.clock}).Take(t.Context(), costing(hour, 50))
+			if err != nil || !is.Allowed {
+				t.Errorf("the %v counts are full: after a refund of 50 of 50, %T: %v, %v; want 50 more", full, counts, &is, err)
+			}
+		}
 	}
 }

@@ -29,7 +29,7 @@ func (b *Backend) counted(r *driver.Request) (in counted) {
 func chargedIn(d *driver.Decision) (in counted) {
 	results, first := d.Results(), 0
 	for i, c := range d.Charges() {
-		in.of[i] = member(results[first].Mark.Note >> driver.NoteShift)
+		in.of[i] = member(results[first].Mark.Note >> driver.NoteShift & memberBits)
 		in.note(i)
 		first += len(c.Policy.Limits)
 	}
@@ -52,6 +52,13 @@ func mark(d *driver.Decision, m member) {
 		setMember(&results[i].Mark, m)
 	}
 }
+
+// A Note has, from driver.NoteShift on, the member and, of a charge inBoth, the synced counts'
+// own bits. The bits below it are then the store's.
+const (
+	memberBits = 1<<2 - 1
+	softShift  = driver.NoteShift + 2
+)
 
 // setMember notes in the mark of a charge where it was counted.
 func setMember(mark *driver.Mark, m member) {
@@ -98,6 +105,10 @@ func (charged *counted) settlement(st *driver.Settlement, h *half, has func(memb
 			part.Costs[k] -= h.Request.Charges()[k].Cost
 			part.Charged.SetCost(k, 0)
 			clear(part.Charged.ResultsOf(k))
+		} else if charged.of[i] == inBoth && has(inSoft) {
+			for j := range part.Charged.ResultsOf(k) {
+				part.Charged.ResultsOf(k)[j].Mark.Note >>= softShift
+			}
 		}
 	}
 	mark(&part.Charged, inStore) // as the backend returned it
@@ -130,11 +141,14 @@ func (in *counted) merge(r *driver.Request, soft, store *half) driver.Decision {
 			switch in.of[i] {
 			case inBoth:
 				results[k] = stricter(results[k], &result)
+				setMember(&results[k].Mark, inBoth)
+				results[k].Mark.Note |= result.Mark.Note << softShift
 			case inSoft:
 				results[k] = result
+				setMember(&results[k].Mark, inSoft)
 			case inStore:
+				setMember(&results[k].Mark, inStore)
 			}
-			setMember(&results[k].Mark, in.of[i])
 		}
 	}
 	return d

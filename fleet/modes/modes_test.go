@@ -43,9 +43,10 @@ const syncEvery = 10 * time.Millisecond
 // happen in real time, and the test waits for them.
 type fleet struct {
 	*testing.T
-	clock *clock.Manual
-	store *switchable
-	root  *testserver.RedisServer
+	clock      *clock.Manual
+	store      *switchable
+	root       *testserver.RedisServer
+	syncedKeys int // synced.Options.MaxKeys
 }
 
 type process struct {
@@ -110,7 +111,7 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = client.Close() })
-	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, &synced.Options{Sync: syncEvery, Clock: f.clock})
+	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, &synced.Options{Sync: syncEvery, MaxKeys: f.syncedKeys, Clock: f.clock})
 	if err != nil {
 		f.Fatal(err)
 	}
