@@ -302,9 +302,7 @@ func TestRefundsToSharedCountsDuringAChange(t *testing.T) {
 		}
 		p := f.start()
 		f.begin(p, bucket, full)
-		for i := range 2000 { // until each part of the table has only keys that are refused
-			f.take(p, throttler.Charge{Policy: bucket, Key: fmt.Sprint("full-", i), Cost: 60})
-		}
+		f.fill(p)
 		f.set(p, hour, modes.Synced)
 		d := f.take(p, costing(hour, 50))
 		if _, err := p.throttler.Refund(t.Context(), d); err != nil {
@@ -316,5 +314,33 @@ func TestRefundsToSharedCountsDuringAChange(t *testing.T) {
 				t.Errorf("the %v counts are full: after a refund of 50 of 50, %T: %v, %v; want 50 more", full, counts, &is, err)
 			}
 		}
+	}
+}
+
+// A refund returns to the count that the synced counts share among keys, even if the settlement
+// charges them for another policy, too, because it has become Synced.
+func TestRefundsToSharedCountsAfterAChange(t *testing.T) {
+	f := newFleet(t)
+	f.syncedKeys = 64
+	p := f.start()
+	f.begin(p, bucket, modes.Synced)
+	f.begin(p, hour, modes.Synced)
+	f.fill(p)
+	d := f.take(p, costing(window, 1), costing(hour, 50))
+	f.set(p, window, modes.Synced)
+	if _, err := p.throttler.Settle(t.Context(), d, 2, 0); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.take(p, costing(hour, 50)); !d.Allowed {
+		t.Errorf("after a refund of 50 of 50: %v; want 50 more", &d)
+	}
+}
+
+// fill uses up the bucket of new keys until each part of the table of the counts that it is
+// counted in has only these.
+func (f *fleet) fill(p *process) {
+	f.Helper()
+	for i := range 2000 {
+		f.take(p, throttler.Charge{Policy: bucket, Key: fmt.Sprint("full-", i), Cost: 60})
 	}
 }

@@ -97,7 +97,8 @@ type Options struct {
 	// 520 bytes with one limit and one root, whatever its length. A further key evicts, of a
 	// few others, the key that has used the least of its quota. If all of them have
 	// used it up, the new key is counted together with others: up to 64 quotas of each
-	// policy and place in a request, in all processes. If zero, DefaultMaxKeys.
+	// policy and place among a request's charges of it, in all processes. If zero,
+	// DefaultMaxKeys.
 	MaxKeys int
 
 	// Prefix begins every Redis key. If empty, "weir-sync:".

@@ -112,14 +112,14 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		}
 		var c *counter
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&noteShared != 0 {
-			c = s.getShared(charge.Policy.Name, i)
+			c = s.getShared(charge.Policy.Name, placeOf(charges, i))
 		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
 			c = s.Get(n)
 		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
 			c = s.newCounter(rootName(charge), false)
 			s.Add(n, 1, c)
 		} else {
-			c = s.getShared(charge.Policy.Name, i)
+			c = s.getShared(charge.Policy.Name, placeOf(charges, i))
 		}
 		if c.policy != charge.Policy {
 			s.use(c, charge.Policy, now)
@@ -169,10 +169,21 @@ func (c *counter) rank(found []*counter, now int64) float64 {
 	return c.fill(now)
 }
 
+// placeOf returns the place of charge i among those of its policy. A settlement finds it again,
+// even if it is about more charges of other policies.
+func placeOf(charges []quota.Charge, i int) (place int) {
+	for k := range charges[:i] {
+		if charges[k].Policy.Name == charges[i].Policy.Name {
+			place++
+		}
+	}
+	return place
+}
+
 // getShared returns the counter that new keys share while there is no room for their own: one
-// for each policy, stripe and place in the request. The keys of one request never share one.
-func (s *stripe) getShared(policy string, charge int) *counter {
-	number := 1 + s.index*quota.MaxCharges + charge
+// for each policy, stripe and place. The keys of one request never share one.
+func (s *stripe) getShared(policy string, place int) *counter {
+	number := 1 + s.index*quota.MaxCharges + place
 	n := s.hasher.Numbered(policy, uint64(number), 0)
 	c := s.Get(n)
 	if c == nil {
