@@ -331,3 +331,30 @@ func TestCloseAmongTakes(t *testing.T) {
 		}
 	}
 }
+
+// A take that fits with the units that this process holds is allowed, also after a refusal of
+// more units, and one that doesn't is refused.
+func TestHeldUnitsCountForGreatCosts(t *testing.T) {
+	for _, first := range []int64{400, 401} {
+		f := newFleet(t, 1, leased.Options{})
+		p := f.processes[0]
+		last := p.take(t, 600)
+		remain := last.Limit(0).Remaining
+		if used := f.used(); remain == 0 || used != 600+remain {
+			t.Fatalf("the store counts %d as used after 600 takes, and %d remain; want some held", used, remain)
+		}
+		left := int64(400)
+		for _, cost := range []int64{first, 400, 1} {
+			d, err := p.backend.Take(t.Context(), driver.NewRequest(f.clock.Now().UnixMilli(), throttler.Charge{Policy: hour, Key: "alice", Partition: "alice", Cost: cost}))
+			if err != nil || d.Allowed != (cost <= left) {
+				t.Fatalf("a take of %d with %d of 1000 left: %v, %v", cost, left, d.Results(), err)
+			}
+			if d.Allowed {
+				left -= cost
+			}
+		}
+		if used := f.used(); used != 1000 {
+			t.Errorf("the store counts %d as used; want 1000", used)
+		}
+	}
+}

@@ -44,6 +44,9 @@
 // A key that has used up its quota has no units to lease, so each take of it asks the other
 // backend. Put wrap/refusals in front, which repeats a refusal from memory: by default for a
 // second, or until the window ends.
+//
+// If the other backend refuses a cost that would fit together with the units that this
+// process holds, these are given back, and it is asked once more.
 package leased
 
 import (
@@ -217,13 +220,15 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			return d, nil
 		case l.asksAside(r.Now, cost, b.busy):
 			s.mu.Unlock()
-			return b.askAside(ctx, s, l, r)
+			d, err := b.askAside(ctx, s, l, r)
+			return b.askAgain(ctx, s, l, r, d, err)
 		case l.renewal != nil:
 			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
 		default:
-			return b.renew(ctx, s, l, r, cost)
+			d, err := b.renew(ctx, s, l, r, cost)
+			return b.askAgain(ctx, s, l, r, d, err)
 		}
 	}
 }
@@ -303,6 +308,26 @@ func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Re
 		s.mu.Unlock()
 	}
 	return d, err
+}
+
+// askAgain returns d and err, the answer to r, unless d refuses a cost that fits together with
+// the units that l holds. Then it gives these back, and asks the other backend once more.
+func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Request, d driver.Decision, err error) (driver.Decision, error) {
+	if err != nil || d.Allowed || d.Degraded || !b.renewals.TryRLock() { // Close gives back all leases
+		return d, err
+	}
+	defer b.renewals.RUnlock()
+	s.mu.Lock()
+	if l.held == 0 || r.Now >= l.until || l.held+free(&d) < r.Charges()[0].Cost {
+		s.mu.Unlock()
+		return d, nil
+	}
+	st := l.drop()
+	s.mu.Unlock()
+	if st.Now = r.Now; b.settle(ctx, &st) != nil {
+		return d, nil
+	}
+	return b.askAside(ctx, s, l, r)
 }
 
 // Peek implements driver.Backend. It asks the other backend, and reports the units that
