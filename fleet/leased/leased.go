@@ -218,7 +218,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.asksAside(r.Now, cost, b.busy):
+		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && driver.ServerTimeOver(ctx): // its time went by, as in a wait
 			s.mu.Unlock()
 			d, err := b.askAside(ctx, s, l, r)
 			return b.askAgain(ctx, s, l, r, d, err)

@@ -417,3 +417,26 @@ func TestWaitersOfARenewalBeforeAReset(t *testing.T) {
 		t.Errorf("%d of 1000 were admitted since the reset; %+v", admitted, b.Stats())
 	}
 }
+
+// A take whose server time is over waits for no renewal, whose own time may have just begun: it
+// asks the store itself.
+func TestNoWaitAfterTheServersTime(t *testing.T) {
+	b, release := renewing(t, &gated{Backend: memorybackend.NewDefault()}, hour, t0)
+	ctx, cancel := driver.WithServerTime(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if d, err := b.Take(ctx, request(hour, t0)); err != nil || !d.Allowed {
+			t.Errorf("the take: %v, %v", d, err)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("the take waits")
+	}
+	release()
+	<-done
+}
