@@ -325,7 +325,7 @@ func addHeld(d, l *driver.Decision, held int64) {
 		for k := range c.Policy.Limits {
 			result := &results[i]
 			if result.ResetAt == l.Results()[i].ResetAt {
-				result.Used -= held
+				result.Used = max(result.Used-held, 0) // another process may have reset the count
 			}
 			if result.RetryAt != 0 && result.Used+c.Cost <= c.Policy.Limits[k].Capacity() {
 				result.RetryAt = 0

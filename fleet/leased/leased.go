@@ -292,9 +292,13 @@ func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
 func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b.stats.asked.Add(1)
+	held := int64(0)
+	if c := r.Charges(); len(c) > 0 && c[0].Mode == quota.Check {
+		held = b.heldFor(&r)
+	}
 	d, err := b.wrapped.Take(ctx, r)
-	if err == nil && !d.Allowed && r.Charges()[0].Mode == quota.Check {
-		b.addHeld(&d)
+	if err == nil && !d.Allowed {
+		b.addHeld(&d, held)
 	}
 	return d, err
 }
@@ -333,19 +337,35 @@ func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Re
 // Peek implements driver.Backend. It asks the other backend, and reports the units that
 // this process holds as not used.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	held := b.heldFor(&r)
 	d, err := b.wrapped.Peek(ctx, r)
 	if err == nil {
-		b.addHeld(&d)
+		b.addHeld(&d, held)
 	}
 	return d, err
 }
 
-// addHeld makes d, which charges nothing, report this process's held units as not used.
-func (b *Backend) addHeld(d *driver.Decision) {
+// heldFor returns how many units this process holds for takes of r.
+func (b *Backend) heldFor(r *driver.Request) int64 {
+	if s, l := b.find(r.Charges()); l != nil {
+		defer s.mu.Unlock()
+		if r.Now < l.until && b.mayLease(r.Charges()) {
+			return l.held
+		}
+	}
+	return 0
+}
+
+// addHeld makes d, which charges nothing, report this process's held units as not used. d may
+// not know of units leased since there were only most.
+func (b *Backend) addHeld(d *driver.Decision, most int64) {
+	if most == 0 || d.Degraded { // its counts don't contain leases
+		return
+	}
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()
-		if l.held > 0 && d.Request.Now < l.until {
-			addHeld(d, &l.d, l.held)
+		if held := min(l.held, most); held > 0 && d.Request.Now < l.until {
+			addHeld(d, &l.d, held)
 		}
 	}
 }
