@@ -21,23 +21,25 @@ func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide han
 	if server.breaker.Open() {
 		return driver.Decision{}, server.unavailable(breaker.ErrOpen)
 	}
-	if err := driver.HasTime(ctx); err != nil {
+	now := time.Now()
+	end, caller, isServers := driver.ServerTime(ctx, now)
+	if err := driver.HasTime(caller); err != nil {
 		return driver.Decision{}, err
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = driver.WithServerTime(ctx, b.deadline)
-		defer cancel()
-		deadline, _ = ctx.Deadline()
+	deadline, ok := caller.Deadline()
+	switch {
+	case isServers:
+		deadline = end
+	case !ok:
+		deadline = now.Add(b.deadline)
 	}
 	names := namesOf(key, charges)
 	var d driver.Decision
-	j := &job{ctx: ctx, asked: time.Now(), names: names, done: make(chan error, 1), change: func(it *item) (changed bool, err error) {
+	j := &job{caller: caller, deadline: deadline, asked: now, names: names, done: make(chan error, 1), change: func(it *item) (changed bool, err error) {
 		return it.decide(names, decide, &d)
 	}}
 	server.queue(key, j)
-	if err := server.wait(j, deadline); err != nil {
+	if err := server.wait(j); err != nil {
 		return driver.Decision{}, err
 	}
 	return d, nil

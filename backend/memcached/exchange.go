@@ -95,12 +95,11 @@ func (s *server) deadlineOf(jobs []*job) time.Time {
 	now := time.Now()
 	last, latest := now.Add(minWait), now.Add(s.deadline)
 	for _, j := range jobs {
-		deadline, ok := j.ctx.Deadline()
-		if !ok || deadline.After(latest) {
+		if j.deadline.IsZero() || j.deadline.After(latest) {
 			return latest
 		}
-		if deadline.After(last) {
-			last = deadline
+		if j.deadline.After(last) {
+			last = j.deadline
 		}
 	}
 	return last

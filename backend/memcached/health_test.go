@@ -185,7 +185,7 @@ func TestLateConnectionServesTheNext(t *testing.T) {
 // the next try, whose success is another job's.
 func TestATryThatWroteNothingIsNoAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	j := &job{ctx: ctx, done: make(chan error, 1)}
+	j := &job{caller: ctx, done: make(chan error, 1)}
 	if !j.begin() {
 		t.Fatal("the first try did not begin")
 	}

@@ -1,6 +1,7 @@
 package memcachedbackend_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -11,6 +12,7 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // readConn calls a function after each read.
@@ -78,5 +80,43 @@ func TestCallerLeavesDuringTheRead(t *testing.T) {
 	}
 	if d, err := th.Peek(t.Context(), charge); err != nil || d.Limit(0).Used != times {
 		t.Errorf("%v, %v; want %d used", d, err, times)
+	}
+}
+
+// After the server's time has passed, a decision that waits still ends when its caller leaves.
+func TestCallerLeavesAfterTheServersTime(t *testing.T) {
+	var hold atomic.Bool
+	held, goOn := make(chan struct{}), make(chan struct{})
+	addr := testserver.Relay(t, testserver.Memcached(t).Addr, func(answer []byte) bool {
+		if bytes.HasSuffix(answer, []byte("END\r\n")) && hold.CompareAndSwap(true, false) {
+			close(held)
+			<-goOn
+		}
+		return false
+	})
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, addr)}}, &memcachedbackend.Options{Deadline: time.Minute})
+	th := throttler.New(b, nil)
+	charge := perHour(100).Charge("alice")
+	hold.Store(true)
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := th.Take(t.Context(), charge); first <- err }()
+	<-held
+	caller, leave := context.WithCancel(t.Context())
+	defer leave()
+	ctx, cancel := driver.WithServerTime(caller, 20*time.Millisecond)
+	defer cancel()
+	go func() { _, err := th.Take(ctx, charge); second <- err }()
+	await(t, "a decision waits", func() bool { return b.Waiting(charge) == 1 })
+	<-ctx.Done()
+	leave()
+	if err := <-second; !errors.Is(err, context.Canceled) || errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the caller that left: %v, want context.Canceled alone", err)
+	}
+	close(goOn)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if d, err := th.Peek(t.Context(), charge); err != nil || d.Limit(0).Used != 1 {
+		t.Errorf("used %d, %v; want 1", d.Limit(0).Used, err)
 	}
 }

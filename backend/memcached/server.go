@@ -39,12 +39,13 @@ type server struct {
 
 // job is one decision that waits for an item.
 type job struct {
-	ctx    context.Context
-	asked  time.Time
-	names  []name // of its counts
-	change func(*item) (changed bool, err error)
-	err    error      // change's
-	done   chan error // buffered; receives at most one value; nil if no caller waits
+	caller   context.Context // ends with the caller, not with the server's time
+	deadline time.Time       // the caller's, or the end of the server's time; zero if no caller waits
+	asked    time.Time
+	names    []name // of its counts
+	change   func(*item) (changed bool, err error)
+	err      error      // change's
+	done     chan error // buffered; receives at most one value; nil if no caller waits
 
 	sentAt atomic.Int64 // when its item was last asked for, in ns since server.started, or 0
 	stage  atomic.Int32
@@ -58,10 +59,10 @@ const (
 	forgone   // the caller has left
 )
 
-// begin reports whether an exchange may decide j. If j's context has ended, j is undecided from
+// begin reports whether an exchange may decide j. If j's caller has left, j is undecided from
 // then on, even if an earlier try, which wrote nothing, decided it.
 func (j *job) begin() bool {
-	if driver.Ended(j.ctx) != nil {
+	if driver.Ended(j.caller) != nil {
 		j.stage.CompareAndSwap(decided, undecided)
 		return false
 	}
@@ -150,25 +151,28 @@ const (
 // wait returns the outcome of j, or an error when j's time is over or its caller has left. The
 // time is over when the deadline has passed and the server has been silent since j.asked. If
 // the server answers, or no exchange can tell, the delay is this process's, and j waits on.
-func (s *server) wait(j *job, deadline time.Time) error {
+func (s *server) wait(j *job) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	ended := j.ctx.Done()
+	if end, ok := j.caller.Deadline(); !ok || j.deadline.Before(end) { // otherwise the caller ends first
+		timer.Reset(time.Until(j.deadline))
+	}
+	ended := j.caller.Done()
 	for again := askAgain; ; again *= 2 {
 		select {
 		case err := <-j.done:
 			return err
 		case <-ended:
-			if err := driver.Ended(j.ctx); err != nil {
-				return s.leave(j, deadline, err)
+			if err := driver.Ended(j.caller); err != nil {
+				return s.leave(j, err)
 			}
 			ended = nil
 		case <-timer.C:
 		}
 		switch {
 		case s.answers.SilentSince(j.asked):
-			return s.leave(j, deadline, nil)
-		case time.Since(j.asked) >= max(maxQueued, deadline.Sub(j.asked)) && j.sentAt.Load() == 0 && j.stage.CompareAndSwap(undecided, forgone):
+			return s.leave(j, nil)
+		case time.Since(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.sentAt.Load() == 0 && j.stage.CompareAndSwap(undecided, forgone):
 			return s.unavailable(fmt.Errorf("%w: the decision was in the queue for %v; %w", driver.ErrOverloaded, maxQueued, driver.ErrNotSent))
 		}
 		timer.Reset(again)
@@ -178,14 +182,14 @@ func (s *server) wait(j *job, deadline time.Time) error {
 // leave returns the error of a caller that leaves: because of err, its context's error, or
 // because j's time is over if err is nil. A deadline says that the server did not answer only
 // if that is known, and this process was not late itself.
-func (s *server) leave(j *job, deadline time.Time, err error) error {
+func (s *server) leave(j *job, err error) error {
 	never := j.stage.CompareAndSwap(undecided, forgone)
 	silent := err == nil || s.answers.SilentSince(j.asked)
 	if err == nil {
 		err = context.DeadlineExceeded
 	}
 	isDeadline := !errors.Is(err, context.Canceled)
-	late := isDeadline && !silent && (s.answers.AnsweredSince(j.asked) || time.Since(deadline) > askAgain)
+	late := isDeadline && !silent && (s.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain)
 	switch {
 	case !never:
 		select {
@@ -207,7 +211,7 @@ func (s *server) leave(j *job, deadline time.Time, err error) error {
 }
 
 // isCanceled reports whether j's caller has left, or is about to.
-func (j *job) isCanceled() bool { return j.stage.Load() == forgone || driver.Ended(j.ctx) != nil }
+func (j *job) isCanceled() bool { return j.stage.Load() == forgone || driver.Ended(j.caller) != nil }
 
 // finish ends jobs with the error of their exchange, or with their own. An exchange that
 // succeeds has no outcome for a job that it found ended by its context.

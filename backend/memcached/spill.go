@@ -93,7 +93,7 @@ func (s *server) spill(it *item) *job {
 		return nil
 	}
 	return &job{
-		ctx:    context.Background(),
+		caller: context.Background(),
 		change: func(now *item) (bool, error) { return now.remove(spilled, it.epoch), nil },
 	}
 }
