@@ -19,8 +19,21 @@ const (
 
 // exchange reads the item, calls the changes of the first n jobs, and writes the item if one
 // changed it. n is 0 if another process wrote the item in between. The error is the error of
-// the n jobs. Nothing is written for a job if its caller left before its change.
+// the n jobs. Nothing is written for a job if its caller left before its change. If the item
+// of several jobs is too large, exchange begins again with half of them.
 func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
+	for {
+		var tooMany bool
+		if it, n, tooMany, err = s.try(key, jobs); !tooMany {
+			return it, n, err
+		}
+		jobs = jobs[:n/2]
+	}
+}
+
+// try does what exchange does, once, and records it. If the item of n jobs, more than one, is
+// too large, it writes nothing and returns tooMany.
+func (s *server) try(key string, jobs []*job) (it *item, n int, tooMany bool, err error) {
 	keys := []string{key}
 	start, decisions := time.Now(), 0
 	for n < min(len(jobs), maxTogether) && len(keys) < maxTogether {
@@ -49,31 +62,31 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	deadline = s.deadlineOf(jobs[:n])
 	items, err := s.read(deadline, keys)
 	if err != nil {
-		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
+		return nil, n, false, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
-		return nil, n, err
+		return nil, n, false, err
 	}
 	it.own = byKey(keys[1:], items[1:])
 	n, changed := it.change(jobs[:n])
 	if !changed {
-		return it, n, nil
+		return it, n, false, nil
 	}
 	value, life := it.encode()
 	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
 		if n > 1 {
-			return s.exchange(key, jobs[:n/2])
+			return it, n, true, nil
 		}
-		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
+		return it, n, false, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
 	written, err := s.write(s.deadlineOf(jobs[:n]), it, items[0], value, expiration(life, it.now))
 	if err == nil && !written {
 		for _, j := range jobs[:n] {
 			j.stage.CompareAndSwap(decided, undecided)
 		}
-		return it, 0, nil
+		return it, 0, false, nil
 	}
-	return it, n, err
+	return it, n, false, err
 }
 
 // change calls the changes of the first n jobs, as many as the item has room for.

@@ -523,3 +523,57 @@ func TestExchangesAreObserved(t *testing.T) {
 		t.Errorf("%d decisions in %d exchanges, want 50", decisions, len(events.sent))
 	}
 }
+
+// Decisions whose item would be too large are made again by halves. Each failed exchange of
+// them is one failure of the server.
+func TestFailureOfAHalfCountsOnce(t *testing.T) {
+	held, goOn := make(chan struct{}), make(chan struct{})
+	var reads, failures atomic.Int64
+	addr, _ := fakeServer(t, func(line string) string {
+		switch n := reads.Add(1); {
+		case strings.Contains(line, "probe"):
+			return "END\r\n"
+		case n == 1:
+			close(held)
+			<-goOn
+		case n == 2: // of all that waited
+			return "END\r\n"
+		}
+		failures.Add(1)
+		return "SERVER_ERROR out of order\r\n"
+	})
+	var events recorder
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, addr)}}, &memcachedbackend.Options{Observer: &events, Deadline: time.Minute, MaxItemBytes: 1024})
+	b.SpillAt(1 << 20) // so that all decisions are made together
+	th := throttler.New(b, nil)
+	const waiting = 32
+	errs := make(chan error)
+	take := func(key string) {
+		_, err := th.Take(t.Context(), throttler.Charge{Policy: perHour(100), Key: key, Partition: "acme"})
+		errs <- err
+	}
+	go take("first")
+	<-held
+	for i := range waiting {
+		go take(fmt.Sprint("key", i))
+	}
+	await(t, "the others wait", func() bool { return b.Waiting(throttler.Charge{Key: "acme"}) == waiting })
+	close(goOn)
+	for range 1 + waiting {
+		if err := <-errs; !errors.Is(err, throttler.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+	}
+	b.Close()
+	failed := int64(0)
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	for _, e := range events.sent {
+		if e.Err != nil {
+			failed++
+		}
+	}
+	if n := failures.Load(); failed != n || int64(len(events.sent)) != n+1 || n < 2 {
+		t.Errorf("%d exchanges, %d of which failed, after %d errors of the server; want one for each, and one more", len(events.sent), failed, n)
+	}
+}
