@@ -349,10 +349,13 @@ func (b *batcher) fill(out *batch) bool {
 	seen := 0
 	for ; len(out.jobs) < perBatch && seen < len(b.waiting); seen++ {
 		j := b.waiting[seen]
-		if driver.Ended(j.ctx) != nil || j.deadline.Before(now) && b.server.answers.SilentSince(j.asked) {
-			continue // its caller has left, or is about to
-		}
-		if j.claim() {
+		switch {
+		case driver.Ended(j.ctx) != nil: // its caller has left, or is about to
+		case j.deadline.Before(now) && b.server.answers.SilentSince(j.asked):
+			if j.stage.CompareAndSwap(waiting, failed) { // its caller may not ask for long whether the server is silent
+				j.finish(errWaited)
+			}
+		case j.claim():
 			out.jobs = append(out.jobs, j)
 			out.limits += j.limits
 		}

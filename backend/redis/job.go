@@ -48,12 +48,12 @@ type job struct {
 	abandoned bool // a batch or the client holds it
 }
 
-// Stages of a job. It leaves the first stage once: a batch takes it, the breaker opens, or its
-// caller leaves.
+// Stages of a job. It leaves the first stage once: a batch takes it, or finds that its time is
+// over, the breaker opens, or its caller leaves.
 const (
 	waiting = iota // for a batch
 	claimed        // a batch has it
-	failed         // it is never sent: the breaker has opened
+	failed         // it is never sent: the breaker has opened, or its time is over
 	left           // it is never sent: its caller has left
 )
 
