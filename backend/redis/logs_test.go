@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
@@ -120,6 +121,30 @@ func TestExpiryOfShortLogs(t *testing.T) {
 	b.client.PExpire(t.Context(), key, time.Minute)
 	if got := life(); got > time.Minute {
 		t.Errorf("a charge of a clock that stepped back has made the key live for %v", got)
+	}
+}
+
+// A charge of a long log leaves the key at least the life of the claim in front of it.
+func TestClaimOfALongLogLives(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	c := policy("core", log(10_000, time.Minute)).Charge("alice")
+	c.Partition = c.Key
+	arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Hour, Arrivals: []handoff.Arrival{{Due: true}}}
+	if _, err := b.backend.TakeAt(t.Context(), driver.NewRequest(b.clock.Now().UnixMilli(), c), arrive); err != nil {
+		t.Fatal(err)
+	}
+	key := b.backend.Locate(c).Key
+	for range 400 { // more than fit in one read
+		b.clock.Advance(time.Millisecond)
+		if _, err := b.Take(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if value := b.client.Get(t.Context(), key).Val(); value[0] != 8 {
+		t.Errorf("the claim is gone: %x", value[:16])
+	}
+	if got := b.client.PTTL(t.Context(), key).Val(); got < 30*time.Minute {
+		t.Errorf("the key lives for %v, and its claim for an hour", got)
 	}
 }
 

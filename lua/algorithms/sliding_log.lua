@@ -212,7 +212,11 @@ log$.sum, newest(log$), fits_at(log$, 1, capacity$, window$), fits_at(log$, cost
           body@ = pack('FORM', RINGS, SIZE - 3, VALUES) .. (rings or '')
           if not rings then
             call('SETRANGE', keys[first + INDEX], #claim@, body@)
-            if ends > before@ then call('PEXPIRE', keys[first + INDEX], LIVES + margin) end
+            if ends > before@ then
+              local life = LIVES + margin
+              if claim@ ~= '' then life = max(life, call('PTTL', keys[first + INDEX])) end
+              call('PEXPIRE', keys[first + INDEX], life)
+            end
           else
 
 --@ reply
