@@ -106,7 +106,7 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	states, err := s.callSwap(ctx, charges, s.endOf(first, began), nil)
 	if err != nil {
 		first = slices.DeleteFunc(first, func(c *change) bool { return !s.changes.Remove(key, c) })
-		s.finish(first, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
+		s.finish(first, errNotRead(err))
 		return
 	}
 	var all []*change
@@ -114,9 +114,14 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		if conflicts > 0 { // each is another process' success: random waits let processes take turns
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
-		all = append(all, s.changes.Take(key)...)
-		args, failed := states.apply(all, s.backend.margin)
+		joined := s.changes.Take(key)
+		all = append(all, joined...)
 		end := s.endOf(all, began)
+		args, failed := states.apply(all, s.backend.margin)
+		if late := len(joined) > 0 && !slices.Contains(first, joined[len(joined)-1]); late && args == nil && failed == nil {
+			// A store would check the states; without one, who joined after they were read needs newer ones.
+			args, failed = s.applyAgain(ctx, charges, end, all)
+		}
 		switch {
 		case failed != nil || args == nil:
 			states, err = nil, failed
@@ -127,6 +132,19 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		}
 	}
 	s.finish(all, err)
+}
+
+// applyAgain reads the states again, and makes all of their changes again.
+func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all []*change) (args []arg, err error) {
+	states, err := s.callSwap(ctx, charges, end, nil)
+	if err != nil {
+		return nil, errNotRead(err)
+	}
+	return states.apply(all, s.backend.margin)
+}
+
+func errNotRead(err error) error {
+	return fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 }
 
 // endOf returns the latest deadline of all, but at most the timeout after began, when the

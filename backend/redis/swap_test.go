@@ -261,6 +261,46 @@ func TestLeaveAnExchange(t *testing.T) {
 	}
 }
 
+// A caller that joins an exchange whose states were read before is not refused by them.
+func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
+	e := newExchange(t)
+	full, err := e.direct.Take(t.Context(), throttler.Charge{Policy: twoVersions[0][1], Key: e.charge.Key, Cost: 449})
+	if err != nil || !full.Allowed {
+		t.Fatalf("%+v, %v", full, err)
+	}
+	hundred := e.charge
+	hundred.Cost = 100 // does not fit now
+	e.reads.held.Store(true)
+	take := func() chan error {
+		done := make(chan error, 1)
+		go func() {
+			d, err := e.Take(t.Context(), hundred)
+			if err == nil && !d.Allowed {
+				err = errRefused
+			}
+			done <- err
+		}()
+		return done
+	}
+	first := take()
+	<-e.reads.came
+	if _, err := e.direct.Refund(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	second := take()
+	e.awaitSwaps(t, 2)
+	e.reads.held.Store(false)
+	e.reads.open <- struct{}{}
+	if err := <-second; err != nil {
+		t.Errorf("after the refund: %v", err)
+	}
+	if err := <-first; err != nil && !errors.Is(err, errRefused) {
+		t.Error(err)
+	}
+}
+
+var errRefused = errors.New("refused")
+
 // A caller's deadline passes while it waits for its own exchange.
 func TestDeadlineOfAnExchange(t *testing.T) {
 	for _, stores := range []bool{false, true} {
