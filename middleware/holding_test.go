@@ -91,6 +91,36 @@ func TestInFlightUntilTheHandlerEnds(t *testing.T) {
 
 type leaveKey struct{}
 
+// A panic of a function of the program, at the end of a request, keeps no unit in flight.
+func TestInFlightEndsAfterAPanic(t *testing.T) {
+	panics := &middleware.Options{RefundIf: func(*http.Request, int, http.Header) bool { panic("RefundIf") }}
+	for name, h := range map[string]func(th *throttler.Throttler) http.Handler{
+		"one": func(th *throttler.Throttler) http.Handler { return limit(th, points, panics)(status(200)) },
+		"the inner of two, with a recovery between": func(th *throttler.Throttler) http.Handler {
+			inner := limit(th, points, panics)(status(200))
+			return limit(th, policy("outer", per(100, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer func() { _ = recover() }()
+				inner.ServeHTTP(w, r)
+			}))
+		},
+		"two": func(th *throttler.Throttler) http.Handler {
+			return limit(th, points, panics)(limit(th, points, panics)(status(200)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			th, _ := newThrottler()
+			func() {
+				defer func() { _ = recover() }()
+				get(h(th))
+			}()
+			d, err := th.Peek(t.Context(), points.Charge("everyone"))
+			if err != nil || d.Limit(0).Used != 0 {
+				t.Errorf("after it, %v, %v; want nothing in flight", &d, err)
+			}
+		})
+	}
+}
+
 // As many requests as the limit allows are served at once, and the next when one has ended.
 // Requests are renewed as long as they last.
 func TestInFlightIsRenewed(t *testing.T) {

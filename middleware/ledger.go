@@ -177,7 +177,12 @@ func (e *entry) has(f flags) bool {
 // end accounts for e when the next handler has returned or panicked. w is the handler's
 // writer.
 func (e *entry) end(w http.ResponseWriter, returned bool) {
-	l := e.l
+	l, accounted := e.l, false
+	defer func() {
+		if !accounted {
+			l.endAfterPanic(e)
+		}
+	}()
 	if e.outer == nil && returned && l.sent.Load() == nothing {
 		l.running().readCostHeaders(l.w.Header)
 		l.decide(unknownStatus, l.w.Header()) // an outer handler may still send an error
@@ -194,10 +199,20 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		}
 		l.settle(x, why)
 	}
+	accounted = true
 	if e.outer == nil {
 		l.end(enforced)
 	}
 	e.copyBack()
+}
+
+// endAfterPanic accounts for e when a function of the program that end has called, such as
+// RefundIf, has panicked: units in flight would be renewed for ever.
+func (l *ledger) endAfterPanic(e *entry) {
+	due, _ := l.handlerEnded(e, false, false)
+	for _, x := range due {
+		defer l.settle(x, l.asked(x)) // deferred, because OnError may panic, too
+	}
 }
 
 // end completes the response when the outermost handler has ended. If nothing was sent,
