@@ -52,10 +52,14 @@ func refuse(d *throttler.Decision) *refusal {
 	return r
 }
 
-// later returns the refusal of a call that may be sent again after delay, rounded up to
-// milliseconds and, for retry-after, to seconds.
+// maxDelay is the longest delay that a refusal tells: 100 years, as for HTTP. A difference of
+// instants ends at the longest time.Duration, which can't be rounded up.
+const maxDelay = 36525 * 24 * time.Hour
+
+// later returns the refusal of a call that may be sent again after delay, or maxDelay if it is
+// longer, rounded up to milliseconds and, for retry-after, to seconds.
 func later(code codes.Code, text string, delay time.Duration) *refusal {
-	ms := max((delay-1).Milliseconds()+1, 1)
+	ms := max((min(delay, maxDelay)-1).Milliseconds()+1, 1)
 	s := (ms-1)/1000 + 1
 	with, err := status.New(code, fmt.Sprintf("%s Try again in %d s.", text, s)).
 		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(ms) * time.Millisecond)})

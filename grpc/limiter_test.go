@@ -26,6 +26,7 @@ import (
 	weirgrpc "github.com/weir-go/weir/grpc"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -93,6 +94,7 @@ type setup struct {
 	backend  func(of driver.Backend) driver.Backend // around memory
 	outer    func(ctx context.Context, attempt int) // runs in front of the limit
 	dial     string                                 // a service configuration
+	policies *policies.Table
 	options  weirgrpc.Options
 }
 
@@ -111,7 +113,7 @@ func newFixture(t *testing.T, s setup) *fixture {
 	if s.backend != nil {
 		backend = s.backend(backend)
 	}
-	f.throttler = throttler.New(backend, &throttler.Options{Clock: f.clock})
+	f.throttler = throttler.New(backend, &throttler.Options{Clock: f.clock, Policies: s.policies})
 	classify := middleware.Limit(f.core, middleware.Everyone())
 	if s.classify != nil {
 		classify = s.classify(f)
@@ -315,6 +317,23 @@ func TestWhatNeverFitsIsNotRetried(t *testing.T) {
 	expect(t, "trailer", a.trailer, "grpc-retry-pushback-ms", "-1", "retry-after", "")
 	if a.retry != 0 || attempts != 1 {
 		t.Errorf("RetryInfo says %v, and there were %d attempts; want none and 1", a.retry, attempts)
+	}
+}
+
+// A block that ends further away than a time.Duration can say does not end at once.
+func TestABlockForMillennia(t *testing.T) {
+	var table policies.Table
+	if err := table.Source("code").Edit(func(e *policies.Edit) {
+		e.Override(policies.Override{Policy: "core", Key: "everyone:", Blocked: true, Until: time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, setup{policies: &table})
+	a := f.call(t.Context())
+	expectCode(t, a, codes.ResourceExhausted)
+	expect(t, "trailer", a.trailer, "grpc-retry-pushback-ms", "3155760000000", "retry-after", "3155760000") // 100 years
+	if want := 3155760000 * time.Second; a.retry != want {
+		t.Errorf("RetryInfo says %v; want %v", a.retry, want)
 	}
 }
 

@@ -50,9 +50,14 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 // maxJitter bounds Options.RetryAfterJitter.
 const maxJitter = 0.03
 
-// retryAfterSeconds returns d, lengthened by a part of it, in whole seconds, rounded up, at
-// least 1.
+// maxWait is the longest wait that a refusal tells: 100 years. A difference of instants ends at
+// the longest time.Duration, which can't be lengthened or rounded up.
+const maxWait = 36525 * 24 * time.Hour
+
+// retryAfterSeconds returns d, or maxWait if it is longer, lengthened by a part of it, in whole
+// seconds, rounded up, at least 1.
 func retryAfterSeconds(d time.Duration, part float64) int64 {
+	d = min(d, maxWait)
 	more := time.Duration(float64(d) * part)
 	return max(seconds(d+more), 1)
 }
