@@ -99,7 +99,7 @@ func (l *ledger) report(e *entry, policy string, cost int64) error {
 var errSettled = invalid.Errorf("middleware: SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
 
 func (e *entry) note(policy string, cost int64) error {
-	if e.state == settled {
+	if e.state == settled || e.due != asCharged {
 		return errSettled
 	}
 	for r := e.reports; r != nil; r = r.next {

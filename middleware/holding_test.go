@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -57,6 +58,21 @@ func TestInFlightUntilTheHandlerEnds(t *testing.T) {
 		{"a cost after the body", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(200)
 			_ = middleware.SetCostOf(r, "points", 7)
+		}, 1, 7},
+		{"a cost, and then 304", func(w http.ResponseWriter, r *http.Request) {
+			_ = middleware.SetCostOf(r, "points", 7)
+			w.WriteHeader(304)
+		}, 1, 0},
+		{"304, and then a cost", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(304)
+			if err := middleware.SetCostOf(r, "points", 7); !errors.Is(err, throttler.ErrInvalid) {
+				t.Errorf("SetCostOf after a 304 returned %v; want an error", err)
+			}
+		}, 1, 0},
+		{"a cost, the body, and then a cost", func(w http.ResponseWriter, r *http.Request) {
+			_ = middleware.SetCostOf(r, "points", 7)
+			w.WriteHeader(200)
+			_ = middleware.SetCostOf(r, "points", 9)
 		}, 1, 7},
 		{"panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1, 1},
 		{"panic after 304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304); panic(http.ErrAbortHandler) }, 1, 0},

@@ -118,7 +118,7 @@ func (e *entry) isDue(failed bool) bool {
 func (l *ledger) asked(e *entry) settlement {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e.reports != nil {
+	if e.due == asCharged && e.reports != nil {
 		return asReported
 	}
 	return e.due
