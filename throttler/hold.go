@@ -12,7 +12,8 @@ import (
 var errLapsed = errors.New("the lease has lapsed, and the limit has no room to take its units again")
 
 // Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
-// not nil, receives its errors, and one once d holds nothing.
+// not nil, receives its errors, and one once d holds nothing. A call of Renew that is on its
+// way when stop is called ends within a second, so that a settlement need not wait for longer.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
 	every := leaseOf(&d) / 3 // so that a renewal that fails may be tried again
 	if !d.Allowed || every == 0 {
@@ -34,15 +35,17 @@ type hold struct {
 	every time.Duration
 	lost  func(error)
 
-	mu    sync.Mutex
-	ended bool
-	stop  func() bool // the timer
+	mu     sync.Mutex
+	ended  bool
+	stop   func() bool // the timer
+	cancel func()      // ends the renewal on its way; nil if there is none
 }
 
 // arm sets the timer for a decision last renewed at from, unless the hold has ended.
 func (h *hold) arm(from time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.cancel = nil
 	if !h.ended {
 		ago := max(h.t.clock.Now().Sub(from), 0) // a clock may step back
 		h.stop = clock.AfterFunc(h.t.clock, h.every-ago, h.renew)
@@ -52,8 +55,12 @@ func (h *hold) arm(from time.Time) {
 func (h *hold) renew() {
 	ctx, cancel := context.WithTimeout(h.ctx, h.every)
 	defer cancel()
+	if !h.begin(cancel) {
+		return
+	}
 	now := h.t.clock.Now()
 	switch after, err := h.t.Renew(ctx, h.d); {
+	case err != nil && ctx.Err() == context.Canceled: // by end
 	case err != nil:
 		h.lost(err)
 	case !after.Allowed:
@@ -63,11 +70,24 @@ func (h *hold) renew() {
 	h.arm(now)
 }
 
+// begin notes that a renewal begins, which cancel ends, unless the hold has ended.
+func (h *hold) begin(cancel func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cancel = cancel
+	return !h.ended
+}
+
+// end ends the hold. A renewal on its way is not canceled at once: if its outcome is unknown, a
+// unit may stay until its lease lapses.
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
 	h.stop()
+	if h.cancel != nil {
+		time.AfterFunc(settleTime, h.cancel)
+	}
 }
 
 // leaseOf returns the shortest lease of d's units of InFlight limits, or 0 if d has none.

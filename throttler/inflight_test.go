@@ -366,3 +366,48 @@ func TestRefundAfterARenewal(t *testing.T) {
 		t.Errorf("the refund: %v", err)
 	}
 }
+
+// silentRenewals is a backend that does not answer renewals.
+type silentRenewals struct {
+	driver.Backend
+	begun chan struct{}
+}
+
+func (b silentRenewals) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if s.Renews {
+		close(b.begun)
+		<-ctx.Done()
+		return driver.Decision{}, ctx.Err()
+	}
+	return b.Backend.Settle(ctx, s)
+}
+
+// A settlement waits for a renewal of Hold that is on its way for a second, not until the next
+// renewal is due, which is in 20 minutes here.
+func TestSettleDuringARenewal(t *testing.T) {
+	c := clock.NewManual(t0)
+	b := silentRenewals{memorybackend.NewDefault(), make(chan struct{})}
+	th := throttler.New(b, &throttler.Options{Clock: c})
+	p := policy("p", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.InFlight})
+	d := take(t, th, p.Charge("key"))
+	stop := th.Hold(t.Context(), d, func(err error) { t.Errorf("lost is called after the end: %v", err) })
+	c.Advance(20 * time.Minute)
+	<-b.begun
+	stop()
+	settled := make(chan error, 1)
+	go func() {
+		_, err := th.Settle(context.Background(), d)
+		settled <- err
+	}()
+	select {
+	case err := <-settled:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the settlement waits for the renewal")
+	}
+	if d, err := th.Peek(t.Context(), p.Charge("key")); err != nil || d.Limit(0).Used != 0 {
+		t.Errorf("%d in flight, %v; want 0", d.Limit(0).Used, err)
+	}
+}
