@@ -29,6 +29,8 @@ end
 if result ~= 1 then
   return result
 end
-redis.call('SET', KEYS[2], string.match(ARGV[2], '^%d+'))
+local number = string.match(ARGV[2], '^%d+')
+redis.call('SET', KEYS[2], number)
 redis.call('SET', KEYS[1], ARGV[2])
+redis.call('ZADD', KEYS[6], number, 'v' .. ARGV[2])
 return 1

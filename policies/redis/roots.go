@@ -359,7 +359,7 @@ func (c *copying) run(ctx context.Context, from *server) error {
 	if err := from.readPolicies(ctx, r); err != nil {
 		return err
 	}
-	if c.is, err = from.changes(ctx, began.number(), r.change); err != nil {
+	if c.is, err = from.changes(ctx, began, r.change); err != nil {
 		return err
 	}
 	for field, text := range r.overrides {
@@ -394,7 +394,7 @@ const catchUps = 20
 // otherwise a large copy would never be complete while changes are many.
 func (c *copying) catchUp(ctx context.Context, from *server) error {
 	for range catchUps {
-		is, err := from.changes(ctx, c.is.number(), func(member, value, mark string) {
+		is, err := from.changes(ctx, c.is, func(member, value, mark string) {
 			switch kind, field := kindOf(member); kind {
 			case "p":
 				c.entries = append(c.entries, kind, field, value, mark)

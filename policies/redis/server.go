@@ -151,7 +151,7 @@ func (s *server) readAll(ctx context.Context) (*reading, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r.version, err = s.changes(ctx, is.number(), r.change) // changes during the reads
+	r.version, err = s.changes(ctx, is, r.change) // changes during the reads
 	return r, err
 }
 
@@ -171,7 +171,7 @@ func (s *server) readPolicies(ctx context.Context, r *reading) error {
 }
 
 // readSince reads the changes since a version.
-func (s *server) readSince(ctx context.Context, known int64) (r *reading, err error) {
+func (s *server) readSince(ctx context.Context, known version) (r *reading, err error) {
 	r = newReading(false)
 	r.version, err = s.changes(ctx, known, r.change)
 	return r, err
@@ -183,10 +183,12 @@ func kindOf(member string) (kind, field string) {
 	return member[:min(len(member), 1)], member[min(len(member), 1):]
 }
 
-// changes calls yield with the changes since a version, up to the version that it returns.
-func (s *server) changes(ctx context.Context, known int64, yield func(member, value, mark string)) (version, error) {
+// changes calls yield with the changes since a version, up to the version that it returns. The
+// error is errTrimmed if the server can't tell them.
+func (s *server) changes(ctx context.Context, seen version, yield func(member, value, mark string)) (version, error) {
+	known := seen.number()
 	for {
-		reply, err := changes.Run(ctx, s.client, s.keys(""), known, MaxChange).Slice()
+		reply, err := changes.Run(ctx, s.client, s.keys(""), known, MaxChange, string(seen)).Slice()
 		if err != nil {
 			return "", fmt.Errorf("redispolicies: %w", err)
 		}
@@ -204,7 +206,7 @@ func (s *server) changes(ctx context.Context, known int64, yield func(member, va
 		for i := 2; i+2 < len(reply); i += 3 {
 			yield(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
 		}
-		if known = to; to >= is.number() {
+		if known, seen = to, is; to >= is.number() {
 			return is, nil
 		}
 	}

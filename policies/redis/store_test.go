@@ -669,6 +669,22 @@ func testAnotherServerInItsPlace(t *testing.T, at place) {
 	}
 }
 
+// Its number is higher than the lost version's, so it looks as if it followed it.
+func TestMoreChangesInItsPlace(t *testing.T) { everywhere(t, testMoreChangesInItsPlace) }
+
+func testMoreChangesInItsPlace(t *testing.T, at place) {
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10), hourly("gone", 10)}})
+	f := follow(t, store)
+	clients.each(func(c redis.UniversalClient) { c.FlushDB(t.Context()) }) // of this test's own servers
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 5)}})
+	refresh(t, f)
+	if core, search := f.quota("core", "k"), f.quota("search", "k"); core != 20 || search != 5 || f.quota("gone", "k") != -1 || f.status().Version != 2 {
+		t.Errorf("quotas %d and %d, %+v; want what the server has now", core, search, f.status())
+	}
+}
+
 // BenchmarkRefresh changes 50,000 policies, and puts them in force.
 func BenchmarkRefresh(b *testing.B) {
 	const policies = 50_000

@@ -6,7 +6,8 @@
 -- KEYS[4]  overrides  a hash: policy, newline, key; override
 -- KEYS[5]  marks      a hash: policy, how many overrides it has
 -- KEYS[6]  log        a sorted set: 'p' and a field of policies, or 'o' and a field
---                     of overrides; the last version that changed it
+--                     of overrides; the last version that changed it. Also 'v' and the
+--                     text of a version; its number
 -- KEYS[7]  parents    a hash: name of a policy that has a parent; the parent, newline, its key
 -- KEYS[8]  heights    a hash: name of a parent; how many of its children have no policy
 --                     below them, how many one level, and so on
@@ -209,6 +210,7 @@ for _, entry in ipairs(changes) do
   end
   redis.call('ZADD', KEYS[6], number, kind .. field)
 end
+redis.call('ZADD', KEYS[6], number, string.format('v%d %s', number, ARGV[2]))
 local over = redis.call('ZCARD', KEYS[6]) - tonumber(ARGV[1])
 if over > 0 then
   local last = redis.call('ZRANGE', KEYS[6], over - 1, over - 1, 'WITHSCORES')[2]
