@@ -3,6 +3,8 @@ package redispolicies
 import (
 	"context"
 	"time"
+
+	"github.com/weir-go/weir/policies"
 )
 
 // SetMaxLog sets the maximum number of entries of the log.
@@ -14,4 +16,9 @@ func (s *Store) SetAskTimeout(d time.Duration) { s.askTimeout = d }
 // WriteText writes text as the limits of a policy, valid or not, like an edit by hand.
 func (s *Store) WriteText(ctx context.Context, policy, text string) (int64, error) {
 	return s.write(ctx, []any{"p", policy, text, ""})
+}
+
+// Find is the source's Find.
+func (w *Watch) Find(ctx context.Context, policy, key string) (*policies.Override, bool, error) {
+	return w.find(ctx, policy, key)
 }

@@ -105,21 +105,45 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	}
 	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
-	servers := w.store.servers
-	for i := range servers {
-		var is version
-		at := servers[(asks.first.index+i)%len(servers)]
-		if o, is, err = at.findAt(bound, asks.known, policy, key); err == nil {
-			return o, asks.inForce && is == asks.known, nil
-		}
-		if bound.Err() != nil {
-			break
-		}
+	answers := make(chan answered, 1)
+	key = strings.Clone(key)                                   // the caller may reuse its memory after a return
+	go func() { answers <- w.ask(bound, asks, policy, key) }() // the client may not keep the deadline
+	var a answered
+	select {
+	case a = <-answers:
+	case <-bound.Done():
+		a.err = bound.Err()
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, quota.ErrInvalid) {
+	if a.err != nil && ctx.Err() == nil && !errors.Is(a.err, quota.ErrInvalid) {
 		w.asks.CompareAndSwap(asks, nil) // so that no other decision waits, until Refresh has an answer
 	}
-	return nil, false, err
+	return a.override, a.err == nil && asks.inForce && a.is == asks.known, a.err
+}
+
+// answered is the answer to a decision that asks for an override.
+type answered struct {
+	override *policies.Override
+	is       version // of the server
+	err      error
+}
+
+// ask asks the servers, one after the other, for find. ctx has a deadline. After it, the error
+// is the context's.
+func (w *Watch) ask(ctx context.Context, asks *asks, policy, key string) (a answered) {
+	servers := w.store.servers
+	for i := range servers {
+		at := servers[(asks.first.index+i)%len(servers)]
+		if a.override, a.is, a.err = at.findAt(ctx, asks.known, policy, key); a.err == nil {
+			return a
+		}
+		if deadline, _ := ctx.Deadline(); time.Until(deadline) <= 0 {
+			<-ctx.Done() // a connection's deadline may come first
+		}
+		if ctx.Err() != nil {
+			return answered{err: ctx.Err()}
+		}
+	}
+	return a
 }
 
 // Refresh checks for a newer version now. The error says why the store's is not in force.
