@@ -34,6 +34,7 @@ type count struct {
 	charge    quota.Charge
 	pending   []units
 	replaying chan struct{} // closed when the replay in progress ends, or nil
+	refunds   []refund      // of units that the replay in progress may hand over
 
 	// For the table: the part of the quota that is used, and until when.
 	used   float32
@@ -52,6 +53,9 @@ type units struct {
 	cost  int64
 	until int64 // from then on they count in no window
 }
+
+// refund is a refund of cost, which was charged at takenAt.
+type refund struct{ cost, takenAt int64 }
 
 // say notes the backend's answer about limits at now. A lease reports all units except its own
 // as used, and a pause reports all; both report how many more may remain.
@@ -194,13 +198,21 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 	c.pending = append(c.pending, u)
 }
 
-// forgive subtracts cost, which was charged at takenAt, from the units to hand over, unless it
-// was handed over.
-func (c *count) forgive(cost, takenAt int64) {
-	for i := len(c.pending) - 1; i >= 0; i-- {
-		if p := &c.pending[i]; p.from <= takenAt {
-			p.cost = max(p.cost-cost, 0)
-			return
+// forgive subtracts r from the units to hand over, unless it was handed over. If a replay may
+// do that now, forgive notes r for its end.
+func (c *count) forgive(r refund) {
+	if !r.subtract(c.pending) && c.replaying != nil {
+		c.refunds = append(c.refunds, r)
+	}
+}
+
+// subtract subtracts r from the units that include it. It reports whether there are any.
+func (r refund) subtract(pending []units) bool {
+	for i := len(pending) - 1; i >= 0; i-- {
+		if p := &pending[i]; p.from <= r.takenAt {
+			p.cost = max(p.cost-r.cost, 0)
+			return true
 		}
 	}
+	return false
 }

@@ -324,7 +324,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	case c.outage != nil && more > 0:
 		c.journal(charge.Policy.Limits, more, now, results)
 	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0 && !c.state.Forgot(&before[0].Mark):
-		c.forgive(-more, takenAt)
+		c.forgive(refund{-more, takenAt})
 	}
 }
 

@@ -114,6 +114,10 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
 		journal = journal[1:]
 	}
+	for _, r := range c.refunds {
+		r.subtract(journal)
+	}
+	c.refunds = nil
 	c.pending = append(journal, c.pending...)
 	close(c.replaying)
 	c.replaying = nil
