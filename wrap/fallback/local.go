@@ -48,7 +48,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	s := b.table.stripeOf(charges)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.over.Load() {
+	if journal && o.over.Load() {
 		return driver.Decision{}, errOver // units held for it would not be handed over
 	}
 	counts := make([]*count, len(charges))
