@@ -24,7 +24,7 @@ func (b *Backend) remember(d *driver.Decision) {
 	r := d.Request
 	s := b.table.stripeOf(charges)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	for i := range charges {
 		c := &charges[i]
 		if choice == Closed && b.of(c.Policy.Name) != Local {
@@ -47,7 +47,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if journal && o.over.Load() {
 		return driver.Decision{}, errOver // units held for it would not be handed over
 	}

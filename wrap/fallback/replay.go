@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/keyed"
-	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -107,10 +106,10 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	}
 
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if err != nil && driver.MayHaveCharged(err) {
 		b.stats.Change(func(s *Stats) { s.Lost += journal[0].cost })
-		o.report(charge.Policy.Name, observe.ResultNotCharged)
+		s.notCharged(o, charge.Policy.Name)
 		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
 		journal = journal[1:]
 	}

@@ -1,9 +1,11 @@
 package fallback_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,5 +91,48 @@ func TestWhatIsNotHandedOverIsReported(t *testing.T) {
 	seen.want(t, "1 flaky/a : not handed over, not_charged")
 	if s := f.backends[0].Stats(); s.Lost != 1 {
 		t.Errorf("%+v; want one unit lost, of the key that made room", s)
+	}
+}
+
+// asking is an observer that asks about the key of each failure.
+type asking struct {
+	observe.Nothing
+	th     *throttler.Throttler
+	failed atomic.Int64 // failures whose calls have returned
+}
+
+func (a *asking) Failed(e observe.Failed) {
+	if _, err := a.th.Peek(context.Background(), core.Charge("alice")); err != nil {
+		panic(err)
+	}
+	if e.Result == observe.ResultNotCharged {
+		a.failed.Add(1)
+	}
+}
+
+// An observer may ask about counts.
+func TestAnObserverThatAsks(t *testing.T) {
+	for name, do := range map[string]func(f *fixture){
+		"a key makes room": func(f *fixture) {
+			f.takes(0, 1, core, "bob")
+		},
+		"a hand-over with an unknown outcome": func(f *fixture) {
+			f.fail(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, 1, local)
+			h := &held{f.flaky, make(chan struct{}, 1), make(chan error, 1)}
+			h.fails <- lost.err
+			seen := new(asking)
+			f.backends[0] = open(t, h, &fallback.Options{OnFailure: fallback.Local, Processes: 1, MaxKeys: 1, Observer: seen})
+			f.processes[0] = throttler.New(f.backends[0], &throttler.Options{Clock: f.clock})
+			seen.th = f.processes[0]
+			f.fail(down)
+			f.takes(0, 1, core, "alice")
+			do(f)
+			eventually(t, "a failure was reported", func() bool { return seen.failed.Load() == 1 })
+			f.fail(nil)
+		})
 	}
 }

@@ -19,7 +19,8 @@ type table struct {
 type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*count]
-	_ [64]byte // keeps the next lock off this one's cache line
+	reports []func() // to make after mu is released, because an observer may ask about counts
+	_       [64]byte // keeps the next lock off this one's cache line
 }
 
 const (
@@ -37,6 +38,21 @@ func (t *table) init(b *Backend, maxKeys int) {
 	for i := range t.stripes {
 		t.stripes[i].Most = maxKeys / stripes
 	}
+}
+
+// unlock releases mu, and makes the reports.
+func (s *stripe) unlock() {
+	reports := s.reports
+	s.reports = nil
+	s.mu.Unlock()
+	for _, report := range reports {
+		report()
+	}
+}
+
+// notCharged notes a report of units held for o that are not handed over. The caller holds mu.
+func (s *stripe) notCharged(o *outage, policy string) {
+	s.reports = append(s.reports, func() { o.report(policy, observe.ResultNotCharged) })
 }
 
 // stripeOf returns the stripe of charges, which have one partition.
@@ -82,7 +98,7 @@ func (s *stripe) forget(t *table, c *count) {
 		t.b.stats.Change(func(s *Stats) { s.Lost += u.cost })
 	}
 	if len(c.pending) > 0 {
-		c.outage.report(c.charge.Policy.Name, observe.ResultNotCharged)
+		s.notCharged(c.outage, c.charge.Policy.Name)
 	}
 	t.b.settled(c)
 }
