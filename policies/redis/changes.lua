@@ -17,7 +17,14 @@ local number = tonumber(string.match(version, '^%d+') or '0')
 if known > number or known < tonumber(redis.call('GET', KEYS[2]) or '0') then
   return {version, -1}
 end
-if ARGV[3] ~= '' and ARGV[3] ~= version and not redis.call('ZSCORE', KEYS[6], 'v' .. ARGV[3]) then
+local had = ARGV[3] == '' or ARGV[3] == version
+if not had then
+  local seen = string.match(ARGV[3], '^%d+') or '0'
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], seen, seen)) do
+    had = had or member == 'v' .. ARGV[3]
+  end
+end
+if not had then
   return {version, -1}
 end
 local members = redis.call('ZRANGEBYSCORE', KEYS[6], '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
