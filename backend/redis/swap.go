@@ -63,7 +63,9 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 		return s.errorOf(&unsentError{err})
 	}
 	c := &change{ctx: ctx, apply: apply, done: make(chan struct{})}
-	keys, ended, asked := s.backend.keysOf(charges), ctx.Done(), time.Now()
+	keys, asked := s.backend.keysOf(charges), time.Now()
+	_, caller, _ := driver.ServerTime(ctx, asked) // the end of the server's time is for the exchange to notice
+	ended := caller.Done()
 	key := strings.Join(keys, "")
 	if s.changes.Add(key, c) {
 		go s.serve(key, charges)
@@ -74,10 +76,10 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 			return c.err
 		case <-ended:
 		}
-		err := driver.Ended(ctx)
+		err := driver.Ended(caller)
 		switch {
-		case err == nil:
-			ended = nil // the server's time is over: the running exchange will notice
+		case err == nil: // a context made of one with a server's time, which is over
+			ended = nil
 		case !s.changes.Remove(key, c):
 			select {
 			case <-c.done: // both at once: the outcome counts

@@ -242,6 +242,16 @@ func TestLeaveAnExchange(t *testing.T) {
 	if err := <-unsent; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("left before the states were there: %v; want canceled, and not unavailable", err)
 	}
+	callerContext, leaveLate := context.WithCancel(t.Context())
+	lateContext, cancel := driver.WithServerTime(callerContext, 20*time.Millisecond)
+	defer cancel()
+	late := take(lateContext)
+	e.awaitSwaps(t, 4)
+	<-lateContext.Done()
+	leaveLate()
+	if err := <-late; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("left after the server's time: %v; want canceled, and not unavailable", err)
+	}
 	e.reads.open <- struct{}{}
 	<-e.stores.came
 	e.awaitSwaps(t, 0)
