@@ -173,11 +173,12 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 	return 0, false
 }
 
-// readCostHeaders reads the costs from a response's header, for e and the middlewares further
-// out, and removes them: they are not for the client.
+// readCostHeaders reads the costs from a response's header, for the middleware of e and those
+// further out, and removes them: they are not for the client. Costs of a Take are reported by
+// SetCostOf alone.
 func (e *entry) readCostHeaders(header func() http.Header) {
 	for x := e; x != nil; x = x.outer {
-		if x.m.CostHeader != "" {
+		if x.m.CostHeader != "" && !x.inHandler {
 			x.readCostHeader(header())
 		}
 	}

@@ -322,3 +322,23 @@ func TestParentsCostWhatTheirChildrenDo(t *testing.T) {
 		}
 	}
 }
+
+// A cost in the header is about the middlewares in front, and not about a Take.
+func TestTheCostHeaderIsNotAboutATake(t *testing.T) {
+	th, _ := newThrottler()
+	core, points := policy("core", per(100, time.Minute)), policy("points", per(100, time.Minute))
+	h := must(newMiddleware(th, everyone(core).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !middleware.Take(w, r, throttler.Charge{Policy: points, Key: "everyone", Cost: 5}) {
+				return
+			}
+			w.Header().Set("X-Cost", "8")
+			w.WriteHeader(200)
+			if err := middleware.SetCostOf(r, "points", 3); err != nil {
+				t.Error(err)
+			}
+		}))
+	expect(t, get(h), 200, "X-Cost", "")
+	expectUsed(t, th, core, 8)
+	expectUsed(t, th, points, 3)
+}
