@@ -12,8 +12,7 @@ import (
 var errLapsed = errors.New("the lease has lapsed, and the limit has no room to take its units again")
 
 // Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
-// not nil, receives its errors, and one once d holds nothing. A call of Renew that is on its
-// way when stop is called ends within a second, so that a settlement need not wait for longer.
+// not nil, receives its errors, and one once d holds nothing.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
 	every := leaseOf(&d) / 3 // so that a renewal that fails may be tried again
 	if !d.Allowed || every == 0 {
@@ -78,8 +77,8 @@ func (h *hold) begin(cancel func()) bool {
 	return !h.ended
 }
 
-// end ends the hold. A renewal on its way is not canceled at once: if its outcome is unknown, a
-// unit may stay until its lease lapses.
+// end ends the hold. A renewal on its way, which a settlement waits for, has settleTime yet: if
+// it is canceled and its outcome is unknown, a unit may stay until its lease lapses.
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
