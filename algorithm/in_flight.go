@@ -43,8 +43,9 @@ func (s *State) renew(limits []quota.Limit, held bool, now int64, results []driv
 				r.kind.counter().charge(r, limit{}, 1, now)
 			}
 		}
-		// A bucket without a quota cannot be stored: the state was lost. One that was adopted as it
-		// is would be another policy's record, and the next renewal would add one more.
+		// A charge of 0 gives a bucket its quota and window. Two kinds need it: a new bucket, if
+		// the state was lost, because one without a quota can't be stored; and a bucket adopted
+		// from another window, which the next renewal would not find, and adopt again.
 		for i := range limits {
 			if r, l := &s.records[i], limitOf(&limits[i]); (r.quota == 0 || r.window != l.window) && limits[i].Algorithm.Drains() {
 				l.kind.counter().charge(r, l, 0, now)

@@ -51,7 +51,8 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // Take charges every limit of every charge, as its mode says, or nothing if one lacks room.
 // Charges to one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
-	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
+	// Take is so short that the compiler inlines it: then d and its receipt may stay on the
+	// caller's stack.
 	if err = t.decide(ctx, observe.OpTake, charges, &d); d.Allowed && d.receipt == nil {
 		d.receipt = new(receipt)
 	}

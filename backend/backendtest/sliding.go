@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Sliding windows begin on multiples of the window since the epoch. t0 is
-// 250 ms into one, of 10 s as of a minute.
+// Sliding windows begin on multiples of the window since the epoch. t0 is 250 ms after the start
+// of a window of 10 s, and of a minute's.
 func slidingWindowCases() []testCase {
 	core := on(throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.SlidingWindow})
 	cloudflare := on(throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow})

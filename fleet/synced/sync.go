@@ -21,7 +21,7 @@ const (
 	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
-// aggregator is the state that a Root's goroutine keeps of it.
+// aggregator is what this process knows about one root. One goroutine syncs with it.
 type aggregator struct {
 	server server
 	group  *group
@@ -83,7 +83,7 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 	}
 }
 
-// syncOnce sends a batch to root a, and processes the replies.
+// syncOnce sends a batch to the root of a, and processes the replies.
 func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
 	if !b.prepare(ctx, a) {
 		return
@@ -92,7 +92,7 @@ func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
 	b.conclude(a, replies, err)
 }
 
-// call makes calls to root a.
+// call makes calls to the root of a.
 func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]byte, error) {
 	start := time.Now()
 	replies, err := a.server.call(ctx, calls)
@@ -100,7 +100,7 @@ func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]by
 	return replies, err
 }
 
-// prepare makes the next batch for root a, unless there is one to send again. It reports
+// prepare makes the next batch for the root of a, unless there is one to send again. It reports
 // whether there is a batch.
 func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	now := b.opts.Clock.Now().UnixMilli()
@@ -114,7 +114,7 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 		case !a.up.Load(): // first find out whether it answers
 			if _, err := b.call(ctx, a, newBatchWriter(b, a, add, now).finish().calls); err != nil {
 				b.stats.failed.Add(1)
-				return false // the state would be outdated when a answers
+				return false // the state would be outdated by the time the root answers
 			}
 			fallthrough
 		default:
@@ -125,7 +125,7 @@ func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	return true
 }
 
-// conclude processes root a's replies to its batch, or the error.
+// conclude processes the root's replies to a's batch, or the error.
 func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	if err != nil {
 		a.up.Store(false)
@@ -146,8 +146,8 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	a.known = true
 }
 
-// additions returns the batch that adds the units that root a lacks to the counters in its
-// lists.
+// additions returns the batch that adds the units that the root of a lacks to the counters in
+// its lists.
 func (b *Backend) additions(a *aggregator, now int64) *batch {
 	w := newBatchWriter(b, a, add, now)
 	for i := range b.stripes {
@@ -170,8 +170,9 @@ func (b *Backend) additions(a *aggregator, now int64) *batch {
 	return w.finish()
 }
 
-// state returns the batch that sends root a all totals that this process knows of counters in
-// use. It includes drained counters with pending units, so that these don't go with later units.
+// state returns the batch that sends the root of a all totals that this process knows of
+// counters in use. It includes drained counters with pending units, so that these don't go with
+// later units.
 func (b *Backend) state(a *aggregator, now int64) *batch {
 	w := newBatchWriter(b, a, state, now)
 	for i := range b.stripes {
@@ -291,7 +292,7 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	return true
 }
 
-// learnTotal processes root a's total of e's count. Its caller holds the stripe's lock.
+// learnTotal processes the root's total of e's count. Its caller holds the stripe's lock.
 func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x := math.Float64frombits(binary.BigEndian.Uint64(total))
 	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))

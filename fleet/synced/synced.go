@@ -10,7 +10,7 @@
 // Every process talks to all of them, and the largest total counts. No request notices a
 // root that hangs, is gone, or has lost its memory, as long as another root has the counts.
 // The root has them again within two syncs of its return. If one root can't keep up, divide
-// the roots into groups, each of which keeps a part of the counters: see [Root].
+// the roots into groups, and each group keeps a part of the counters: see [Root].
 //
 // Between two syncs, a total is extrapolated with the rate at which other processes
 // added to it. Units admitted beyond a quota are not forgotten: they are a debt that the
