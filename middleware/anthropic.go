@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -35,4 +36,25 @@ func (Anthropic) Write(h http.Header, r *Report) {
 	anthropic.write(h, r, func(s *decision.Status) string {
 		return time.Unix(epochSeconds(s.Reset().UnixMilli()), 0).UTC().Format(time.RFC3339)
 	})
+}
+
+// ErrorBody returns an error of Anthropic's API: a rate_limit_error, permission_error for 403,
+// or api_error.
+func (Anthropic) ErrorBody(status int, _ quota.Unit, message string) []byte {
+	type object struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}
+	e := object{"rate_limit_error", message}
+	switch {
+	case status >= http.StatusInternalServerError:
+		e.Type = "api_error"
+	case status == http.StatusForbidden:
+		e.Type = "permission_error"
+	}
+	body, _ := json.Marshal(struct {
+		Type  string `json:"type"`
+		Error object `json:"error"`
+	}{"error", e})
+	return body
 }

@@ -73,7 +73,7 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		t.answerUnavailable(w, e, ended, nil)
 		return false
 	}
-	goesOn := t.decide(w, e)
+	goesOn := t.admit(w, e)
 	if goesOn {
 		e.add() // even if undecided: headers must not report the other entries alone
 		if progress := outer.progress.Load(); progress != running {

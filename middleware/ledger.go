@@ -185,7 +185,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	}()
 	if e.outer == nil && returned && l.sent.Load() == nothing {
 		l.running().readCostHeaders(l.w.Header)
-		l.decide(unknownStatus, l.w.Header()) // an outer handler may still send an error
+		l.settleFor(unknownStatus, l.w.Header()) // an outer handler may still send an error
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
 	// A panic is a 500 only if nothing of the response was sent. A writer that does not lead
@@ -264,7 +264,7 @@ func (l *ledger) begin(status int) {
 	}
 	h := l.w.Header()
 	l.running().readCostHeaders(l.w.Header)
-	l.decide(status, h)
+	l.settleFor(status, h)
 	l.writeHeaders(h)
 	if status >= 400 {
 		l.closeIfPartlyRead(h)

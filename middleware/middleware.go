@@ -214,7 +214,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.serveEnded(w, e, next)
 		return
 	}
-	switch goesOn := t.decide(w, e); {
+	switch goesOn := t.admit(w, e); {
 	case !goesOn:
 	case t.CheckOnly:
 		t.serveUncharged(w, e, next)
@@ -223,9 +223,9 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 }
 
-// decide charges e's request, waits for its start, and reports whether it may be served. If
-// not, decide has answered it.
-func (t *throttle) decide(w http.ResponseWriter, e *entry) (goesOn bool) {
+// admit charges e's request, waits for its start, and reports whether it may be served. If
+// not, admit has answered it.
+func (t *throttle) admit(w http.ResponseWriter, e *entry) (goesOn bool) {
 	t.waiters.shutdown(serverOf(e.received))
 	if err := t.take(e); err != nil {
 		return t.servesUndecided(w, e, err)

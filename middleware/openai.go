@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"github.com/weir-go/weir/quota"
@@ -29,4 +30,25 @@ func (OpenAI) Names() []string { return openAI.names() }
 func (OpenAI) Write(h http.Header, r *Report) {
 	now := r.Now()
 	openAI.write(h, r, func(s *decision.Status) string { return max(s.Reset().Sub(now), 0).String() })
+}
+
+// ErrorBody returns an error object of OpenAI's API. The type of a refusal is requests or
+// tokens, by the limit's unit.
+func (OpenAI) ErrorBody(status int, unit quota.Unit, message string) []byte {
+	type object struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	}
+	e := object{Message: message, Type: "server_error"}
+	if status < http.StatusInternalServerError {
+		code := "rate_limit_exceeded"
+		e.Type, e.Code = "tokens", &code
+		if unit == quota.Requests {
+			e.Type = "requests"
+		}
+	}
+	body, _ := json.Marshal(map[string]object{"error": e}) // strings have no error
+	return body
 }

@@ -16,9 +16,9 @@ func isNotModified(_ *http.Request, status int, _ http.Header) bool {
 // unknownStatus is the status of a response that the handlers have left to an outer handler.
 const unknownStatus = 0
 
-// decide settles the entries that can be settled when a response of this status begins. If it
+// settleFor settles the entries that can be settled when a response of this status begins. If it
 // is unknownStatus, only reported costs are settled.
-func (l *ledger) decide(status int, h http.Header) {
+func (l *ledger) settleFor(status int, h http.Header) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		switch refused, charged, reported := l.outcome(e); {
 		case refused && status >= 400:
