@@ -120,9 +120,10 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		all = append(all, joined...)
 		end := s.endOf(all, began)
 		args, failed := states.apply(all, s.backend.margin)
-		if late := len(joined) > 0 && !slices.Contains(first, joined[len(joined)-1]); late && args == nil && failed == nil {
-			// A store would check the states; without one, who joined after they were read needs newer ones.
-			args, failed = s.applyAgain(ctx, charges, end, all)
+		if args == nil && failed == nil {
+			// A refusal stores nothing, so callers that joined after the read need newer states.
+			late := slices.DeleteFunc(joined, func(c *change) bool { return slices.Contains(first, c) })
+			all, args, failed = s.applyAgain(ctx, charges, end, all, late)
 		}
 		switch {
 		case failed != nil || args == nil:
@@ -136,13 +137,19 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	s.finish(all, err)
 }
 
-// applyAgain reads the states again, and makes all of their changes again.
-func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all []*change) (args []arg, err error) {
+// applyAgain reads the states again, and makes all changes again, if some are late. If it can't
+// read, it finishes the late ones, and returns the others, which keep their outcomes.
+func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all, late []*change) (rest []*change, args []arg, err error) {
+	if len(late) == 0 {
+		return all, nil, nil
+	}
 	states, err := s.callSwap(ctx, charges, end, nil)
 	if err != nil {
-		return nil, errNotRead(err)
+		s.finish(late, errNotRead(err))
+		return slices.DeleteFunc(all, func(c *change) bool { return slices.Contains(late, c) }), nil, nil
 	}
-	return states.apply(all, s.backend.margin)
+	args, err = states.apply(all, s.backend.margin)
+	return all, args, err
 }
 
 func errNotRead(err error) error {

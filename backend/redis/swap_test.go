@@ -309,6 +309,42 @@ func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
 	}
 }
 
+// If newer states can't be read, the callers that the first states refuse stay refused.
+func TestNewerStatesThatAreLost(t *testing.T) {
+	e := newExchange(t)
+	full, err := e.direct.Take(t.Context(), throttler.Charge{Policy: twoVersions[0][1], Key: e.charge.Key, Cost: 449})
+	if err != nil || !full.Allowed {
+		t.Fatalf("%+v, %v", full, err)
+	}
+	take := func() chan error {
+		done := make(chan error, 1)
+		go func() {
+			d, err := e.Take(t.Context(), throttler.Charge{Policy: e.charge.Policy, Key: e.charge.Key, Cost: 100})
+			if err == nil && !d.Allowed {
+				err = errRefused
+			}
+			done <- err
+		}()
+		return done
+	}
+	e.reads.held.Store(true)
+	first := take()
+	<-e.reads.came
+	second := take()
+	e.awaitSwaps(t, 2)
+	e.reads.open <- struct{}{}
+	<-e.reads.came
+	e.reads.lose.Store(true)
+	e.reads.held.Store(false)
+	e.reads.open <- struct{}{}
+	if err := <-first; !errors.Is(err, errRefused) {
+		t.Errorf("refused by the first states: %v", err)
+	}
+	if err := <-second; !errors.Is(err, driver.ErrUnavailable) || driver.MayHaveCharged(err) {
+		t.Errorf("joined late: %v; want unavailable, and nothing charged", err)
+	}
+}
+
 var errRefused = errors.New("refused")
 
 // A caller's deadline passes while it waits for its own exchange.
