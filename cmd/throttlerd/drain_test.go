@@ -74,7 +74,7 @@ func TestDrainOfAllPortsAtOnce(t *testing.T) {
 		_, _ = io.WriteString(w, "allowed")
 	})}
 	second.RegisterOnShutdown(func() { close(ending) })
-	addrs, begin, ended := draining(t, 5*time.Second, first, second)
+	addrs, begin, ended := draining(t, time.Minute, first, second)
 	conn := halfSent(t, addrs[0], inFlight)
 	got := make(chan string, 1)
 	go func() {

@@ -216,7 +216,7 @@ func (sv *service) drain(ctx context.Context) error {
 	go func() { sv.grpc.GracefulStop(); close(done) }()
 	errs := make([]error, len(sv.http))
 	var ended sync.WaitGroup
-	for i, s := range sv.http { // all at once: requests to one port leave the others all the time
+	for i, s := range sv.http { // all at once: no port waits for another
 		ended.Go(func() {
 			if errs[i] = s.Shutdown(ctx); errs[i] != nil {
 				_ = s.Close() // what is left

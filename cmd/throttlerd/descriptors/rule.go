@@ -111,8 +111,8 @@ func metadataOf(fields map[string]any) *structpb.Struct {
 	return s
 }
 
-// policyName makes a policy's name from a rule's path, or from its place if another rule has
-// the same path.
+// policyName makes a policy's name from a path. Two paths may have the same name, because
+// counts are named by their keys, which contain the whole descriptor.
 func policyName(path string) string {
 	clean := strings.Map(func(c rune) rune {
 		switch {

@@ -68,9 +68,6 @@ func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 	slices.SortFunc(s.list, func(a, b *Rule) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place)) })
 	for i, r := range s.list {
 		r.Index = i
-		if i > 0 && r.Policy != nil && r.Path == s.list[i-1].Path {
-			r.Policy.Name = policyName(r.place) // a policy has its mode by its name
-		}
 		if old == nil {
 			continue
 		}

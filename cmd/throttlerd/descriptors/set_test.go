@@ -158,26 +158,18 @@ func TestDomainsOfSeveralFiles(t *testing.T) {
 	}
 }
 
-// Two descriptors may have one path, and share neither what was learned nor the mode, which a
-// policy has by its name.
+// Two descriptors may have one path, and don't share what was learned.
 func TestRulesOfOnePath(t *testing.T) {
 	const text = `
 domain: d
 descriptors:
-  - {key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: a, value: b, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: a, value: b, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: a_b, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: k, value: v.x, rate_limit: {unit: day, requests_per_unit: 3}}
   - {key: k, value: v, descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 4}}]}
 `
 	const other = "domain: d.k_v\ndescriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 5}}]"
 	set := mustSet(t, text, other)
-	names := make(map[string]bool)
-	for _, r := range set.Rules() {
-		names[r.Policy.Name] = true
-	}
-	if n := len(set.Rules()); n != 5 || len(names) != n {
-		t.Errorf("%d rules have the policies %v", n, names)
-	}
 	files := func() []*envoyfile.File {
 		a, _ := envoyfile.Parse("a.yaml", []byte(text), nil)
 		b, _ := envoyfile.Parse("b.yaml", []byte(other), nil)
@@ -195,9 +187,6 @@ descriptors:
 		for j, r := range set.Rules() {
 			if r.Reports() != (j <= i) {
 				t.Errorf("rule %d, %s, reports: %t, after checks of the rules up to %d", j, r.Path, r.Reports(), i)
-			}
-			if r.Policy.Name != next.Rules()[j].Policy.Name {
-				t.Errorf("rule %d has another policy after a reload", j)
 			}
 		}
 	}

@@ -174,8 +174,11 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	return c.response(), nil
 }
 
-// returnTime bounds the refund of a call that has ended.
-const returnTime = time.Second
+// returnTime bounds the refund of a call that has ended. It is tried every returnEvery.
+const (
+	returnTime  = time.Second
+	returnEvery = 100 * time.Millisecond
+)
 
 // giveBackLater refunds the charges of a call that has failed or was abandoned by its client,
 // and those of a refused call that could not be refunded at once. The answer does not wait for
@@ -187,15 +190,21 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 	s.returns.Go(func() {
 		ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
-		_ = s.giveBack(ctx, taken) // the throttler's observer reports what remains charged
+		for taken = s.giveBack(ctx, taken); len(taken) > 0; taken = s.giveBack(ctx, taken) {
+			select {
+			case <-ctx.Done():
+				return // the throttler's observer has reported what remains charged
+			case <-time.After(returnEvery):
+			}
+		}
 	})
 }
 
-// giveBack refunds charges, and returns those that it could not refund. Another try does
-// nothing if the store may have refunded them: see throttler.Refund.
+// giveBack refunds charges, and returns those whose refunds were not sent. The others may have
+// been refunded: another try would do nothing.
 func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) (failed []throttler.Decision) {
 	for _, d := range taken {
-		if _, err := s.throttler.Refund(ctx, d); err != nil {
+		if _, err := s.throttler.Refund(ctx, d); err != nil && !driver.MayHaveCharged(err) {
 			failed = append(failed, d)
 		}
 	}
