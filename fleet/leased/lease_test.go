@@ -358,3 +358,40 @@ func TestHeldUnitsCountForGreatCosts(t *testing.T) {
 		}
 	}
 }
+
+// A caller that leaves while held units are given back for its cost loses none of them: the store
+// counts what the process has used, and no more.
+func TestHeldUnitsOfACallerThatLeaves(t *testing.T) {
+	store := &leavers{Backend: memorybackend.NewDefault()}
+	b := open(t, store, &leased.Options{Clock: clock.NewManual(t0)})
+	for range 600 {
+		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	store.leave = leave
+	_, _ = b.Take(ctx, driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: hour, Key: "k", Partition: "k", Cost: 400})) // all that is left
+	if ctx.Err() == nil {
+		t.Fatal("no units were given back")
+	}
+	if d, err := store.Backend.Peek(t.Context(), request(hour, t0)); err != nil || d.Results()[0].Used != 600 && d.Results()[0].Used != 1000 {
+		t.Errorf("the store counts %v, %v; want the 600 used, or 1000 with the cost", d.Results(), err)
+	}
+}
+
+// leavers is a store whose caller leaves when a settlement begins.
+type leavers struct {
+	driver.Backend
+	leave func()
+}
+
+func (b *leavers) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if b.leave != nil {
+		b.leave()
+	}
+	if err := ctx.Err(); err != nil {
+		return driver.Decision{}, err
+	}
+	return b.Backend.Settle(ctx, s)
+}

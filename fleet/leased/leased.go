@@ -45,8 +45,8 @@
 // backend. Put wrap/refusals in front, which repeats a refusal from memory: by default for a
 // second, or until the window ends.
 //
-// If the other backend refuses a cost that would fit together with the units that this
-// process holds, these are given back, and it is asked once more.
+// If a cost is refused that fits with the units held here, they are given back, and the other
+// backend is asked once more.
 package leased
 
 import (
@@ -218,7 +218,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && driver.ServerTimeOver(ctx): // its time went by, as in a wait
+		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && driver.ServerTimeOver(ctx): // it has waited; the next renewal has time of its own
 			s.mu.Unlock()
 			d, err := b.askAside(ctx, s, l, r)
 			return b.askAgain(ctx, s, l, r, d, err)
@@ -322,13 +322,14 @@ func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Re
 	}
 	defer b.renewals.RUnlock()
 	s.mu.Lock()
-	if l.held == 0 || r.Now >= l.until || l.held+free(&d) < r.Charges()[0].Cost {
+	if l.held == 0 || r.Now >= l.until || !sameResets(&l.d, &d) || l.held+free(&d) < r.Charges()[0].Cost {
 		s.mu.Unlock()
 		return d, nil
 	}
 	st := l.drop()
 	s.mu.Unlock()
-	if st.Now = r.Now; b.settle(ctx, &st) != nil {
+	st.Now = r.Now
+	if b.settle(context.WithoutCancel(ctx), &st) != nil { // a caller that leaves must not lose the lease
 		return d, nil
 	}
 	return b.askAside(ctx, s, l, r)
@@ -356,8 +357,8 @@ func (b *Backend) heldFor(r *driver.Request) int64 {
 	return 0
 }
 
-// addHeld makes d, which charges nothing, report this process's held units as not used. d may
-// not know of units leased since there were only most.
+// addHeld makes d, which charges nothing, report this process's held units as not used, but at
+// most so many: d may not know of units leased during the call.
 func (b *Backend) addHeld(d *driver.Decision, most int64) {
 	if most == 0 || d.Degraded { // its counts don't contain leases
 		return
