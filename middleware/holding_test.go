@@ -105,6 +105,20 @@ func TestInFlightUntilTheHandlerEnds(t *testing.T) {
 	}
 }
 
+// A request that only checks a limit in flight holds nothing: its other charges are settled when
+// the response begins.
+func TestNothingIsHeldByACheck(t *testing.T) {
+	th, _ := newThrottler()
+	core := policy("core", per(100, time.Minute))
+	check := points.Charge("everyone")
+	check.Mode = quota.Check
+	h := must(newMiddleware(th, charging(check, core.Charge("everyone")), nil))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(304)
+		expectUsed(t, th, core, 0)
+	}))
+	get(h)
+}
+
 type leaveKey struct{}
 
 // A panic of a function of the program, at the end of a request, keeps no unit in flight.

@@ -145,7 +145,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 // is in flight as long as it lasts. So headers report the charge before the refund for a 304
 // or a reported cost.
 func (e *entry) hold() {
-	if !slices.ContainsFunc(e.d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
+	if !slices.ContainsFunc(e.d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
 		return
 	}
 	d, t, r := e.d, e.m, e.received // not earlier: a closure moves its variables to the heap

@@ -13,7 +13,7 @@ import (
 // hold renews the units that d has in flight until the first call of letGo, which releases
 // them. If the release or a renewal fails, they lapse.
 func (t *Transport) hold(ctx context.Context, d throttler.Decision) (letGo func()) {
-	if !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }) {
+	if !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
 		return func() {}
 	}
 	stop := t.throttler.Hold(ctx, d, nil)
