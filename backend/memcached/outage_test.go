@@ -530,13 +530,14 @@ func TestFailureOfAHalfCountsOnce(t *testing.T) {
 	held, goOn := make(chan struct{}), make(chan struct{})
 	var reads, failures atomic.Int64
 	addr, _ := fakeServer(t, func(line string) string {
-		switch n := reads.Add(1); {
-		case strings.Contains(line, "probe"):
+		if strings.Contains(line, "probe") {
 			return "END\r\n"
-		case n == 1:
+		}
+		switch reads.Add(1) {
+		case 1:
 			close(held)
 			<-goOn
-		case n == 2: // of all that waited
+		case 2: // of all that waited
 			return "END\r\n"
 		}
 		failures.Add(1)

@@ -40,7 +40,7 @@ type server struct {
 // job is one decision that waits for an item.
 type job struct {
 	caller   context.Context // ends with the caller, not with the server's time
-	deadline time.Time       // the caller's, or the end of the server's time; zero if no caller waits
+	deadline time.Time       // when the wait ends if the server is silent; zero if no caller waits
 	asked    time.Time
 	names    []name // of its counts
 	change   func(*item) (changed bool, err error)

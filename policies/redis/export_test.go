@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/policies"
 )
 
-// SetMaxLog sets the maximum number of entries of the log.
+// SetMaxLog sets the maximum number of members of the log.
 func (s *Store) SetMaxLog(n int) { s.maxLog = n }
 
 // SetAskTimeout bounds the wait for the version of a root.

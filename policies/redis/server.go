@@ -184,7 +184,7 @@ func kindOf(member string) (kind, field string) {
 }
 
 // changes calls yield with the changes since a version, up to the version that it returns. The
-// error is errTrimmed if the server can't tell them.
+// error is errUnknownVersion if the server can't tell them.
 func (s *server) changes(ctx context.Context, seen version, yield func(member, value, mark string)) (version, error) {
 	known := seen.number()
 	for {
@@ -200,7 +200,7 @@ func (s *server) changes(ctx context.Context, seen version, yield func(member, v
 		case !ok:
 			return "", invalid.Errorf("redispolicies: the server's reply has another form")
 		case to < 0:
-			return "", errTrimmed
+			return "", errUnknownVersion
 		}
 		is := version(fmt.Sprint(reply[0]))
 		for i := 2; i+2 < len(reply); i += 3 {

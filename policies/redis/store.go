@@ -66,9 +66,9 @@ const MaxChange = 1000
 // DefaultPrefix is the default prefix of a Store's keys.
 const DefaultPrefix = "weir:policies"
 
-// maxLog is the most changed entries that the log keeps. A process at an older version reads
-// everything.
-const maxLog = 100_000
+// maxLog is the most members that the log keeps: changed entries and versions. A process at an
+// older version reads everything.
+const maxLog = 200_000
 
 // Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
 // roots. It is safe for concurrent use.

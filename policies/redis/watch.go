@@ -197,7 +197,7 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 	var read *reading
 	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
 		read, err = at.readAll(ctx)
-	} else if read, err = at.readSince(ctx, w.known); errors.Is(err, errTrimmed) {
+	} else if read, err = at.readSince(ctx, w.known); errors.Is(err, errUnknownVersion) {
 		read, err = at.readAll(ctx)
 	}
 	if err == nil {
@@ -361,5 +361,5 @@ func (r *reading) change(member, value, mark string) {
 	}
 }
 
-// errTrimmed is returned if the log doesn't go back to the version, or has not had it.
-var errTrimmed = errors.New("redispolicies: the log does not go back as far, or another server has come in its place")
+// errUnknownVersion is returned if the log doesn't go back to the version, or has not had it.
+var errUnknownVersion = errors.New("redispolicies: the log does not go back as far, or another server has come in its place")
