@@ -31,7 +31,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		}
 		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
 	}
-	t.lines.pause(charges, until)
+	t.queues.pause(charges, until)
 	return t.each(r, func(r driver.Request) error { return t.pause(ctx, r, until) })
 }
 

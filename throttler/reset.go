@@ -14,7 +14,7 @@ import (
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
 	start := time.Now()
 	err := t.reset(ctx, charges)
-	t.lines.reset(charges) // after an error, too: some counts may be cleared
+	t.queues.reset(charges) // after an error, too: some counts may be cleared
 	if t.observer != nil {
 		t.observe(ctx, observe.OpReset, charges, start, new(Decision), err)
 	}

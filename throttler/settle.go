@@ -89,7 +89,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		r.done = driver.MayHaveCharged(err) && r.id == "" // with an id, it is made once
 		return Decision{}, err
 	}
-	t.lines.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
+	t.queues.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
 	return after, nil
 }
 

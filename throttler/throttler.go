@@ -18,7 +18,7 @@ type Throttler struct {
 	policies *policies.Table  // or nil
 
 	receiptKey []byte // of Receipt and Open
-	lines      *lines
+	queues     *waitQueues
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
@@ -41,7 +41,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		}
 		t.observer, t.policies, t.receiptKey = options.Observer, options.Policies, options.ReceiptKey
 	}
-	t.lines = &lines{clock: t.clock, named: make(map[string]*line)}
+	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
 	return t
 }
 

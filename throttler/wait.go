@@ -26,18 +26,18 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 			return Decision{}, invalid.Errorf("throttler: charge %d: mode is %v; Wait charges in Enforce or Capped: use Take for other modes", i, m)
 		}
 	}
-	c, err := t.lines.enter(ctx, charges)
+	c, err := t.queues.enter(ctx, charges)
 	if err != nil && t.outdated(ctx, charges) {
-		c, err = t.lines.enter(ctx, charges)
+		c, err = t.queues.enter(ctx, charges)
 	}
 	if err != nil {
 		return Decision{}, err
 	}
-	defer t.lines.leave(c)
+	defer t.queues.leave(c)
 	select {
 	case <-c.called:
 	case <-ctx.Done():
-		t.lines.giveUp(c)
+		t.queues.giveUp(c)
 	}
 	if c.answer == nil && c.err == nil {
 		c.err = t.ask(ctx, c)
@@ -47,7 +47,7 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	}
 	defer t.Hold(ctx, c.answer.Decision, func(error) {})() // until it starts; if it lapses, the caller's Renew says so
 	var woken <-chan struct{}                              // a reset ends a pause, but brings no start forward
-	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedUntil(c) {
+	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.queues.pausedUntil(c) {
 		if err = tooEarly(ctx, t.clock, at); err == nil {
 			err = sleep(ctx, t.clock, at, woken)
 		}
@@ -66,7 +66,7 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 		if err != nil {
 			return err
 		}
-		alike := t.lines.alike(c)
+		alike := t.queues.alike(c)
 		a, err := t.takeAhead(ctx, c.charges, alike)
 		if alike > 1 && errors.Is(err, driver.ErrFailClosed) && !driver.MayHaveCharged(err) {
 			a, err = t.takeAhead(ctx, c.charges, 1) // one call may fit what this process allows in an outage
@@ -78,12 +78,12 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 			return err
 		}
 		if a.Allowed {
-			for range t.lines.share(c, &a, woken) {
+			for range t.queues.share(c, &a, woken) {
 				_, _ = t.Refund(ctx, a.again())
 			}
 			return nil
 		}
-		t.lines.expect(c, &a, woken)
+		t.queues.expect(c, &a, woken)
 		if err := tooEarly(ctx, t.clock, a.start); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ const lookAgain = time.Second
 // are in force, at once.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
 	for {
-		at, woken := t.lines.next(c)
+		at, woken := t.queues.next(c)
 		until := at
 		if again := t.clock.Now().Add(lookAgain); t.policies != nil && at.After(again) {
 			until = again
@@ -126,7 +126,7 @@ func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
 	}
 	var r driver.Request
 	made, _, err := t.resolve(ctx, &r, charges)
-	return t.lines.outdated(charges, termsOf(&r, made), err)
+	return t.queues.outdated(charges, termsOf(&r, made), err)
 }
 
 // tooEarly returns an error if ctx's deadline is before at, or at is Never.

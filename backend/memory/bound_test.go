@@ -162,7 +162,7 @@ func TestSequentialFloodNeverFreesNeighbours(t *testing.T) {
 	}
 }
 
-// If all keys have used up their quotas, new keys share counts: each is limited, some are
+// If all keys have used up their quotas, new keys are pooled: each is limited, some are
 // served, and there are no errors.
 func TestNewKeysShareCountsWhenFull(t *testing.T) {
 	th, b, c := bounded(memorybackend.Options{MaxKeys: 4096})
@@ -199,10 +199,10 @@ func TestNewKeysShareCountsWhenFull(t *testing.T) {
 			}
 		}
 		if most := 64 * int(p.Limits[0].Quota); served > most || p.Name == "core" && served < most/2 {
-			t.Errorf("%d newcomers were served under %q, want up to the quota of 64 shared counts, %d", served, p.Name, most)
+			t.Errorf("%d newcomers were served under %q, want up to the quota of 64 pooled counts, %d", served, p.Name, most)
 		}
 	}
-	if s := b.Stats(); s.Keys > 4096 || s.SharedCounts > 2*64 || s.PooledTakes < 5000 {
+	if s := b.Stats(); s.Keys > 4096 || s.PooledCounts > 2*64 || s.PooledTakes < 5000 {
 		t.Errorf("%+v", s)
 	}
 	c.Advance(time.Hour)
@@ -217,8 +217,8 @@ func TestNewKeysShareCountsWhenFull(t *testing.T) {
 	}
 }
 
-// shared reports whether the charge of d went to a count that several keys share.
-func shared(d *throttler.Decision) bool { return d.Driver().Results()[0].Mark.Note != 0 }
+// isPooled reports whether the charge of d went to a pooled count.
+func isPooled(d *throttler.Decision) bool { return d.Driver().Results()[0].Mark.Note != 0 }
 
 func TestFullOfOneExhaustedKey(t *testing.T) {
 	th, _, c := bounded(memorybackend.Options{MaxKeys: 1})
@@ -233,13 +233,13 @@ func TestFullOfOneExhaustedKey(t *testing.T) {
 	}
 	c.Advance(time.Hour)
 	d, err := th.Take(t.Context(), p.Charge("b"))
-	if err != nil || !d.Allowed || shared(&d) {
-		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, shared(&d), err)
+	if err != nil || !d.Allowed || isPooled(&d) {
+		t.Errorf("after the window: allowed %v, pooled %v, error %v; the dead key should have made room", d.Allowed, isPooled(&d), err)
 	}
 }
 
-// A chain without room for its keys is all or nothing on shared counts, and no two of its keys
-// share a count.
+// A chain without room for its keys is all or nothing on pooled counts, and no two of its keys
+// are counted in the same one.
 func TestChainOfNewKeysWhenFull(t *testing.T) {
 	th, _, _ := bounded(memorybackend.Options{MaxKeys: 1})
 	full, p := hourly("full", 1), hourly("user", 10)
@@ -262,7 +262,7 @@ func TestChainOfNewKeysWhenFull(t *testing.T) {
 	}
 }
 
-// A refund goes to the shared count that was charged, not to a count that the key got later.
+// A refund goes to the pooled count that was charged, not to a count that the key got later.
 func TestRefundOfPooledTake(t *testing.T) {
 	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
 		t.Run(a.String(), func(t *testing.T) {
@@ -317,10 +317,10 @@ func TestSequentialRandomTakesOnFewPlaces(t *testing.T) {
 			if d.At().After(latest) {
 				latest = d.At()
 			}
-			if d.Allowed && latest.Before(until[client]) && !shared(&d) {
+			if d.Allowed && latest.Before(until[client]) && !isPooled(&d) {
 				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", client, d.At(), until[client])
 			}
-			if d.Allowed && !shared(&d) {
+			if d.Allowed && !isPooled(&d) {
 				for _, l := range d.Limits() {
 					if l.Remaining == 0 && l.ResetAt.After(until[client]) {
 						until[client] = l.ResetAt

@@ -17,7 +17,7 @@ func (st *step) take(r *driver.Request, p *handoff.Placement) (d driver.Decision
 	}
 	if pooled = st.admitTake(); pooled {
 		s := st.stripes[0]
-		s.pooled++
+		s.pooledTakes++
 		for _, s := range st.stripes {
 			s.hand += uint32(s.looked) // the next new key looks elsewhere
 		}
@@ -53,16 +53,16 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 	for i := range st.counts {
 		c := &st.counts[i]
 		switch {
-		case s.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
-			c.stripe.share(c, &st.at)
+		case s.Charged.ResultsOf(i)[0].Mark.Note&notePooled != 0:
+			c.stripe.pool(c, &st.at)
 			c.isNew = c.isNew && s.Creates(i)
 		case c.place == nowhere:
 			c.isNew = c.arrived || s.Creates(i)
 		}
 	}
 	st.admit()
-	if s.Once && st.counts[len(st.counts)-1].shared {
-		return driver.Decision{}, errNoRoom // a shared count can't tell whether s was made before
+	if s.Once && st.counts[len(st.counts)-1].pooled {
+		return driver.Decision{}, errNoRoom // a pooled count can't tell whether s was made before
 	}
 	d := algorithm.Settle(*s, st.statesOf())
 	st.keep(&d, d.Allowed || s.Renews)
@@ -90,9 +90,9 @@ func (st *step) keep(d *driver.Decision, changed bool) {
 		if c.place != nowhere && (stored || used == allUsed) {
 			c.stripe.entries.at(c.place).used = used
 		}
-		if c.shared {
+		if c.pooled {
 			for j := range results {
-				results[j].Mark.Note = noteShared
+				results[j].Mark.Note = notePooled
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (st *step) keepChanges(changes []handoff.Change) {
 	st.admit()
 	st.make()
 	for i, change := range changes {
-		if c := &st.counts[i]; change.Changed && !c.shared {
+		if c := &st.counts[i]; change.Changed && !c.pooled {
 			c.stripe.save(c, &st.at)
 		}
 	}

@@ -8,12 +8,12 @@ const (
 	lookMost  = 4  // further choices if one for each key is not enough
 )
 
-// admit finds room for the new counts. If there is too little, it makes all of them shared,
+// admit finds room for the new counts. If there is too little, it makes all of them pooled,
 // and reports true.
 func (s *stripe) admit(at *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
 	for _, c := range s.counts {
-		if c.isNew && !c.shared {
+		if c.isNew && !c.pooled {
 			keys++
 			bytes += c.bytes()
 		}
@@ -24,8 +24,8 @@ func (s *stripe) admit(at *moment) (pooled bool) {
 	}
 	s.victims = s.victims[:0]
 	for _, c := range s.counts {
-		if c.isNew && !c.shared {
-			s.share(c, at)
+		if c.isNew && !c.pooled {
+			s.pool(c, at)
 		}
 	}
 	return true
@@ -67,7 +67,7 @@ func (s *stripe) fits(keys int, bytes int64) bool {
 	n := s.entries.n - len(s.victims) + keys
 	grown := int64(max(cellsFor(n)-len(s.entries.cells), 0)) * cellSize
 	after := s.bytes() + int64(n-s.entries.n)*entrySize + grown + bytes
-	return n-s.shared <= s.maxKeys && after <= s.maxBytes/8*7 // the rest is for shared counts and unfilled chunks
+	return n-s.pooled <= s.maxKeys && after <= s.maxBytes/8*7 // the rest is for pooled counts and unfilled chunks
 }
 
 // leastUsed looks at some entries. It returns an expired one or, failing that, the one with
@@ -82,7 +82,7 @@ func (s *stripe) leastUsed(at *moment) (least uint32, ok bool) {
 		if e.expired(at) {
 			used = -1
 		}
-		if used < leastUsed && e.flags&isShared == 0 && !s.inUse(place) {
+		if used < leastUsed && e.flags&isPooled == 0 && !s.inUse(place) {
 			least, leastUsed, ok = place, used, true
 		}
 	}
@@ -116,11 +116,11 @@ func (e entry) expired(at *moment) bool {
 func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
 
 // make makes the room that admit found, if a count needs it, and sweeps a few entries. A sweep
-// removes shared counts that have expired, and other counts that have expired by the
+// removes pooled counts that have expired, and other counts that have expired by the
 // decision's clock, or that find would drop, but only some time after they ended by the
 // process' own clock: a clock that steps forward and back loses no count.
 func (s *stripe) make(at *moment) {
-	if !slices.ContainsFunc(s.counts, func(c *count) bool { return c.isNew && !c.shared }) {
+	if !slices.ContainsFunc(s.counts, func(c *count) bool { return c.isNew && !c.pooled }) {
 		return
 	}
 	s.evict(at)
@@ -132,7 +132,7 @@ func (s *stripe) make(at *moment) {
 		s.swept++
 		e := s.entries.at(place)
 		gone := (e.endsAt <= at.now || at.now < e.openedAt) && e.over(at)
-		if (gone || e.flags&isShared != 0 && e.expired(at)) && !s.inUse(place) {
+		if (gone || e.flags&isPooled != 0 && e.expired(at)) && !s.inUse(place) {
 			s.remove(place)
 		}
 		if s.entries.n == 0 {

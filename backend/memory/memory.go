@@ -5,7 +5,7 @@
 // Its memory is bounded, in keys and in bytes. When it is full, a new key replaces an expired
 // count or, of a few others, the one with the smallest used part of its quota; the count of a
 // key that is refused is never dropped. If all counts have used up their quotas, new keys are
-// counted together: until there is room, they share a fixed number of counts for each policy.
+// counted together: until there is room, in a fixed number of pooled counts for each policy.
 package memorybackend
 
 import (
@@ -97,10 +97,10 @@ func newBackend(o Options) *Backend {
 	b := &Backend{seed: maphash.MakeSeed(), stripes: make([]stripe, locks), observer: o.Observer}
 	for i := range b.stripes {
 		b.stripes[i] = stripe{
-			seed:     b.seed,
-			maxKeys:  o.MaxKeys / locks,
-			maxBytes: o.MaxBytes / int64(locks),
-			shares:   uint32(max(sharedCounts/locks, 1)),
+			seed:      b.seed,
+			maxKeys:   o.MaxKeys / locks,
+			maxBytes:  o.MaxBytes / int64(locks),
+			perPolicy: uint32(max(pooledCounts/locks, 1)),
 		}
 	}
 	return b
@@ -163,7 +163,7 @@ func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.
 	return d, err
 }
 
-// Reset implements driver.Backend. A key that shares its count with others is not reset.
+// Reset implements driver.Backend. A key in a pooled count is not reset.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return b.ResetAt(ctx, r, nil)
 }

@@ -15,7 +15,7 @@ import (
 //	length of the policy, policy
 //	0, key                                      if the partition is the key
 //	1, length of the partition, partition, key  otherwise
-//	2, place of the charge, number              for a count that new keys share
+//	2, place of the charge, number              for a pooled count
 //
 // In a name that is too long, 255 and a SHA-256 of the rest follow its length: no policy in a
 // name is that long, so no other name has a 255 there.
@@ -24,7 +24,7 @@ type name [maxName]byte
 const (
 	tagKey = iota
 	tagPartition
-	tagShared
+	tagPooled
 
 	tagHashed = 255
 )
@@ -54,9 +54,9 @@ func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 	return (hash ^ some) * 0x9e3779b97f4a7c15
 }
 
-// setShared makes n, a zero name, the name of a count that new keys share, and returns its hash.
-func (n *name) setShared(seed maphash.Seed, policy string, place, number byte) (hash uint64) {
-	n.setAll(policy, tagShared, string([]byte{place, number}))
+// setPooled makes n, a zero name, the name of a pooled count, and returns its hash.
+func (n *name) setPooled(seed maphash.Seed, policy string, place, number byte) (hash uint64) {
+	n.setAll(policy, tagPooled, string([]byte{place, number}))
 	return maphash.Bytes(seed, n[:])
 }
 

@@ -6,8 +6,9 @@ type Stats struct {
 	// no new key has removed yet.
 	Keys int `json:"keys" metric:"gauge"`
 
-	// SharedCounts is how many counts new keys share; 0 if there was always room.
-	SharedCounts int `json:"shared_counts" metric:"gauge"`
+	// PooledCounts is how many counts new keys are counted in together; 0 if there was always
+	// room.
+	PooledCounts int `json:"shared_counts" metric:"gauge"`
 
 	// Bytes is the memory that counts take, in bytes. It is an upper estimate for counts that
 	// are larger than an entry.
@@ -28,11 +29,11 @@ func (b *Backend) Stats() Stats {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all.Keys += s.entries.n - s.shared
-		all.SharedCounts += s.shared
+		all.Keys += s.entries.n - s.pooled
+		all.PooledCounts += s.pooled
 		all.Bytes += s.bytes()
 		all.Evicted += s.evicted
-		all.PooledTakes += s.pooled
+		all.PooledTakes += s.pooledTakes
 		s.mu.Unlock()
 	}
 	return all

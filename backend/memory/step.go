@@ -36,7 +36,7 @@ type count struct {
 	packed handoff.Stored // unpacked; its memory is reused by each step
 
 	arrived bool // from another backend
-	shared  bool // with other keys
+	pooled  bool // new keys are counted here together
 	isNew   bool // has no entry, and needs one if the decision is made
 }
 
@@ -80,7 +80,7 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 		hash := c.name.set(b.seed, &charges[i])
 		c.hash = uint32(hash >> 32)
 		c.takes = charges[i].Cost > 0 && charges[i].Mode != quota.Check
-		c.arrived, c.shared, c.isNew = false, false, false
+		c.arrived, c.pooled, c.isNew = false, false, false
 		numbers[i] = b.numberOf(hash)
 		c.stripe = &b.stripes[numbers[i]]
 	}
@@ -117,7 +117,7 @@ func (st *step) end() {
 }
 
 // admit finds room for the new counts. If there is too little in a stripe, it makes that
-// stripe's new counts shared, and reports true.
+// stripe's new counts pooled, and reports true.
 func (st *step) admit() (pooled bool) {
 	for _, s := range st.stripes {
 		pooled = s.admit(&st.at) || pooled

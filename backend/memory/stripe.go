@@ -15,20 +15,20 @@ type stripe struct {
 	// line from the goroutine that holds it, and must not take the table with it.
 	_ [56]byte
 
-	entries  table
-	larges   larges
-	maxKeys  int
-	maxBytes int64
-	seed     maphash.Seed
-	shares   uint32 // shared counts for each policy
+	entries   table
+	larges    larges
+	maxKeys   int
+	maxBytes  int64
+	seed      maphash.Seed
+	perPolicy uint32 // pooled counts for each policy
 
-	swept   uint32   // where the next sweep continues
-	hand    uint32   // where the next search for an entry to evict continues
-	victims []uint32 // entries that findRoom chose
-	looked  int      // how many entries it looked at
-	shared  int      // entries of shared counts
-	evicted int64
-	pooled  int64
+	swept       uint32   // where the next sweep continues
+	hand        uint32   // where the next search for an entry to evict continues
+	victims     []uint32 // entries that findRoom chose
+	looked      int      // how many entries it looked at
+	pooled      int      // entries of pooled counts
+	evicted     int64
+	pooledTakes int64
 
 	counts []*count        // of the step in progress, in this stripe
 	form   [maxPacked]byte // a state on its way to or from an entry
@@ -69,17 +69,17 @@ func (s *stripe) find(c *count, at *moment) {
 func (s *stripe) save(c *count, at *moment) {
 	if c.isNew {
 		c.place = s.entries.add(&c.name, c.hash)
-		if c.shared {
-			s.entries.at(c.place).flags = isShared
-			s.shared++
+		if c.pooled {
+			s.entries.at(c.place).flags = isPooled
+			s.pooled++
 		}
 	}
 	if c.place == nowhere {
 		return
 	}
 	e := s.entries.at(c.place)
-	if c.shared {
-		c.stored.State.Coarsen(sharedLog)
+	if c.pooled {
+		c.stored.State.Coarsen(pooledLog)
 	}
 	resetAt := c.stored.State.ResetAt(at.now)
 	claimed := c.stored.Claim != nil
@@ -120,8 +120,8 @@ func (s *stripe) remove(place uint32) {
 	if e.flags&isLarge != 0 {
 		s.larges.remove(e)
 	}
-	if e.flags&isShared != 0 {
-		s.shared--
+	if e.flags&isPooled != 0 {
+		s.pooled--
 	}
 	s.entries.remove(place)
 	moved := uint32(s.entries.n)

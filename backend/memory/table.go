@@ -96,7 +96,7 @@ func (e entry) setForm(form []byte) {
 const (
 	isLarge   = 1 << iota // the state is a large one
 	isClaimed             // the count has moved
-	isShared              // new keys are counted here together
+	isPooled              // new keys are counted here together
 )
 
 const nowhere = ^uint32(0)

@@ -132,7 +132,7 @@ func (b *batch) send(ctx context.Context, to *batcher, c client, again bool) {
 		}
 		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
 	}
-	b.outcome.left = !c.roundTrip(ctx, b.cmds)
+	b.outcome.hung = !c.roundTrip(ctx, b.cmds)
 }
 
 // plan divides b's decisions among calls. One call does no more work than one
@@ -194,8 +194,8 @@ func (b *batch) argsOf(jobs []*job, again bool) []any {
 // deliver gives b's decisions their outcomes. If again, calls that did not run leave their
 // decisions in b instead, and deliver reports whether there are any.
 func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
-	if b.outcome.left {
-		b.leave()
+	if b.outcome.hung {
+		b.abandon()
 		return false
 	}
 	b.outcome.err = nil
@@ -227,12 +227,12 @@ func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 	return len(b.jobs) > 0
 }
 
-// leave fails b's decisions although the client has not returned. The memory that the client
+// abandon fails b's decisions although the client has not returned. The memory that the client
 // still holds is not used again.
-func (b *batch) leave() {
+func (b *batch) abandon() {
 	b.outcome.fail(b.jobs[0], context.DeadlineExceeded)
 	for _, j := range b.jobs {
-		j.left = true
+		j.heldByClient = true
 		j.finish(context.DeadlineExceeded)
 	}
 	b.jobs, b.calls, b.cmds, b.args = nil, nil, nil, nil

@@ -72,7 +72,7 @@ type batcher struct {
 	room      int       // in waiting
 	gathering bool      // a batch is about to take the waiting jobs
 	late      bool      // the last answered batch was late
-	alone     int       // consecutive batches of one decision
+	singles   int       // consecutive batches of one decision
 	swept     time.Time // when callers that had left were last removed from a full queue
 }
 
@@ -122,7 +122,7 @@ func (b *batcher) do(j *job) error {
 		batchPool.Put(out)
 	case canInline && len(b.waiting) == 1 && b.waiting[0] == j && j.deadline.Sub(out.sentAt) >= inlineTime:
 		b.waiting = slices.Delete(b.waiting, 0, 1)
-		b.alone++
+		b.singles++
 		out.inline, out.limits = true, j.limits
 		j.stage.Store(claimed)
 		out.jobs = append(out.jobs, j)
@@ -160,7 +160,7 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 func (b *batcher) gather(j *job, now time.Time) *batch {
 	out := batchPool.Get().(*batch)
 	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
-	alone := b.alone > aloneAfter && len(b.inFlight) == 0
+	alone := b.singles > aloneAfter && len(b.inFlight) == 0
 	b.inFlight = append(b.inFlight, out)
 	b.waiting = append(b.waiting, j)
 	if alone {
@@ -183,12 +183,12 @@ func (b *batcher) gather(j *job, now time.Time) *batch {
 func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	deadline, bounded := j.ctx.Deadline()
 	switch given := j.given.Sub(now); {
-	case !j.given.IsZero() && (j.limit == 0 || given < j.limit):
-		j.limit = max(given, 1)
-	case j.limit == 0 && !bounded:
-		j.limit = b.timeout
+	case !j.given.IsZero() && (j.timeout == 0 || given < j.timeout):
+		j.timeout = max(given, 1)
+	case j.timeout == 0 && !bounded:
+		j.timeout = b.timeout
 	}
-	if own := now.Add(j.limit); j.limit > 0 && (!bounded || own.Before(deadline)) {
+	if own := now.Add(j.timeout); j.timeout > 0 && (!bounded || own.Before(deadline)) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
@@ -232,7 +232,7 @@ func (b *batcher) ended(out *batch, now time.Time) {
 func (b *batcher) wait(j *job) error {
 	ended, timeUp := j.ctx.Done(), (<-chan time.Time)(nil)
 	if j.ownDeadline {
-		timeUp = j.setTimer(j.limit)
+		timeUp = j.setTimer(j.timeout)
 	}
 	again := askAgain
 	for {
@@ -365,8 +365,8 @@ func (b *batcher) fill(out *batch) bool {
 		b.end(out)
 		return false
 	}
-	if b.alone++; len(out.jobs) > 1 {
-		b.alone = 0
+	if b.singles++; len(out.jobs) > 1 {
+		b.singles = 0
 	}
 	out.sentAt = now
 	return true

@@ -29,7 +29,7 @@ type job struct {
 	proves bool // a read, with INFO replication in front
 
 	given       time.Time     // when the server's time ends, if the context says so
-	limit       time.Duration // of the wait; if 0, the context's deadline or, without one, the batcher's timeout
+	timeout     time.Duration // of the wait; if 0, the context's deadline or, without one, the batcher's timeout
 	asked       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's
@@ -38,12 +38,12 @@ type job struct {
 	stage atomic.Int32
 
 	// Set before done receives.
-	reply  []byte   // of a script that decides
-	values []string // of swap.lua, or of a read, "" for a missing key
-	proof  string   // if it proves
-	left   bool     // the client still holds it, although its batch has ended
-	err    error
-	done   chan struct{}
+	reply        []byte   // of a script that decides
+	values       []string // of swap.lua, or of a read, "" for a missing key
+	proof        string   // if it proves
+	heldByClient bool     // although its batch has ended
+	err          error
+	done         chan struct{}
 
 	abandoned bool // a batch or the client holds it
 }
@@ -93,7 +93,7 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 
 // outcome returns j's error. It is called after a receive from done.
 func (j *job) outcome() error {
-	j.abandoned = j.left
+	j.abandoned = j.heldByClient
 	return j.err
 }
 

@@ -60,7 +60,7 @@ type outcome struct {
 	answered bool  // some call was answered, so the server is up
 	fault    error // shows that it is down, or nil
 	failure  failure
-	left     bool    // the client did not return in time
+	hung     bool    // the client did not return in time
 	spare    *client // to resend with, or nil
 }
 

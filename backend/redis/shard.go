@@ -133,11 +133,11 @@ var doNotAsk = func() context.Context {
 // read returns the stored counts of charges, nil for a missing key.
 func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.Stored, error) {
 	if r := s.pickReplica(); r != nil {
-		limit := s.backend.replicaTimeout
+		timeout := s.backend.replicaTimeout
 		if deadline, ok := ctx.Deadline(); ok {
-			limit = max(min(limit, time.Until(deadline)/2), 1)
+			timeout = max(min(timeout, time.Until(deadline)/2), 1)
 		}
-		stored, err := s.readFrom(ctx, r, charges, limit)
+		stored, err := s.readFrom(ctx, r, charges, timeout)
 		if err == nil || errors.Is(err, errForeign) {
 			return stored, err
 		}
@@ -148,13 +148,13 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.St
 	return s.readFrom(ctx, nil, charges, 0)
 }
 
-// readFrom reads from a replica or, if r is nil, from the primary, within limit. It
+// readFrom reads from a replica or, if r is nil, from the primary, within timeout. It
 // uses GET for each key, not MGET, which returns nil for a key that holds something
 // other than a string.
-func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge, limit time.Duration) ([]*handoff.Stored, error) {
+func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge, timeout time.Duration) ([]*handoff.Stored, error) {
 	j := s.backend.newJob(ctx, charges)
 	defer j.free()
-	j.limit = limit
+	j.timeout = timeout
 	if r == nil {
 		r = s.batcherOf(j.keys[0])
 	} else {

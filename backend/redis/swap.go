@@ -233,7 +233,7 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 func (s *shard) callSwap(ctx context.Context, charges []quota.Charge, end time.Time, args []arg) (*swapStates, error) {
 	call := s.backend.newJob(ctx, charges)
 	defer call.free()
-	call.script, call.args, call.limit = swapScript, args, max(time.Until(end), inlineTime)
+	call.script, call.args, call.timeout = swapScript, args, max(time.Until(end), inlineTime)
 	if err := s.batcherOf(call.keys[0]).do(call); err != nil {
 		return nil, err
 	}

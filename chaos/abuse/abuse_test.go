@@ -164,8 +164,8 @@ func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (serve
 	for _, v := range victims {
 		status, used, reset := a.get(proxy, v.address)
 		if want, _ := strconv.Atoi(v.used); v.status == 200 {
-			if stats.SharedCounts > 0 && status == 429 {
-				continue // its count was dropped, and it shares one with newcomers
+			if stats.PooledCounts > 0 && status == 429 {
+				continue // its count was dropped, and it is counted together with newcomers
 			}
 			want++
 			if strconv.Itoa(want) != used || status != 200 || reset != v.reset {
@@ -210,8 +210,8 @@ func TestForwardedForOfATrustedProxy(t *testing.T) {
 func TestForwardedForUntilRefused(t *testing.T) {
 	a := newAPI(t, *requests/quota, nil)
 	flooded(t, a, a.bound(), func() int { return a.flood(proxy, quota+1) })
-	if s := a.memory.Stats(); s.SharedCounts == 0 {
-		t.Errorf("%+v; want shared counts, when all that are kept are refused", s)
+	if s := a.memory.Stats(); s.PooledCounts == 0 {
+		t.Errorf("%+v; want pooled counts, when all that are kept are refused", s)
 	}
 }
 

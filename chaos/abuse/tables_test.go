@@ -73,7 +73,7 @@ func (g *target) flood(keys, each int) {
 	for v := range victims {
 		n, most := g.take(2*quota, fmt.Sprint("victim ", v)), quota-had[v]
 		if each > 1 && most > 0 {
-			most = 2 * quota // one from a count that it shares, and its own
+			most = 2 * quota // one from a pooled count, and its own
 		}
 		if n > most {
 			g.Errorf("victim %d was allowed %d, and then %d; the quota is %d", v, had[v], n, quota)
@@ -169,7 +169,7 @@ func TestSequentialTableOfSynced(t *testing.T) {
 		each  int
 	}{{"up", 1}, {"dead", 1}, {"up", quota + 1}, {"dead", quota + 1}} {
 		t.Run(fmt.Sprintf("roots %s, %d takes a key", run.roots, run.each), func(t *testing.T) {
-			const maxKeys, shared = 1024, 64
+			const maxKeys, pooled = 1024, 64
 			server := testserver.Redis(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 			defer client.Close()
@@ -181,7 +181,7 @@ func TestSequentialTableOfSynced(t *testing.T) {
 			defer b.Close()
 			g := &target{
 				T: t, throttler: throttler.New(b, &throttler.Options{Clock: c}),
-				keys: func() int { return b.Stats().Keys }, maxKeys: maxKeys + shared, perKey: 3000, // removed ones wait for their sync
+				keys: func() int { return b.Stats().Keys }, maxKeys: maxKeys + pooled, perKey: 3000, // removed ones wait for their sync
 				begin: func() {
 					if run.roots == "dead" {
 						server.Kill()

@@ -58,9 +58,9 @@ func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 	if sameResets(&l.d, d) && (!d.Allowed || sameWindows(&l.d, d)) {
 		// No more than was lost: the count may contain a take of a lease that was forgotten.
 		made := min(max(total-t.total-units, 0), t.lost)
-		owed := min(made, t.unanswered)
-		found = made - owed
-		t.lost, t.unanswered = t.lost-made, t.unanswered-owed
+		costs := min(made, t.unanswered)
+		found = made - costs
+		t.lost, t.unanswered = t.lost-made, t.unanswered-costs
 	} else {
 		t.lost, t.unanswered = 0, 0
 	}

@@ -290,7 +290,7 @@ func TestRefundsThatAreMadeAgain(t *testing.T) {
 
 // During a change, a refund returns to the counts that were charged if the store or the synced
 // counts have no room for the key, and count it together with others.
-func TestRefundsToSharedCountsDuringAChange(t *testing.T) {
+func TestRefundsToPooledCountsDuringAChange(t *testing.T) {
 	for _, full := range []modes.Mode{modes.Exact, modes.Synced} {
 		f := newFleet(t)
 		if f.syncedKeys = 64; full == modes.Exact {
@@ -317,9 +317,9 @@ func TestRefundsToSharedCountsDuringAChange(t *testing.T) {
 	}
 }
 
-// A refund returns to the count that the synced counts share among keys, even if the settlement
-// charges them for another policy, too, because it has become Synced.
-func TestRefundsToSharedCountsAfterAChange(t *testing.T) {
+// A refund returns to the pooled count among the synced counts, even if the settlement charges
+// these for another policy, too, because it has become Synced.
+func TestRefundsToPooledCountsAfterAChange(t *testing.T) {
 	f := newFleet(t)
 	f.syncedKeys = 64
 	p := f.start()

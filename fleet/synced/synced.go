@@ -325,7 +325,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	first, locked := b.lock(charges)
 	defer b.unlock(locked)
 	for _, c := range b.find(first, charges, r.Now, nil) {
-		if c.shared {
+		if c.pooled {
 			continue
 		}
 		for k := range c.counts {
@@ -348,7 +348,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	defer b.unlock(locked)
 	for _, found := range b.find(first, r.Charges(), now, nil) {
 		for k := range found.policy.Limits {
-			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
+			if found.limits[k].kind == bucket && k < len(results) && !found.pooled {
 				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
 			}
 		}

@@ -266,10 +266,10 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	}
 }
 
-// While keys that have used up their quotas fill the table, new keys share counts. Processes
+// While keys that have used up their quotas fill the table, new keys are pooled. Processes
 // agree on these counts, and refunds return to them. A chain with more keys than there is room
 // for is decided, too.
-func TestSequentialNewKeysShareCounts(t *testing.T) {
+func TestSequentialNewKeysArePooled(t *testing.T) {
 	var policies []*throttler.Policy
 	for _, name := range []string{"org", "user"} {
 		policies = append(policies, &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}})
@@ -300,20 +300,20 @@ func TestSequentialNewKeysShareCounts(t *testing.T) {
 			}
 		}
 	}
-	shared := 0
+	pooled := 0
 	for key := range f.roots[0].counters {
 		if strings.Contains(key, ":shared:") {
-			shared++
+			pooled++
 		}
 	}
-	if shared == 0 || shared > 64*2 {
-		t.Errorf("the root has %d shared counts; want up to one for each policy and stripe", shared)
+	if pooled == 0 || pooled > 64*2 {
+		t.Errorf("the root has %d pooled counts; want up to one for each policy and stripe", pooled)
 	}
 
 	f.clock.Set(t0.Add(time.Hour)) // a new window
 	first, charge := f.processes[0], policies[1].Charge("newcomer")
 	for _, c := range first.backend.stripeOf(charge.Key).All() {
-		if !c.shared { // as if it had been refused a moment ago
+		if !c.pooled { // as if it had been refused a moment ago
 			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
 			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())
 		}

@@ -27,12 +27,12 @@ type stripe struct {
 	index  int                       // of the stripe
 }
 
-// counter contains the counts of a key under a policy, or of keys that share them.
+// counter contains the counts of a key under a policy, or of new keys together.
 type counter struct {
 	keyed.Entry
 	root    string        // names the key in roots' keys: see rootName
 	group   *group        // its roots keep the counter
-	shared  bool          // several keys share the counter
+	pooled  bool          // new keys are counted here together
 	policy  *quota.Policy // as charged last
 	limits  []limit       // its limits, and former ones of other lengths that still count
 	counts  []count       // of each limit
@@ -47,12 +47,12 @@ type counter struct {
 	watched int64
 }
 
-// noteShared is the driver.Mark.Note of a charge to a counter that several keys share.
-const noteShared = 1
+// notePooled is the driver.Mark.Note of a charge to a pooled counter.
+const notePooled = 1
 
 func (c *counter) note() uint8 {
-	if c.shared {
-		return noteShared
+	if c.pooled {
+		return notePooled
 	}
 	return 0
 }
@@ -60,7 +60,7 @@ func (c *counter) note() uint8 {
 // hasCharge reports whether a charge of that mark, made at taken, went to c, and c was not
 // reset since.
 func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
-	return mark.Note&noteShared == c.note() && (c.resetAt == 0 || taken > c.resetAt)
+	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || taken > c.resetAt)
 }
 
 // watchMost is the longest time that a counter is watched after its last request, in ms.
@@ -101,7 +101,7 @@ func (b *Backend) unlock(locked uint64) {
 
 // find returns the counters of charges, with their windows as of now, and notes that they
 // were asked for. It adds counters that are missing. The first charge is in stripe first. If
-// charged is not nil, it says which charges went to a shared counter. The next call reuses
+// charged is not nil, it says which charges went to a pooled counter. The next call reuses
 // the slice. The stripes are locked.
 func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
 	first.found = first.found[:0]
@@ -111,15 +111,15 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 			s = b.stripeOf(charge.Partition)
 		}
 		var c *counter
-		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&noteShared != 0 {
-			c = s.getShared(charge.Policy.Name, placeOf(charges, i))
+		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&notePooled != 0 {
+			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
 		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
 			c = s.Get(n)
 		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
 			c = s.newCounter(rootName(charge), false)
 			s.Add(n, 1, c)
 		} else {
-			c = s.getShared(charge.Policy.Name, placeOf(charges, i))
+			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
 		}
 		if c.policy != charge.Policy {
 			s.use(c, charge.Policy, now)
@@ -137,8 +137,8 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 	return first.found
 }
 
-func (s *stripe) newCounter(root string, shared bool) *counter {
-	return &counter{root: root, group: s.groups.of(root), shared: shared}
+func (s *stripe) newCounter(root string, pooled bool) *counter {
+	return &counter{root: root, group: s.groups.of(root), pooled: pooled}
 }
 
 func (s *stripe) markDirty(c *counter) {
@@ -180,14 +180,14 @@ func placeOf(charges []quota.Charge, i int) (place int) {
 	return place
 }
 
-// getShared returns the counter that new keys share while there is no room for their own: one
-// for each policy, stripe and place. The keys of one request never share one.
-func (s *stripe) getShared(policy string, place int) *counter {
+// getPooled returns the counter of new keys while there is no room for their own: one for each
+// policy, stripe and place. No two keys of one request are counted in the same one.
+func (s *stripe) getPooled(policy string, place int) *counter {
 	number := 1 + s.index*quota.MaxCharges + place
 	n := s.hasher.Numbered(policy, uint64(number), 0)
 	c := s.Get(n)
 	if c == nil {
-		c = s.newCounter(sharedRootName(number), true)
+		c = s.newCounter(pooledRootName(number), true)
 		s.Add(n, 0, c)
 	}
 	return c

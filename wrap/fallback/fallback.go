@@ -91,7 +91,7 @@ type Options struct {
 	// MaxKeys is the most (policy, key) pairs that are remembered for Local, each some
 	// 450 bytes during an outage; a key of more than 128 bytes counts as several. A key
 	// that has used up its quota is never forgotten for a new one: if all have, new
-	// keys share counts. If zero, DefaultMaxKeys.
+	// keys are counted together. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// Observer receives a Failed for each take that Open or Local decides, and for each key

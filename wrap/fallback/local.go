@@ -119,7 +119,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	return d, err
 }
 
-// countOf returns the count of charge i, which may be a count that new keys share.
+// countOf returns the count of charge i, which may be a pooled count.
 func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.names.Of(c)
@@ -162,7 +162,7 @@ func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision,
 
 // Bits of driver.Mark.Note.
 const (
-	notePooled  = 1 << iota // several keys share the count that was charged
+	notePooled  = 1 << iota // the count that was charged is pooled
 	noteUnknown             // the charge replaces a charge with an unknown outcome
 )
 

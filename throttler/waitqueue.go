@@ -12,29 +12,29 @@ import (
 	"github.com/weir-go/weir/clock"
 )
 
-// lines contains the calls of Wait that have not returned.
-type lines struct {
+// waitQueues contains the calls of Wait that have not returned.
+type waitQueues struct {
 	clock clock.Clock
 	calls atomic.Int64
 	mu    sync.Mutex
-	named map[string]*line
+	named map[string]*waitQueue
 }
 
-// line contains the calls about the same counts. One at a time has its turn, and asks the
+// waitQueue contains the calls about the same counts. One at a time has its turn, and asks the
 // backend.
-type line struct {
-	name  string
-	calls int     // number of calls that have not returned
-	turn  *call   // the call that has its turn, or nil
-	queue []*call // calls that wait for a turn, in order
+type waitQueue struct {
+	name    string
+	calls   int     // number of calls that have not returned
+	turn    *call   // the call that has its turn, or nil
+	waiting []*call // for a turn, in order
 
 	// From the last answer, for the calls behind it.
 	next  time.Time     // when to ask: before, the answer would be no
 	ahead bool          // next waits for a start that is taken, not for room: a refund changes nothing
 	of    []Charge      // the charges that the answer refuses, or nil: other charges may fit earlier
 	under terms         // the terms of the answer
-	start time.Time     // the earliest start of the first call in the queue
-	step  time.Duration // from one start in the queue to the next
+	start time.Time     // the earliest start of the first waiting call
+	step  time.Duration // from one waiting call's start to the next
 
 	paused time.Time // no call starts before, even if it has an earlier start
 
@@ -43,7 +43,7 @@ type line struct {
 
 // call is a call of Wait.
 type call struct {
-	*line
+	*waitQueue
 	ctx     context.Context
 	charges []Charge
 
@@ -57,30 +57,30 @@ type call struct {
 // is lost when the process ends and, in the middle of a queue, when a context does.
 const askAhead = 100 * time.Millisecond
 
-// enter adds a call to the line of its charges. It fails if ctx ends before it can start.
-func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
+// enter adds a call to the queue of its charges. It fails if ctx ends before it can start.
+func (all *waitQueues) enter(ctx context.Context, charges []Charge) (*call, error) {
 	name := nameOf(charges)
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	l := all.named[name]
-	if l == nil {
-		l = &line{name: name, woken: make(chan struct{})}
+	q := all.named[name]
+	if q == nil {
+		q = &waitQueue{name: name, woken: make(chan struct{})}
 	}
-	if l.holdsFor(charges) {
-		if err := tooEarly(ctx, all.clock, l.startOf(len(l.queue))); err != nil {
+	if q.holdsFor(charges) {
+		if err := tooEarly(ctx, all.clock, q.startOf(len(q.waiting))); err != nil {
 			return nil, err
 		}
 	}
-	c := &call{line: l, ctx: ctx, charges: charges, called: make(chan struct{})}
-	all.named[name], l.queue = l, append(l.queue, c)
-	l.calls++
+	c := &call{waitQueue: q, ctx: ctx, charges: charges, called: make(chan struct{})}
+	all.named[name], q.waiting = q, append(q.waiting, c)
+	q.calls++
 	all.calls.Add(1)
-	l.call()
+	q.call()
 	return c, nil
 }
 
 // leave removes c, which is about to return.
-func (all *lines) leave(c *call) {
+func (all *waitQueues) leave(c *call) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	c.pass()
@@ -94,19 +94,19 @@ func (all *lines) leave(c *call) {
 }
 
 // giveUp ends c because its context is done, unless it has its answer.
-func (all *lines) giveUp(c *call) {
+func (all *waitQueues) giveUp(c *call) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if c.queue = slices.DeleteFunc(c.queue, func(o *call) bool { return o == c }); c.answer == nil && c.err == nil {
+	if c.waiting = slices.DeleteFunc(c.waiting, func(o *call) bool { return o == c }); c.answer == nil && c.err == nil {
 		c.err = fmt.Errorf("throttler: the wait ended: %w", c.ctx.Err())
 	}
 }
 
-// call gives the first call in the queue its turn, unless another call has it.
-func (l *line) call() {
-	if l.turn == nil && len(l.queue) > 0 {
-		l.turn, l.queue = l.queue[0], l.queue[1:]
-		close(l.turn.called)
+// call gives the first waiting call its turn, unless another call has it.
+func (q *waitQueue) call() {
+	if q.turn == nil && len(q.waiting) > 0 {
+		q.turn, q.waiting = q.waiting[0], q.waiting[1:]
+		close(q.turn.called)
 	}
 }
 
@@ -119,28 +119,28 @@ func (c *call) pass() {
 }
 
 // alike returns how many calls, c and the next ones behind it, have the same charges.
-func (all *lines) alike(c *call) int {
+func (all *waitQueues) alike(c *call) int {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	n := slices.IndexFunc(c.queue, func(o *call) bool { return !slices.Equal(o.charges, c.charges) })
+	n := slices.IndexFunc(c.waiting, func(o *call) bool { return !slices.Equal(o.charges, c.charges) })
 	if n < 0 {
-		n = len(c.queue)
+		n = len(c.waiting)
 	}
 	return 1 + n
 }
 
 // share gives a to c and to the calls behind it that a allows, too, and ends c's turn. It
 // returns how many of the calls that a allows are left over, because calls have given up.
-func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
+func (all *waitQueues) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	c.answer = a
 	last := c
-	for left = a.calls - 1; left > 0 && len(c.queue) > 0 && slices.Equal(c.queue[0].charges, c.charges); left-- {
+	for left = a.calls - 1; left > 0 && len(c.waiting) > 0 && slices.Equal(c.waiting[0].charges, c.charges); left-- {
 		o := *a
 		o.Decision = o.again()
-		last.behind = c.queue[0]
-		last, c.queue = c.queue[0], c.queue[1:]
+		last.behind = c.waiting[0]
+		last, c.waiting = c.waiting[0], c.waiting[1:]
 		last.answer = &o
 	}
 	all.note(c, a, woken)
@@ -148,28 +148,28 @@ func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	return left
 }
 
-// expect updates c's line from a, a refusal, for the calls behind c.
-func (all *lines) expect(c *call, a *answer, woken <-chan struct{}) {
+// expect updates c's queue from a, a refusal, for the calls behind c.
+func (all *waitQueues) expect(c *call, a *answer, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.note(c, a, woken)
 }
 
-// note updates c's line from a, for the calls behind c, unless woken, which next returned, is
+// note updates c's queue from a, for the calls behind c, unless woken, which next returned, is
 // closed: a may be from before that. Calls that can't start in time fail.
-func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
-	l := c.line
-	if l.woken != woken {
+func (all *waitQueues) note(c *call, a *answer, woken <-chan struct{}) {
+	q := c.waitQueue
+	if q.woken != woken {
 		return
 	}
-	l.next, l.ahead, l.under, l.start, l.step = a.next, a.ahead, a.under, a.behind, a.step
-	if l.of = nil; !a.Allowed {
-		l.of = slices.Clone(c.charges) // the caller may change them once it has returned
+	q.next, q.ahead, q.under, q.start, q.step = a.next, a.ahead, a.under, a.behind, a.step
+	if q.of = nil; !a.Allowed {
+		q.of = slices.Clone(c.charges) // the caller may change them once it has returned
 	}
-	inTime := l.queue[:0]
-	for _, c := range l.queue {
-		if l.holdsFor(c.charges) {
-			c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime)))
+	inTime := q.waiting[:0]
+	for _, c := range q.waiting {
+		if q.holdsFor(c.charges) {
+			c.err = tooEarly(c.ctx, all.clock, q.startOf(len(inTime)))
 		}
 		if c.err != nil {
 			close(c.called)
@@ -177,64 +177,64 @@ func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
 			inTime = append(inTime, c)
 		}
 	}
-	clear(l.queue[len(inTime):])
-	l.queue = inTime
+	clear(q.waiting[len(inTime):])
+	q.waiting = inTime
 }
 
 // pause lets no call about charges start before until, even if it has an earlier start.
-func (all *lines) pause(charges []Charge, until time.Time) {
+func (all *waitQueues) pause(charges []Charge, until time.Time) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if l := all.named[nameOf(charges)]; l != nil {
-		l.paused = later(l.paused, until)
+	if q := all.named[nameOf(charges)]; q != nil {
+		q.paused = later(q.paused, until)
 	}
 }
 
 // reset wakes the calls about charges, and ends their pause.
-func (all *lines) reset(charges []Charge) {
+func (all *waitQueues) reset(charges []Charge) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if l := all.named[nameOf(charges)]; l != nil {
-		l.wake()
-		l.paused = time.Time{}
+	if q := all.named[nameOf(charges)]; q != nil {
+		q.wake()
+		q.paused = time.Time{}
 	}
 }
 
 // refunded wakes the calls about charges that wait for room, because a refund may have made
 // some.
-func (all *lines) refunded(charges []Charge) {
+func (all *waitQueues) refunded(charges []Charge) {
 	if all.calls.Load() == 0 {
 		return
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if l := all.named[nameOf(charges)]; l != nil && !l.ahead {
-		l.wake()
+	if q := all.named[nameOf(charges)]; q != nil && !q.ahead {
+		q.wake()
 	}
 }
 
 // outdated reports whether the last answer about charges was under other terms than is, or the
 // terms could not be resolved, with err. If so, waiting calls ask at once.
-func (all *lines) outdated(charges []Charge, is terms, err error) bool {
+func (all *waitQueues) outdated(charges []Charge, is terms, err error) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	l := all.named[nameOf(charges)]
-	if l == nil || err == nil && l.under.are(is) {
+	q := all.named[nameOf(charges)]
+	if q == nil || err == nil && q.under.are(is) {
 		return false
 	}
-	l.wake()
+	q.wake()
 	return true
 }
 
-// wake makes the calls of l ask at once.
-func (l *line) wake() {
-	close(l.woken)
-	l.woken, l.next, l.start = make(chan struct{}), time.Time{}, time.Time{}
+// wake makes the calls of q ask at once.
+func (q *waitQueue) wake() {
+	close(q.woken)
+	q.woken, q.next, q.start = make(chan struct{}), time.Time{}, time.Time{}
 }
 
-// pausedUntil returns when the pause of c's line ends, or zero if there is no pause, and a
+// pausedUntil returns when the pause of c's queue ends, or zero if there is no pause, and a
 // channel that is closed if the pause ends earlier.
-func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
+func (all *waitQueues) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if c.paused.After(all.clock.Now()) {
@@ -244,13 +244,15 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 }
 
 // holdsFor reports whether the last answer says when charges fit.
-func (l *line) holdsFor(charges []Charge) bool { return l.of == nil || slices.Equal(l.of, charges) }
+func (q *waitQueue) holdsFor(charges []Charge) bool {
+	return q.of == nil || slices.Equal(q.of, charges)
+}
 
-// startOf returns the earliest start of call i of the queue.
-func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
+// startOf returns the earliest start of waiting call i.
+func (q *waitQueue) startOf(i int) time.Time { return q.start.Add(time.Duration(i) * q.step) }
 
 // next returns when c should ask in its turn, and a channel that is closed if it can ask now.
-func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
+func (all *waitQueues) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if !c.holdsFor(c.charges) {

@@ -1,0 +1,37 @@
+package memorybackend
+
+// Pooled counts: new keys are counted in these together while there is no room for their own
+// counts.
+const (
+	// pooledCounts is how many there are for each policy, or one for each lock if there are
+	// more locks. More counts would allow more charges of newcomers in all; fewer would let
+	// one newcomer use up the quota of more others.
+	pooledCounts = 64
+
+	// pooledMost is how many a stripe has before later policies are counted in the same ones.
+	pooledMost = 256
+
+	// pooledLog is how many entries a sliding log of a pooled count keeps. More are merged.
+	pooledLog = 64
+)
+
+// notePooled is the driver.Mark.Note of a charge to a pooled count.
+const notePooled = 1
+
+// pool makes c a pooled count. No two keys of one decision are counted in the same one:
+// it is chosen by the place of the charge, and by the seeded hash of the key's own name.
+func (s *stripe) pool(c *count, at *moment) {
+	number := byte(c.hash % s.perPolicy)
+	c.pooled, c.arrived = true, false
+	s.findPooled(c, c.policy.Name, number, at)
+	if c.place == nowhere && s.pooled >= pooledMost {
+		s.findPooled(c, "", number, at)
+	}
+	c.isNew = c.place == nowhere
+}
+
+func (s *stripe) findPooled(c *count, policy string, number byte, at *moment) {
+	c.name = name{}
+	c.hash = uint32(c.name.setPooled(s.seed, policy, byte(c.index), number))
+	s.find(c, at)
+}
