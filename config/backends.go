@@ -52,15 +52,42 @@ func kindOf(name string) kind {
 	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
 }
 
-// kindNames lists the names of the wanted kinds, for a person.
-func kindNames(wanted func(kind) bool) string {
+func (k kind) isStore() bool { return k.open != nil }
+
+// section returns the key at the top of a file that has k's servers, or "".
+func (k kind) section() string {
+	section, _, _ := strings.Cut(k.list, ".")
+	return section
+}
+
+// sections returns the sections of the wanted kinds.
+func sections(wanted func(kind) bool) (all []string) {
+	for _, k := range kinds {
+		if s := k.section(); s != "" && wanted(k) && !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// either lists two names or more, for a person.
+func either(names []string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// checkKind returns an error unless name is the name of a wanted kind.
+func checkKind(name string, wanted func(kind) bool) error {
 	var names []string
 	for _, k := range kinds {
 		if wanted(k) {
 			names = append(names, k.name)
 		}
 	}
-	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+	if !slices.Contains(names, name) {
+		return errors.New("it must be " + either(names))
+	}
+	return nil
 }
 
 // backend is the name of a kind.
@@ -68,10 +95,15 @@ type backend string
 
 func (b *backend) UnmarshalText(text []byte) error {
 	*b = backend(text)
-	if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == string(text) }) {
-		return errors.New("it must be " + kindNames(func(kind) bool { return true }))
-	}
-	return nil
+	return checkKind(string(text), func(kind) bool { return true })
+}
+
+// store is the name of a kind that has a store.
+type store string
+
+func (s *store) UnmarshalText(text []byte) error {
+	*s = store(text)
+	return checkKind(string(text), kind.isStore)
 }
 
 type redisKeys struct {
@@ -154,10 +186,7 @@ func (c *Config) Remote() bool { return c.Backend != memoryName || c.keys.Flags.
 // backends checks that the file has servers for the backend, the shadow, and the backends
 // that the flags choose from, and for no others.
 func (c *Config) backends(r *reader) {
-	if c.keys.Shadow == sharesName {
-		r.mustBe(r.at("shadow"), kindNames(func(k kind) bool { return k.open != nil }))
-	}
-	for _, key := range []string{"backend", "shadow", "flags", "redis", "memcached", "shares"} {
+	for _, key := range append(sections(func(kind) bool { return true }), "backend", "shadow", "flags") {
 		if r.at(key).wrong {
 			return // a key with a problem may seem to be missing
 		}
@@ -168,11 +197,11 @@ func (c *Config) backends(r *reader) {
 	case c.keys.Flags.name != "" && slices.Contains(names, sharesName):
 		r.problem(r.at("flags"), "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.keys.Flags.name != "" && len(names) == 1:
-		r.problem(r.at("flags"), "flags is set, but there is no backend other than %s to move clients to; set redis or memcached", c.Backend)
+		r.problem(r.at("flags"), "flags is set, but there is no backend other than %s to move clients to; set %s", c.Backend, either(sections(kind.isStore)))
 	case c.keys.Flags.name == "":
 		for _, name := range names[1:] {
 			if name != string(c.keys.Shadow) {
-				section, _, _ := strings.Cut(name, "-")
+				section := kindOf(name).section()
 				r.problem(r.at(section), "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
 			}
 		}

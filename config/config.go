@@ -89,8 +89,8 @@ type Config struct {
 	// Modes are the modes that the file gives policies, by their names.
 	Modes map[string]modes.Mode
 
-	// Backend is the name of the backend that serves: "memory", "redis",
-	// "redis-resharded", "memcached" or "shares".
+	// Backend is the name of the backend that serves, such as "redis": the key backend of
+	// the file, or "memory".
 	Backend string
 
 	// Deadline is the deadline of a decision: see middleware.Options.Deadline. It is at
@@ -108,9 +108,9 @@ type keys struct {
 	Redis        redisKeys
 	Memcached    memcachedKeys
 	Shares       *sharesKeys
-	Seed         uint64  // of the choice of a shard or server
-	Flags        file    `is:"a file in flagd's form"`
-	Shadow       backend `is:"memory, redis, redis-resharded or memcached"`
+	Seed         uint64 // of the choice of a shard or server
+	Flags        file   `is:"a file in flagd's form"`
+	Shadow       store
 	RefusalCache *refusalCache
 	Roots        roots             `is:"a list of Redis servers, such as [127.0.0.1:6379]"`
 	PoliciesAt   policiesAt        `is:"roots, or a list of Redis servers, such as [127.0.0.1:6379]"`

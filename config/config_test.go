@@ -146,6 +146,12 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"unknown shadow", "shadow: etcd\n",
 			`weir.yaml:1: shadow is "etcd"; it must be memory, redis, redis-resharded or memcached`,
 		}, {
+			"shadow that is no store", "shadow: shares\n",
+			`weir.yaml:1: shadow is "shares"; it must be memory, redis, redis-resharded or memcached`,
+		}, {
+			"several shadows", "shadow: [redis]\n",
+			`weir.yaml:1: shadow is a list; it must be memory, redis, redis-resharded or memcached`,
+		}, {
 			"shadow that is not there", "shadow: redis\n",
 			`weir.yaml:1: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
 		}, {

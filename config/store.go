@@ -26,7 +26,7 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 		}
 	}
 	if len(stores) == 0 {
-		return nil, c.wrong(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with redis or memcached", c.Backend))
+		return nil, c.wrong(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with %s", c.Backend, either(sections(kind.isStore))))
 	}
 	if !slices.Contains(stores, name) {
 		return nil, c.wrong(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))

@@ -62,7 +62,7 @@ func checkShares(c *config.Config, alone bool) error {
 	if c.Backend != "shares" || alone {
 		return nil
 	}
-	return fmt.Errorf("%s: backend is shares, which counts the policies of this file alone, and no descriptors; it must be redis, memcached or memory, or there must be forward_auth and no descriptors", c.File)
+	return fmt.Errorf("%s: backend is shares, which counts the policies of this file alone, and no descriptors; it must be a store, such as redis, or there must be forward_auth and no descriptors", c.File)
 }
 
 // parse reads files of descriptors. The error lists the mistakes of all files.

@@ -23,7 +23,7 @@ const help = `weirctl is for operators of programs that limit by weir.
 usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
 
   check FILE...                     say what is wrong with files of configuration, policies or Envoy's descriptors
-  show KEY                          what a key has used of each policy, in Redis or Memcached
+  show KEY                          what a key has used of each policy
   reset KEY                         forget what it has used
   top URL...                        the keys that are refused most, in all processes together
   policies                          list the policies that are kept in Redis

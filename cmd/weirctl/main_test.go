@@ -216,7 +216,7 @@ func TestShow(t *testing.T) {
 		t.Errorf("without policies: exit status %d, %s", status, wrong)
 	}
 	memory := write(t, "memory.yaml", "policies: {core: 60 per 1h}\n")
-	if _, wrong, status := weirctl(t, "show", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory, whose counts are in the memory of the processes") {
+	if _, wrong, status := weirctl(t, "show", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory, whose counts are in the memory of the processes; there is a store to open with redis or memcached\n") {
 		t.Errorf("memory: exit status %d, %s", status, wrong)
 	}
 	if _, wrong, status := weirctl(t, "reset", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory") {

@@ -50,7 +50,7 @@ func ofKey(c *command, name string, do func(ctx context.Context, s *config.Stack
 
 func (o *counts) define(f *flag.FlagSet) {
 	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
-	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask: redis, redis-resharded or memcached; the one that serves if not set")
+	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask, such as redis; the one that serves if not set")
 	f.StringVar(&o.within, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
 	f.Var(&o.names, "policy", "`names` of policies; all of the file if not set")
 	f.Func("limit", "a `limit` of the policy that -policy names, which the file then need not have; once for each limit, such as \"5 per 1m aligned\"", func(text string) error {

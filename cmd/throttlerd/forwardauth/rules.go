@@ -24,7 +24,7 @@ type Program struct {
 type Keys struct {
 	Listen         config.ListenAddress  `yaml:",required" is:"a host and a port, such as 127.0.0.1:8082"`
 	TrustedProxies []config.ProxyNetwork `yaml:",required" is:"a list of the proxies' address ranges, such as [127.0.0.0/8]"`
-	Dialect        dialect               `is:"github, ietf, draft-3 or none"` // GitHub's if left out
+	Dialect        dialect               // GitHub's if left out
 	Documentation  string                `yaml:"documentation_url" is:"a URL"`
 	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
 }
