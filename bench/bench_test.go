@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/bench/internal/report"
 	"github.com/weir-go/weir/bench/peers"
-	"github.com/weir-go/weir/bench/report"
 	"github.com/weir-go/weir/bench/result"
 )
 

@@ -26,7 +26,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/bench/report"
+	"github.com/weir-go/weir/bench/internal/report"
 	"github.com/weir-go/weir/bench/result"
 )
 

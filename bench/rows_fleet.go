@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-go/weir/bench/measure"
+	"github.com/weir-go/weir/bench/internal/measure"
 	"github.com/weir-go/weir/bench/peers"
 )
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/bench/measure"
+	"github.com/weir-go/weir/bench/internal/measure"
+	"github.com/weir-go/weir/bench/internal/report"
 	"github.com/weir-go/weir/bench/peers"
-	"github.com/weir-go/weir/bench/report"
 )
 
 // bareHandler is the handler without middleware, which middleware is compared with.

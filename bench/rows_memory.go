@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/weir-go/weir/bench/measure"
+	"github.com/weir-go/weir/bench/internal/measure"
 	"github.com/weir-go/weir/bench/peers"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/bench/measure"
+	"github.com/weir-go/weir/bench/internal/measure"
 	"github.com/weir-go/weir/bench/peers"
 )
 

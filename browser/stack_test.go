@@ -3,7 +3,7 @@ package browser_test
 import (
 	"testing"
 
-	"github.com/weir-go/weir/browser/demo"
+	"github.com/weir-go/weir/browser/internal/demo"
 )
 
 // On the stack, a Redis that stops opens no fresh window, and a count moves with its client.

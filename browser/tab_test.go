@@ -17,8 +17,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/weir-go/weir/browser/chromium"
-	"github.com/weir-go/weir/browser/demo"
+	"github.com/weir-go/weir/browser/internal/chromium"
+	"github.com/weir-go/weir/browser/internal/demo"
 	_ "github.com/weir-go/weir/cmd/demo-api/page" // go test runs again when it changes
 )
 

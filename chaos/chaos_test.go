@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/weir-go/weir/chaos/history"
+	"github.com/weir-go/weir/chaos/internal/history"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 

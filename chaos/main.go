@@ -35,7 +35,7 @@ import (
 	"time"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/chaos/history"
+	"github.com/weir-go/weir/chaos/internal/history"
 	"github.com/weir-go/weir/throttler"
 )
 

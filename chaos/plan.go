@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/chaos/history"
-	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/chaos/internal/history"
+	"github.com/weir-go/weir/chaos/internal/wire"
 )
 
 // kinds are the faults, by their names in the report.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/chaos/internal/wire"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 

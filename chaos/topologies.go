@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/chaos/history"
+	"github.com/weir-go/weir/chaos/internal/history"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/chaos/history"
+	"github.com/weir-go/weir/chaos/internal/history"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/chaos/history"
-	"github.com/weir-go/weir/chaos/meter"
+	"github.com/weir-go/weir/chaos/internal/history"
+	"github.com/weir-go/weir/chaos/internal/meter"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -18,8 +18,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/weir-go/weir/browser/chromium"
-	"github.com/weir-go/weir/browser/demo"
+	"github.com/weir-go/weir/browser/internal/chromium"
+	"github.com/weir-go/weir/browser/internal/demo"
 )
 
 func main() {

@@ -20,8 +20,8 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/chaos/meter"
-	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/chaos/internal/meter"
+	"github.com/weir-go/weir/chaos/internal/wire"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testkit/pressure"
 	"github.com/weir-go/weir/internal/testkit/testseed"

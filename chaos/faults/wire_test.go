@@ -3,7 +3,7 @@ package faults_test
 import (
 	"testing"
 
-	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/chaos/internal/wire"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/cmd/throttlerd/files"
-	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
-	"github.com/weir-go/weir/cmd/throttlerd/xds"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/files"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/config/envoyfile"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/throttler"
 )

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/weir-go/weir/cmd/throttlerd/xds/xdstest"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds/xdstest"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 

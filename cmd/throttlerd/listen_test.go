@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
-	"github.com/weir-go/weir/cmd/throttlerd/rls"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	weirdebug "github.com/weir-go/weir/debug"
 )
 

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
-	"github.com/weir-go/weir/cmd/throttlerd/tracing"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/tracing"
 	"github.com/weir-go/weir/config"
 	weirdebug "github.com/weir-go/weir/debug"
 	weirlog "github.com/weir-go/weir/log"

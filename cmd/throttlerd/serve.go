@@ -22,12 +22,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/weir-go/weir/cmd/throttlerd/admin"
-	"github.com/weir-go/weir/cmd/throttlerd/certs"
-	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
-	"github.com/weir-go/weir/cmd/throttlerd/rls"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
-	"github.com/weir-go/weir/cmd/throttlerd/xds"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/fleet/modes"
 )

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 
-	"github.com/weir-go/weir/cmd/throttlerd/certs"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
 )
 
 // listener listens, with TLS if files is not nil.

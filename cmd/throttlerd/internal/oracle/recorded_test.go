@@ -10,9 +10,9 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	configured "github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/cmd/throttlerd/rls"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	configured "github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler"
 )

@@ -29,8 +29,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/internal/invalid"
 )

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 )
 
 // everyKind has rules of each kind, with one entry and with two.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weir-go/weir/cmd/throttlerd/rls"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 )
 
 // maxBody bounds a request.

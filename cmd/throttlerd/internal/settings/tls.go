@@ -1,7 +1,7 @@
 package settings
 
 import (
-	"github.com/weir-go/weir/cmd/throttlerd/certs"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
 )
 
 // TLS is how calls reach the service. Without any of it, they come in plain text.

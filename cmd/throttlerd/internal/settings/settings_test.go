@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/quota"
 )

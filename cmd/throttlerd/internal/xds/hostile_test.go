@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
-	"github.com/weir-go/weir/cmd/throttlerd/xds"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config/envoyfile"
 )
 

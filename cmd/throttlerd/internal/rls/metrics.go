@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 )
 
 // Metrics are the metrics of envoyproxy/ratelimit, by the names of its Prometheus mapping.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
-	"github.com/weir-go/weir/cmd/throttlerd/settings"
-	"github.com/weir-go/weir/cmd/throttlerd/xds"
-	"github.com/weir-go/weir/cmd/throttlerd/xds/xdstest"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/xds/xdstest"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )

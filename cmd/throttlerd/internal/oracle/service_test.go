@@ -35,7 +35,7 @@ func build(t *testing.T) (theirs, ours string) {
 	install.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=", "GOWORK=off")
 	install.Dir = dir // outside of this module
 	ours = filepath.Join(dir, "throttlerd")
-	for _, c := range []*exec.Cmd{install, exec.Command("go", "build", "-o", ours, "..")} {
+	for _, c := range []*exec.Cmd{install, exec.Command("go", "build", "-o", ours, "../..")} {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", c, err, out)
 		}

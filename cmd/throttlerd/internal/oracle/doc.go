@@ -4,7 +4,7 @@
 //
 // The test in make test replays recorded answers:
 //
-//	go test -tags service,record ./oracle -run TestRecord$
+//	go test -tags service,record ./internal/oracle -run TestRecord$
 //
 // records the answers again. With the tag service, a test builds envoyproxy/ratelimit and asks
 // both programs.
