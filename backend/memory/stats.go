@@ -8,7 +8,7 @@ type Stats struct {
 
 	// PooledCounts is how many counts new keys are counted in together; 0 if there was always
 	// room.
-	PooledCounts int `json:"shared_counts" metric:"gauge"`
+	PooledCounts int `json:"pooled_counts" metric:"gauge"`
 
 	// Bytes is the memory that counts take, in bytes. It is an upper estimate for counts that
 	// are larger than an entry.

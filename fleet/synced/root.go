@@ -138,6 +138,5 @@ func rootName(c *quota.Charge) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
 }
 
-// pooledRootName returns the name of a pooled counter. No hash contains a colon. Roots
-// have the name "shared", which processes of other versions use, too.
-func pooledRootName(number int) string { return "shared:" + strconv.Itoa(number) }
+// pooledRootName returns the name of a pooled counter. No hash contains a colon.
+func pooledRootName(number int) string { return "pooled:" + strconv.Itoa(number) }
