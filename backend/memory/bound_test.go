@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -289,6 +290,28 @@ func TestRefundOfPooledTake(t *testing.T) {
 			}
 			take(p, "b", 2)
 		})
+	}
+}
+
+// A settlement about a part of a decision's charges finds their pooled counts.
+func TestRefundOfAPartOfPooledTakes(t *testing.T) {
+	th, b, _ := bounded(memorybackend.Options{MaxKeys: 1})
+	if _, err := th.Take(t.Context(), hourly("full", 1).Charge("a")); err != nil {
+		t.Fatal(err)
+	}
+	both := []throttler.Charge{hourly("other", 10).Charge("b"), {Policy: hourly("core", 10), Key: "b", Cost: 10}}
+	taken, err := th.Take(t.Context(), both...)
+	if err != nil || !taken.Allowed || !isPooled(&taken) {
+		t.Fatalf("%+v, %v; want that it is allowed, and pooled", taken, err)
+	}
+	whole := taken.Driver()
+	part := driver.NewDecision(whole.Request.Part([]int{1}).Request)
+	copy(part.Results(), whole.ResultsOf(1))
+	if _, err := b.Settle(t.Context(), driver.Settlement{Now: whole.Request.Now, Charged: part, Costs: []int64{0}}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := th.Take(t.Context(), both...); err != nil || !d.Allowed {
+		t.Errorf("after a refund of 10 of 10: %+v, %v", d, err)
 	}
 }
 

@@ -18,8 +18,9 @@ const (
 // notePooled is the driver.Mark.Note of a charge to a pooled count.
 const notePooled = 1
 
-// pool makes c a pooled count. No two keys of one decision are counted in the same one:
-// it is chosen by the place of the charge, and by the seeded hash of the key's own name.
+// pool makes c a pooled count. No two keys of one decision are counted in the same one: it is
+// chosen by the place of the charge among those of its policy, so that a settlement about a part
+// of a decision finds it again, and by the seeded hash of the key's own name.
 func (s *stripe) pool(c *count, at *moment) {
 	number := byte(c.hash % s.perPolicy)
 	c.pooled, c.arrived = true, false
@@ -32,6 +33,18 @@ func (s *stripe) pool(c *count, at *moment) {
 
 func (s *stripe) findPooled(c *count, policy string, number byte, at *moment) {
 	c.name = name{}
-	c.hash = uint32(c.name.setPooled(s.seed, policy, byte(c.index), number))
+	c.hash = uint32(c.name.setPooled(s.seed, policy, s.placeOf(c), number))
 	s.find(c, at)
+}
+
+func (s *stripe) placeOf(c *count) (place byte) {
+	for _, before := range s.counts {
+		if before == c {
+			break
+		}
+		if before.policy.Name == c.policy.Name {
+			place++
+		}
+	}
+	return place
 }

@@ -22,7 +22,6 @@ type step struct {
 // count is the count of a charge during a step.
 type count struct {
 	policy *quota.Policy
-	index  int  // of the charge
 	takes  bool // a take changes it
 	stripe *stripe
 	name   name
@@ -76,7 +75,7 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 	var numbers [quota.MaxCharges]uint64
 	for i := range charges {
 		c := &st.counts[i]
-		c.policy, c.index, c.name = charges[i].Policy, i, name{}
+		c.policy, c.name = charges[i].Policy, name{}
 		hash := c.name.set(b.seed, &charges[i])
 		c.hash = uint32(hash >> 32)
 		c.takes = charges[i].Cost > 0 && charges[i].Mode != quota.Check

@@ -375,7 +375,7 @@ func TestHeldUnitsOfACallerThatLeaves(t *testing.T) {
 	if ctx.Err() == nil {
 		t.Fatal("no units were given back")
 	}
-	if d, err := store.Backend.Peek(t.Context(), request(hour, t0)); err != nil || d.Results()[0].Used != 600 && d.Results()[0].Used != 1000 {
+	if d, err := store.Peek(t.Context(), request(hour, t0)); err != nil || d.Results()[0].Used != 600 && d.Results()[0].Used != 1000 {
 		t.Errorf("the store counts %v, %v; want the 600 used, or 1000 with the cost", d.Results(), err)
 	}
 }
