@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestReread(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var log strings.Builder
+	var log logged
 	own := new(program)
 	s, err := Open(file, &Options{Policies: programPolicies, Program: own, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
@@ -129,7 +130,7 @@ policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var log strings.Builder
+	var log logged
 	s, err := Open(file, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +168,7 @@ policies: {core: {limits: 5 per 1s, mode: exact}}
 		}
 	}
 	write("weir.yaml", text)
-	var log strings.Builder
+	var log logged
 	c, err := Read(filepath.Join(dir, "weir.yaml"), &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -206,4 +207,28 @@ policies: {core: {limits: 5 per 1s, mode: exact}}
 		}
 		write("weir.yaml", text)
 	}
+}
+
+// logged is the text of a log, to which a stack writes in the background, too.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logged) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
 }
