@@ -52,7 +52,7 @@ func refuse(d *throttler.Decision) *refusal {
 	return r
 }
 
-// maxDelay is the longest delay that a refusal tells: 100 years, as for HTTP. A difference of
+// maxDelay is the longest delay in a refusal: 100 years, as for HTTP. A difference of
 // instants ends at the longest time.Duration, which can't be rounded up.
 const maxDelay = 36525 * 24 * time.Hour
 

@@ -50,7 +50,7 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 // maxJitter bounds Options.RetryAfterJitter.
 const maxJitter = 0.03
 
-// maxWait is the longest wait that a refusal tells: 100 years. A difference of instants ends at
+// maxWait is the longest wait in a refusal: 100 years. A difference of instants ends at
 // the longest time.Duration, which can't be lengthened or rounded up.
 const maxWait = 36525 * 24 * time.Hour
 

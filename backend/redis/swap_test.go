@@ -274,30 +274,14 @@ func TestLeaveAnExchange(t *testing.T) {
 // A caller that joins an exchange whose states were read before is not refused by them.
 func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
 	e := newExchange(t)
-	full, err := e.direct.Take(t.Context(), throttler.Charge{Policy: twoVersions[0][1], Key: e.charge.Key, Cost: 449})
-	if err != nil || !full.Allowed {
-		t.Fatalf("%+v, %v", full, err)
-	}
-	hundred := e.charge
-	hundred.Cost = 100 // does not fit now
+	full := e.fill(t)
 	e.reads.held.Store(true)
-	take := func() chan error {
-		done := make(chan error, 1)
-		go func() {
-			d, err := e.Take(t.Context(), hundred)
-			if err == nil && !d.Allowed {
-				err = errRefused
-			}
-			done <- err
-		}()
-		return done
-	}
-	first := take()
+	first := e.takeHundred(t)
 	<-e.reads.came
 	if _, err := e.direct.Refund(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}
-	second := take()
+	second := e.takeHundred(t)
 	e.awaitSwaps(t, 2)
 	e.reads.held.Store(false)
 	e.reads.open <- struct{}{}
@@ -312,25 +296,11 @@ func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
 // If newer states can't be read, the callers that the first states refuse stay refused.
 func TestNewerStatesThatAreLost(t *testing.T) {
 	e := newExchange(t)
-	full, err := e.direct.Take(t.Context(), throttler.Charge{Policy: twoVersions[0][1], Key: e.charge.Key, Cost: 449})
-	if err != nil || !full.Allowed {
-		t.Fatalf("%+v, %v", full, err)
-	}
-	take := func() chan error {
-		done := make(chan error, 1)
-		go func() {
-			d, err := e.Take(t.Context(), throttler.Charge{Policy: e.charge.Policy, Key: e.charge.Key, Cost: 100})
-			if err == nil && !d.Allowed {
-				err = errRefused
-			}
-			done <- err
-		}()
-		return done
-	}
+	e.fill(t)
 	e.reads.held.Store(true)
-	first := take()
+	first := e.takeHundred(t)
 	<-e.reads.came
-	second := take()
+	second := e.takeHundred(t)
 	e.awaitSwaps(t, 2)
 	e.reads.open <- struct{}{}
 	<-e.reads.came
@@ -343,6 +313,29 @@ func TestNewerStatesThatAreLost(t *testing.T) {
 	if err := <-second; !errors.Is(err, driver.ErrUnavailable) || driver.MayHaveCharged(err) {
 		t.Errorf("joined late: %v; want unavailable, and nothing charged", err)
 	}
+}
+
+// fill charges e's count so that 100 units more do not fit.
+func (e *exchange) fill(t *testing.T) throttler.Decision {
+	t.Helper()
+	d, err := e.direct.Take(t.Context(), throttler.Charge{Policy: twoVersions[0][1], Key: e.charge.Key, Cost: 449})
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	return d
+}
+
+// takeHundred takes 100 units in the background. The channel receives the error, or errRefused.
+func (e *exchange) takeHundred(t *testing.T) chan error {
+	done := make(chan error, 1)
+	go func() {
+		d, err := e.Take(t.Context(), throttler.Charge{Policy: e.charge.Policy, Key: e.charge.Key, Cost: 100})
+		if err == nil && !d.Allowed {
+			err = errRefused
+		}
+		done <- err
+	}()
+	return done
 }
 
 var errRefused = errors.New("refused")

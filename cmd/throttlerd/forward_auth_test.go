@@ -133,8 +133,8 @@ func TestSharesAreForForwardAuthAlone(t *testing.T) {
 			end()
 			for _, args := range [][]string{{"-check"}, nil} {
 				err := run(ended, args, environ, io.Discard, io.Discard)
-				told := err != nil && strings.Count(err.Error(), "backend is shares, which counts the policies of this file alone, and no descriptors; ") == 1
-				if told != c.wrong || err != nil && !c.wrong {
+				named := err != nil && strings.Count(err.Error(), "backend is shares, which counts the policies of this file alone, and no descriptors; ") == 1
+				if named != c.wrong || err != nil && !c.wrong {
 					t.Errorf("%s: error %v; wrong is %t", args, err, c.wrong)
 				}
 			}

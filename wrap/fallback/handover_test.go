@@ -75,7 +75,7 @@ func (o *once) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	return d, err
 }
 
-// A take with an unknown outcome is not sent again, even if the process stands still until the
+// A take with an unknown outcome is not sent again, even if the process stops until the
 // outage has ended.
 func TestAStallAfterAnUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
