@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -65,8 +66,8 @@ type opening struct {
 	cause error
 }
 
-// New returns a closed Breaker. When it opens, it calls probe, at once and then every
-// 100 ms, one at a time, and closes when probe returns nil. If it opens less than 5 s
+// New returns a closed Breaker. When it opens, it calls probe at once, and again
+// 100 ms after each failure, and closes when probe returns nil. If it opens less than 5 s
 // after it closed, it waits before the first probe: for 100 ms, and each time in a row
 // twice as long, up to 1 s. It calls onChange, which may be nil, after each change: with
 // the last error, if it opened.
@@ -177,27 +178,20 @@ func (b *Breaker) failing(c *counts, now time.Duration) bool {
 
 func (b *Breaker) probeUntilClosed(wait time.Duration) {
 	defer b.probes.Done()
-	if wait > 0 {
-		select {
-		case <-b.ctx.Done():
+	for every.Wait(b.ctx, wait) {
+		if b.probeOnce() {
 			return
-		case <-time.After(wait):
 		}
+		wait = probeEvery
 	}
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
-		ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
-		err := b.probe(ctx)
-		cancel()
-		if err == nil {
-			break
-		}
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-tick.C:
-		}
+}
+
+// probeOnce makes a probe, and reports whether it succeeded, and so closed the breaker.
+func (b *Breaker) probeOnce() bool {
+	ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
+	defer cancel()
+	if err := b.probe(ctx); err != nil {
+		return false
 	}
 	now := int64(time.Since(b.started))
 	b.success.Store(now)
@@ -206,6 +200,7 @@ func (b *Breaker) probeUntilClosed(wait time.Duration) {
 	b.counts.Store(new(counts))
 	b.changed(false, nil) // first: the next change may follow at once
 	b.opened.Store(nil)
+	return true
 }
 
 func (b *Breaker) changed(open bool, cause error) {

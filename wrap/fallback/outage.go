@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/cause"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -110,15 +111,7 @@ func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Millisecon
 // It begins at the first answer. The backend decides graceTime later: by then the other
 // processes have noticed the answer, too, and handed over their units.
 func (o *outage) watch() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-o.b.closed.Done():
-			o.finish()
-			return
-		case <-tick.C:
-		}
+	for every.Wait(o.b.closed, lookEvery) {
 		answeredFor := o.look()
 		if answeredFor < 0 {
 			continue
@@ -131,6 +124,7 @@ func (o *outage) watch() {
 			return
 		}
 	}
+	o.finish()
 }
 
 // look returns for how long the shard has answered, or -1. It uses the backend's Health,
