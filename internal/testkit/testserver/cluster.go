@@ -51,6 +51,11 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 			return err
 		}
 		c.Nodes, c.Addrs = append(c.Nodes, node), append(c.Addrs, node.Addr)
+		// Nodes that meet with equal epochs change them. A replica that has not heard of its
+		// primary's could never replace it: the others don't vote for an old epoch.
+		if _, err := ask(node.Addr, "CLUSTER SET-CONFIG-EPOCH "+strconv.Itoa(i+1), "+OK"); err != nil {
+			return err
+		}
 		if i == 0 {
 			host, port, _ := net.SplitHostPort(node.Addr)
 			meet = "CLUSTER MEET " + host + " " + port + " " + busPort

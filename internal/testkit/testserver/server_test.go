@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,6 +114,17 @@ func TestSentinelsFailOver(t *testing.T) {
 	}
 	if err := await(s.Addrs[0], "INFO sentinel", "address=", func(rest string) bool { return strings.HasPrefix(rest, replica.Addr) }); err != nil {
 		t.Error(err)
+	}
+}
+
+// Each replica of a new cluster knows the epoch of its primary, which no node changes any more.
+func TestEpochsOfACluster(t *testing.T) {
+	c := Cluster(t, 3, 1)
+	for i, addr := range c.Addrs {
+		want := strconv.Itoa(i%3 + 1)
+		if got, err := ask(addr, "CLUSTER INFO", "cluster_my_epoch:"); err != nil || got != want {
+			t.Errorf("node %d: the epoch of its slots is %s, error %v, want %s", i, got, err, want)
+		}
 	}
 }
 
