@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
+
+const closeTimeout = 10 * time.Second
 
 // Start starts Chromium with an empty profile in dir, and a window of that size. Tabs are
 // contexts that [chromedp.NewContext] makes from ctx. Chromium ends when end is called.
@@ -28,6 +31,10 @@ func Start(dir string, width, height int) (ctx context.Context, end func(), err 
 	)
 	ctx, closeTab := chromedp.NewContext(allocator)
 	end = func() {
+		// A Chromium that is killed leaves a directory in the temporary directory.
+		closing, cancel := context.WithTimeout(ctx, closeTimeout)
+		defer cancel()
+		_ = chromedp.Cancel(closing) // stop ends a Chromium that does not close
 		closeTab()
 		stop() // and waits for the process
 	}
