@@ -31,7 +31,7 @@ const (
 	cellSize  = 8
 	minCells  = 16
 	maxName   = 52
-	nameHead  = 24
+	nameHead  = 32
 	maxPacked = 44
 	stateHead = 20 // a window
 )
@@ -46,9 +46,9 @@ type entry struct {
 }
 
 type hot struct {
-	// openedAt is when the reset time last moved forward: the decision's now, or a later time
-	// if a clock ahead of it wrote the state. endsAt is the reset time. In ms.
-	openedAt, endsAt int64
+	// openedAt is when the reset time last moved forward, in ms: the decision's now, or a
+	// later time if a clock ahead of it wrote the state.
+	openedAt int64
 
 	// used is the largest used / capacity of the limits when last charged, allUsed if a charge
 	// was refused since.
@@ -60,8 +60,8 @@ type hot struct {
 }
 
 type cold struct {
-	// until is when the count and its claim are over, in ms by the process' own clock.
-	until int64
+	endsAt int64 // the reset time, in ms
+	until  int64 // when the count and its claim are over, in ms by the process' own clock
 
 	hash  uint32 // of the name
 	name  [maxName - nameHead]byte
