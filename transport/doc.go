@@ -6,6 +6,8 @@
 //	inTurn, err := transport.New(t, transport.ByHost(api), nil)
 //	client := &http.Client{Transport: inTurn}
 //
-// A response asks for a pause by Retry-After, with status 403, 429 or 503, or by an
-// X-RateLimit-Remaining of 0 and an X-RateLimit-Reset, with any status.
+// A response asks for a pause by Retry-After, with status 403, 429, 503 or 529; by a remaining
+// number of 0 and a reset time, such as X-RateLimit-Remaining and X-RateLimit-Reset, with any
+// status; or by a 429 alone. docs/waiting.md has a table of the headers, and of how their
+// values are read.
 package transport

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -59,4 +60,12 @@ func (b *heldBody) Close() error {
 type heldConn struct {
 	*heldBody
 	io.Writer
+}
+
+// CloseWrite ends what is written, if the connection can do that, as net/http's own body does.
+func (c heldConn) CloseWrite() error {
+	if w, ok := c.Writer.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return fmt.Errorf("transport: CloseWrite: %w", http.ErrNotSupported)
 }

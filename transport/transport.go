@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -14,8 +14,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// DefaultMaxPause bounds a pause if Options sets no MaxPause.
-const DefaultMaxPause = time.Hour
+// Defaults of Options.
+const (
+	DefaultMaxPause = time.Hour
+	DefaultBackoff  = time.Minute
+)
 
 // Options configures a Transport. Nil and the zero value select the defaults.
 type Options struct {
@@ -23,12 +26,17 @@ type Options struct {
 	Base http.RoundTripper
 
 	// Retries is how many times a request is sent again, after the pause, if the response has
-	// status 429 or 503 and asks for a pause. A request with a body needs its GetBody. If
+	// status 429, 503 or 529 and asks for a pause. A request with a body needs its GetBody. If
 	// zero, requests are not sent again: the caller gets the response.
 	Retries int
 
 	// MaxPause bounds how long a response can pause requests. If zero, DefaultMaxPause.
 	MaxPause time.Duration
+
+	// Backoff is the pause after a response that refuses a request and does not say when to
+	// come back: a 429, or a 403 with an X-RateLimit-Remaining of 0. At most MaxPause. If zero,
+	// DefaultBackoff, or MaxPause if that is shorter.
+	Backoff time.Duration
 }
 
 // Transport is an http.RoundTripper that waits before each request. It is safe for
@@ -57,15 +65,30 @@ func New(t *throttler.Throttler, charges func(*http.Request) []throttler.Charge,
 		return nil, invalid.Errorf("transport: Retries is %d; it must be 0 or more", o.Retries)
 	case o.MaxPause < 0 || o.MaxPause > quota.MaxWindow:
 		return nil, invalid.Errorf("transport: MaxPause is %v; it must be positive and at most %v (366 days), or 0 for %v", o.MaxPause, quota.MaxWindow, DefaultMaxPause)
+	case o.Backoff < 0 || o.Backoff > o.MaxPause:
+		return nil, invalid.Errorf("transport: Backoff is %v; it must be positive and at most MaxPause, %v, or 0 for %v", o.Backoff, o.MaxPause, DefaultBackoff)
 	}
+	o.Backoff = cmp.Or(o.Backoff, DefaultBackoff)
 	return &Transport{t, charges, o}, nil
 }
 
-// ByHost charges p for the host of a request, with its port if it has one.
+// ByHost charges p for the host of a request, in lower case and without a trailing dot, and
+// its port unless that is the scheme's own: api.example.com, api.example.com:8080.
 func ByHost(p *throttler.Policy) func(*http.Request) []throttler.Charge {
 	return func(r *http.Request) []throttler.Charge {
-		return []throttler.Charge{p.Charge(strings.ToLower(r.URL.Host))}
+		return []throttler.Charge{p.Charge(hostOf(r.URL))}
 	}
+}
+
+func hostOf(u *url.URL) string {
+	host, port := strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port == "" || u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
+		return host
+	}
+	return host + ":" + port
 }
 
 // RoundTrip waits until r may start, and sends it. Its units in flight are released when the
@@ -93,7 +116,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		letGoOf(response, letGo)
 		now := t.throttler.Clock().Now()
-		pause := min(pauseOf(response, now), t.options.MaxPause)
+		pause := min(pauseOf(response, now, t.options.Backoff), t.options.MaxPause)
 		if pause <= 0 {
 			return response, nil
 		}
@@ -104,8 +127,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return response, nil
 		}
-		_, _ = io.CopyN(io.Discard, response.Body, 4096) // so that the connection can be used again
-		_ = response.Body.Close()
+		if response.Body != nil {
+			_ = response.Body.Close() // unread: it may never come
+		}
 		r = again
 	}
 }
@@ -125,7 +149,11 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // isRefusal reports whether the request was not served, so that it can be sent again.
 func isRefusal(response *http.Response) bool {
-	return response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable
+	switch response.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, statusOverloaded:
+		return true
+	}
+	return false
 }
 
 func endsWithin(ctx context.Context, d time.Duration) bool {
