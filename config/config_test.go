@@ -96,7 +96,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`weir.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, tls, username, password_file, password_env, cluster, replicas`,
+			`weir.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, tls, username, password_file, password_env, idle_timeout, cluster, replicas`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
 			`weir.yaml:2: unknown key shard; did you mean shards? The keys here are shards, resharded`,

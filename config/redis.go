@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.yaml.in/yaml/v4"
@@ -73,6 +74,7 @@ type server struct {
 	Sentinel sentinel
 	TLS      tlsKeys `yaml:"tls" is:"true, false or a mapping with ca_file, cert_file, key_file and server_name"`
 	account
+	IdleTimeout time.Duration // after which the client closes a connection
 
 	options redis.UniversalOptions // made of the fields above
 	exposed bool                   // the password is in the URL
@@ -145,6 +147,7 @@ func (l location) options() (redis.UniversalOptions, error) {
 func (s *server) complete(r *reader, p *place, cluster []Address) {
 	s.check(r, p) // of the account
 	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !p.at(key).has() })
+	r.within(p.at("idle_timeout"), s.IdleTimeout, time.Second, 24*time.Hour)
 	o := &s.options
 	switch {
 	case len(set) > 1:
@@ -172,6 +175,7 @@ func (s *server) complete(r *reader, p *place, cluster []Address) {
 	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
 		r.problem(p.at("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
 	}
+	o.ConnMaxIdleTime = s.IdleTimeout
 	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
 	if s.TLS.config != nil {
 		o.TLSConfig = s.TLS.config

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -55,6 +56,9 @@ func TestShardsAreRead(t *testing.T) {
 			},
 			password: filepath.Join(dir, "password"), replicas: "c:3",
 		},
+		`primary: "a:1", idle_timeout: 4m`: {
+			options: redis.UniversalOptions{Addrs: []string{"a:1"}, ConnMaxIdleTime: 4 * time.Minute},
+		},
 		`primary: /run/redis.sock, username: weir, password_env: HAS_PASSWORD`: {
 			options: redis.UniversalOptions{Addrs: []string{"/run/redis.sock"}, Username: "weir", Password: "from env"},
 		},
@@ -103,6 +107,8 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`primary: "a:1", password_env: WEIR_TEST_IS_NOT_SET`:        `redis.shards[0].password_env is "WEIR_TEST_IS_NOT_SET", and no such environment variable is set`,
 		`primary: "redis://:s3cret@a:1", password_file: password`:   `redis.shards[0].password_file is set, and the URL has a password too; keep this one`,
 		`primary: "redis://weir@a:1", username: weir`:               `redis.shards[0].username is set, and the URL has a user too; keep one of them`,
+		`primary: "a:1", idle_timeout: 1ms`:                         `redis.shards[0].idle_timeout is "1ms"; it must be from 1s to 24h0m0s`,
+		`primary: "a:1", idle_timeout: 300`:                         `redis.shards[0].idle_timeout is "300"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		`primary: "a:1", tls: yes`:                                  `redis.shards[0].tls is "yes"; it must be true, false or a mapping with ca_file, cert_file, key_file and server_name`,
 		`primary: "redis://a:1", tls: true`:                         `redis.shards[0].tls is set, but redis.shards[0].primary is a redis URL, which is without TLS; write rediss`,
 		`primary: "a:1", tls: {ca_file: password}`:                  `redis.shards[0].tls.ca_file is "password"; it must be a file with certificates in PEM`,

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -35,6 +36,10 @@ type Backend struct {
 	RedisTLSCA        string `env:"REDIS_TLS_CACERT"`
 	RedisTLSSkip      bool   `env:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
 
+	// RedisIdleTimeout is after how long an idle connection is closed: see idle_timeout in
+	// docs/configuration.md. If zero, after its default.
+	RedisIdleTimeout time.Duration `env:"WEIR_REDIS_IDLE_TIMEOUT" envDefault:"0s"`
+
 	MemcacheHostPort []string `env:"MEMCACHE_HOST_PORT"`
 	MemcacheSRV      string   `env:"MEMCACHE_SRV"`
 	MemcacheTLS      bool     `env:"MEMCACHE_TLS" envDefault:"false"`
@@ -59,6 +64,7 @@ func (s *Settings) checkBackend() (problems mistakes) {
 	problems.add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
 	problems.add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
 	problems.add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
+	problems.add(s.RedisIdleTimeout != 0 && (s.RedisIdleTimeout < time.Second || s.RedisIdleTimeout > 24*time.Hour), "WEIR_REDIS_IDLE_TIMEOUT is %v; it must be from 1s to 24h0m0s, or 0s for the default", s.RedisIdleTimeout)
 	problems.add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file whose tls.server_name is the name in the certificate")
 	return problems
 }
@@ -131,6 +137,9 @@ func (s *Settings) keys() keys {
 func (s *Settings) shard() keys {
 	shard := keys{"name": "redis"}
 	signIn(shard, s.RedisAuth, passwordEnv)
+	if s.RedisIdleTimeout > 0 {
+		shard["idle_timeout"] = s.RedisIdleTimeout.String()
+	}
 	if s.RedisTLS {
 		tls := keys{}
 		for key, file := range map[string]string{"ca_file": s.RedisTLSCA, "cert_file": s.RedisTLSCert, "key_file": s.RedisTLSKey} {

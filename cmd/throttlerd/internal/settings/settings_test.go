@@ -13,7 +13,7 @@ import (
 func TestBackends(t *testing.T) {
 	for environ, want := range map[string]string{
 		"": "redis",
-		"REDIS_SOCKET_TYPE=tcp REDIS_URL=redis.internal:6379 REDIS_AUTH=weir:s3cret REDIS_TLS=true":                                          "redis",
+		"REDIS_SOCKET_TYPE=tcp REDIS_URL=redis.internal:6379 REDIS_AUTH=weir:s3cret REDIS_TLS=true WEIR_REDIS_IDLE_TIMEOUT=4m":               "redis",
 		"REDIS_SOCKET_TYPE=tcp REDIS_URL=redis REDIS_AUTH=s3cret":                                                                            "redis",
 		"REDIS_SOCKET_TYPE=tcp REDIS_TYPE=SENTINEL REDIS_URL=mymaster,10.0.0.1:26379,10.0.0.2:26379 REDIS_AUTH=p:q REDIS_SENTINEL_AUTH=r":    "redis",
 		"REDIS_SOCKET_TYPE=tcp REDIS_TYPE=cluster REDIS_URL=10.0.0.1:7000,10.0.0.2:7000 LOCAL_CACHE_SIZE_IN_BYTES=1000 WEIR_ON_FAILURE=open": "redis",
@@ -47,6 +47,7 @@ func TestReadSaysAllThatIsWrong(t *testing.T) {
 		"REDIS_TYPE=RING LOG_LEVEL=loud": `LOG_LEVEL is "loud"; it must be debug, info, warn or error` + "\n" + `REDIS_TYPE is "RING"; it must be SINGLE, SENTINEL or CLUSTER`,
 		"REDIS_URL=redis:6379":           "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port",
 		"BACKEND_TYPE=memcache":          "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211",
+		"WEIR_REDIS_IDLE_TIMEOUT=1ms":    "WEIR_REDIS_IDLE_TIMEOUT is 1ms; it must be from 1s to 24h0m0s, or 0s for the default",
 		"WEIR_DEADLINE=0s":               "WEIR_DEADLINE is 0s; it must be from 1ms to 30s",
 		"GRPC_MAX_CONNECTION_AGE=1":      `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
 		"GRPC_MAX_CONNECTION_AGE=-1s WEIR_DRAIN_WAIT=-1ms XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=-10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=0s": "GRPC_MAX_CONNECTION_AGE is -1s; it must be 0s or more\n" +

@@ -26,7 +26,7 @@ var without = map[string]string{
 }
 
 // withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
-var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}
+var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
 
 // Warnings names the variables that are set, but have no effect or less than they seem to.
 func (s *Settings) Warnings(environ []string) (all []string) {
