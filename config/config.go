@@ -113,7 +113,7 @@ type keys struct {
 	Shadow       store
 	RefusalCache *refusalCache
 	Roots        roots             `is:"a list of Redis servers, such as [127.0.0.1:6379]"`
-	PoliciesAt   policiesAt        `is:"roots, or a list of Redis servers, such as [127.0.0.1:6379]"`
+	PoliciesAt   *policiesAt       `is:"the address or URL of one Redis server, such as 127.0.0.1:6379, or a mapping with its settings"`
 	Policies     map[string]policy `is:"a mapping of policies by their names"`
 	DryRuns      map[string]dryRun `is:"a mapping of policies by their names"`
 	Deadline     time.Duration
@@ -173,7 +173,9 @@ func (c *Config) complete(r *reader) {
 	c.refusals(r)
 	c.divisible(r)
 	c.modes(r)
-	c.policiesAt(r)
+	if c.keys.PoliciesAt != nil && c.options.Table == nil {
+		r.problem(r.at("policies_at"), "policies_at is set, but the program has no table of policies; remove it")
+	}
 	r.within(r.at("deadline"), c.Deadline, time.Millisecond, 30*time.Second)
 }
 

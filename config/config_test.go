@@ -90,7 +90,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:3: policies.search.sync is 2s, but another policy's is 1s; all are synced at once, so there is one for all`,
 		}, {
 			"roots for nothing", "roots: [127.0.0.1:6379]\n",
-			`weir.yaml:1: roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots`,
+			`weir.yaml:1: roots is set, but no policy has a mode; write mode: synced in one`,
 		}, {
 			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,

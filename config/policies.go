@@ -267,8 +267,8 @@ func (c *Config) modes(r *reader) {
 	if len(r.problems) > 0 {
 		return // a mode may need a key that has a problem
 	}
-	if r.at("roots").has() && len(c.Modes) == 0 && !c.options.Modes && !c.keys.PoliciesAt.Roots {
-		r.problem(r.at("roots"), "roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots")
+	if r.at("roots").has() && len(c.Modes) == 0 && !c.options.Modes {
+		r.problem(r.at("roots"), "roots is set, but no policy has a mode; write mode: synced in one")
 	}
 	for _, name := range sorted(c.Modes) {
 		c.mode(r, name, r.at("policies", name, "mode"))

@@ -100,11 +100,12 @@ func (k keys) compared() keys {
 			(*all)[i].server = (*all)[i].compared()
 		}
 	}
-	for _, all := range []*roots{&k.Roots, &k.PoliciesAt.Servers} {
-		*all = slices.Clone(*all)
-		for i := range *all {
-			(*all)[i].server = (*all)[i].compared()
-		}
+	k.Roots = slices.Clone(k.Roots)
+	for i := range k.Roots {
+		k.Roots[i].server = k.Roots[i].compared()
+	}
+	if k.PoliciesAt != nil {
+		k.PoliciesAt = &policiesAt{k.PoliciesAt.compared()}
 	}
 	return k
 }

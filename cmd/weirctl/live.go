@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ type server struct{ at, prefix, ca string }
 // serverOf defines the flags of a command that name a server.
 func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
-	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
+	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "the prefix of their Redis keys")
 	f.StringVar(&o.ca, "cacert", "", "a PEM `file` of the CAs that signed the server's certificate, if the system does not trust them")
 	return o
@@ -42,28 +43,23 @@ func (o *server) with(do func(s *redispolicies.Store) error) error {
 	if o.at == "" {
 		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
 	}
-	var clients []redis.UniversalClient
-	for at := range strings.SplitSeq(o.at, ",") {
-		client, err := o.client(strings.TrimSpace(at))
-		if err != nil {
-			return err
-		}
-		defer closing(client)
-		clients = append(clients, client)
+	client, err := o.client()
+	if err != nil {
+		return err
 	}
-	return do(redispolicies.NewRoots(clients, o.prefix))
+	defer closing(client)
+	return do(redispolicies.NewStore(client, o.prefix))
 }
 
-// client returns a client of the server at an address or URL.
-func (o *server) client(at string) (redis.UniversalClient, error) {
-	options := &redis.UniversalOptions{Addrs: []string{at}}
-	if strings.Contains(at, "/") {
+func (o *server) client() (redis.UniversalClient, error) {
+	options := &redis.UniversalOptions{Addrs: []string{o.at}}
+	if strings.Contains(o.at, "/") {
 		var err error
-		if options, err = redisbackend.ParseURL(at); err != nil {
+		if options, err = redisbackend.ParseURL(o.at); err != nil {
 			return nil, errUsage{fmt.Errorf("-redis: %w", err)}
 		}
-	} else if host, port, ok := strings.Cut(at, ":"); !ok || host == "" || port == "" {
-		return nil, usage("-redis is %q; it must be %s", at, redisMustBe)
+	} else if host, port, err := net.SplitHostPort(o.at); err != nil || host == "" || port == "" || strings.Contains(port, ",") {
+		return nil, usage("-redis is %q; it must be %s", o.at, redisMustBe)
 	}
 	options.Password = cmp.Or(options.Password, os.Getenv("REDISCLI_AUTH"))
 	if o.ca != "" {

@@ -75,7 +75,7 @@ func TestArguments(t *testing.T) {
 		{"top -n 0 http://x", 2, "-n is 0; it must be 1 or more"},
 		{"top http://127.0.0.1:1/debug/weir", 1, "http://127.0.0.1:1/debug/weir: dial tcp"},
 		{"policies", 2, "-redis is not set; it must be"},
-		{"policies -redis 127.0.0.1:1,nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
+		{"policies -redis 127.0.0.1:1,nowhere", 2, `-redis is "127.0.0.1:1,nowhere"; it must be a host and a port`},
 		{"policies -redis nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
 		{"policies -redis ftp://x/", 2, "scheme is unknown"},
 		{"policies set core", 2, "there must be a name and limits"},
@@ -230,30 +230,17 @@ func TestShow(t *testing.T) {
 
 // Processes use an operator's policies and overrides, which are listed until removed.
 func TestPoliciesAndOverrides(t *testing.T) {
-	for _, roots := range []int{1, 3} {
-		var addrs []string
-		for range roots {
-			addrs = append(addrs, testserver.Redis(t).Addr)
-		}
-		t.Run(fmt.Sprint(roots), func(t *testing.T) { policiesAndOverrides(t, addrs) })
-	}
-}
-
-func policiesAndOverrides(t *testing.T, addrs []string) {
-	t.Setenv("WEIR_REDIS", strings.Join(addrs, ","))
+	server := testserver.Redis(t)
+	t.Setenv("WEIR_REDIS", server.Addr)
 	t.Setenv("USER", "ops")
 	must(t, "policies", "set", "org", "1000 per 1h")
 	must(t, "policies", "set", "core", "60 per 1h", "5 per 1m token-bucket", "-parent", "org", "-parent-key", "acme")
 	must(t, "overrides", "set", "core", "mallory", "-blocked", "-for", "1h", "-reason", "scrapes")
 	must(t, "overrides", "set", "core", "bob", "600 per 1h", "-owner", "sales")
 
-	var clients []redis.UniversalClient
-	for _, addr := range addrs {
-		client := redis.NewClient(&redis.Options{Addr: addr})
-		defer client.Close()
-		clients = append(clients, client)
-	}
-	store := redispolicies.NewRoots(clients, "")
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	store := redispolicies.NewStore(client, "")
 	var table policies.Table
 	w := redispolicies.NewWatch(t.Context(), &table, "redis", store, nil)
 	defer w.Close()

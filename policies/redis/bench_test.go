@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/policies"
 	redispolicies "github.com/weir-go/weir/policies/redis"
 	"github.com/weir-go/weir/quota"
@@ -49,11 +52,11 @@ func BenchmarkAtRest(b *testing.B) {
 			continue
 		}
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			store, clients, traffic := places(b, 1).open(b)
-			empty := used(b, clients)
+			store, client, traffic := open(b, testserver.Redis(b))
+			empty := used(b, client)
 			write(b, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", quota.MaxQuota)}})
 			fill(b, store, n, 1_000_000, true)
-			pair := (used(b, clients) - empty) / float64(n)
+			pair := (used(b, client) - empty) / float64(n)
 
 			before := heap()
 			f := follow(b, store)
@@ -119,16 +122,12 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// used returns the memory that servers use for their data.
-func used(b *testing.B, all clients) (sum float64) {
+// used returns the memory that a server uses for its data.
+func used(b *testing.B, client redis.UniversalClient) (n float64) {
 	b.Helper()
-	for _, c := range all {
-		_, text, _ := strings.Cut(c.Info(b.Context(), "memory").Val(), "used_memory:")
-		var n float64
-		if _, err := fmt.Sscan(text, &n); err != nil {
-			b.Fatal(err)
-		}
-		sum += n
+	_, text, _ := strings.Cut(client.Info(b.Context(), "memory").Val(), "used_memory:")
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		b.Fatal(err)
 	}
-	return sum
+	return n
 }

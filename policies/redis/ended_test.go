@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/policies"
 	redispolicies "github.com/weir-go/weir/policies/redis"
 )
@@ -30,10 +31,9 @@ func (h *beforeScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestRemoveEnded(t *testing.T) { everywhere(t, testRemoveEnded) }
-
-func testRemoveEnded(t *testing.T, at place) {
-	store, _, _ := at.open(t)
+func TestRemoveEnded(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
 	now := time.Now()
 	write := func(all ...policies.Override) {
 		t.Helper()
@@ -58,8 +58,8 @@ func testRemoveEnded(t *testing.T, at place) {
 	}
 
 	write(block("renewed", now.Add(-time.Hour)))
-	other, clients, _ := at.open(t)
-	clients[0].AddHook(&beforeScripts{func() { write(block("renewed", now.Add(time.Hour))) }})
+	other, client, _ := open(t, server)
+	client.AddHook(&beforeScripts{func() { write(block("renewed", now.Add(time.Hour))) }})
 	if found, err := other.RemoveEnded(t.Context(), now); err != nil || found != 1 {
 		t.Errorf("found %d, %v; want the one that was renewed meanwhile", found, err)
 	}

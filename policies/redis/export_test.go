@@ -2,16 +2,12 @@ package redispolicies
 
 import (
 	"context"
-	"time"
 
 	"github.com/weir-go/weir/policies"
 )
 
 // SetMaxLog sets the maximum number of members of the log.
 func (s *Store) SetMaxLog(n int) { s.maxLog = n }
-
-// SetAskTimeout bounds the wait for the version of a root.
-func (s *Store) SetAskTimeout(d time.Duration) { s.askTimeout = d }
 
 // WriteText writes text as the limits of a policy, valid or not, like an edit by hand.
 func (s *Store) WriteText(ctx context.Context, policy, text string) (int64, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/policies"
 	redispolicies "github.com/weir-go/weir/policies/redis"
@@ -48,11 +49,11 @@ func (h *hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func hang(t *testing.T, timeout time.Duration, h *hanging) *redispolicies.Watch {
 	t.Helper()
 	h.until = make(chan struct{})
-	store, clients, _ := places(t, 1).open(t)
+	store, client, _ := open(t, testserver.Redis(t))
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(70)}}})
 	w := redispolicies.NewWatch(t.Context(), new(policies.Table), "redis", store, &redispolicies.Options{Every: time.Hour, Timeout: timeout, Observer: observe.Nothing{}})
 	t.Cleanup(w.Close)
-	clients[0].AddHook(h)
+	client.AddHook(h)
 	return w
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/policies"
 	redispolicies "github.com/weir-go/weir/policies/redis"
 	"github.com/weir-go/weir/quota"
@@ -18,9 +19,9 @@ import (
 // Concurrent writers, each as if it were alone, make no cycle together, and do not remove a
 // parent that another has just given a child.
 func TestWritersMakeNoCycleTogether(t *testing.T) {
-	at := places(t, 3)
-	first, clients, _ := at.open(t)
-	second, _, _ := at.open(t)
+	server := testserver.Redis(t)
+	first, _, _ := open(t, server)
+	second, _, _ := open(t, server)
 	f := follow(t, first)
 	for i := range 12 {
 		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
@@ -39,9 +40,7 @@ func TestWritersMakeNoCycleTogether(t *testing.T) {
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs[:]...), quota.ErrInvalid) {
 			t.Errorf("round %d: %v; want one change, and an ErrInvalid", i, errs)
 		}
-		if err := looks(t, f, clients); err != nil {
-			t.Errorf("round %d: %v", i, err)
-		}
+		refresh(t, f)
 	}
 	if f.warnings() > 0 {
 		t.Errorf("warnings %q", f.warned)
@@ -50,24 +49,21 @@ func TestWritersMakeNoCycleTogether(t *testing.T) {
 
 // Foreign data in the hashes does no harm: an invalid policy keeps the last good version in
 // force until it is mended, and the rest is not read, or is left out.
-func TestForeignFields(t *testing.T) { everywhere(t, testForeignFields) }
-
-func testForeignFields(t *testing.T, at place) {
-	store, clients, _ := at.open(t)
+func TestForeignFields(t *testing.T) {
+	server := testserver.Redis(t)
+	store, client, _ := open(t, server)
 	ended := policies.Override{Policy: "core", Key: "ended", Blocked: true, Until: time.Unix(1, 0)}
 	write(t, store, redispolicies.Change{
 		Set:      []*quota.Policy{hourly("orgs", 5), under("core", "orgs", "acme")},
 		Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(70)}, ended},
 	})
 	f := follow(t, store)
-	clients.each(func(c redis.UniversalClient) {
-		c.HSet(t.Context(), "{weir:policies}:policies", "orgs", "{", "junk", "[]", "a b\n\xff", "7", "none", "")
-		c.HSet(t.Context(), "{weir:policies}:overrides", "no newline", "{}", "core\nbob", "{", "core\ncarol", `{"limits": 7}`, "\n", "")
-		c.HSet(t.Context(), "{weir:policies}:marks", "\xff", "x", "", "7")
-		c.HSet(t.Context(), "{weir:policies}:parents", "orphan", "orgs\nk", "loop", "loop")
-		c.HSet(t.Context(), "{weir:policies}:heights", "orphan", "1", "orgs", "1,x")
-		c.ZAdd(t.Context(), "{weir:policies}:log", redis.Z{Score: 1, Member: ""}, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 2, Member: "zebra"}, redis.Z{Score: 2, Member: ""})
-	})
+	client.HSet(t.Context(), "{weir:policies}:policies", "orgs", "{", "junk", "[]", "a b\n\xff", "7", "none", "")
+	client.HSet(t.Context(), "{weir:policies}:overrides", "no newline", "{}", "core\nbob", "{", "core\ncarol", `{"limits": 7}`, "\n", "")
+	client.HSet(t.Context(), "{weir:policies}:marks", "\xff", "x", "", "7")
+	client.HSet(t.Context(), "{weir:policies}:parents", "orphan", "orgs\nk", "loop", "loop")
+	client.HSet(t.Context(), "{weir:policies}:heights", "orphan", "1", "orgs", "1,x")
+	client.ZAdd(t.Context(), "{weir:policies}:log", redis.Z{Score: 1, Member: ""}, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 2, Member: "zebra"}, redis.Z{Score: 2, Member: ""})
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 9)}})
 	refresh(t, f) // it reads only the changes
 	for _, key := range []string{"bob", "carol", "dora"} {
@@ -91,12 +87,8 @@ func testForeignFields(t *testing.T, at place) {
 	}
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 6)}, Remove: []string{"junk", "a b\n\xff", "none"}})
 	for _, f := range []*follower{f, late} {
-		if err := looks(t, f, clients); err != nil || f.quota("orgs", "k") != 6 || f.quota("core", "alice") != 70 {
+		if err := f.Refresh(t.Context()); err != nil || f.quota("orgs", "k") != 6 || f.quota("core", "alice") != 70 {
 			t.Errorf("%v, %+v: quotas %d and %d", err, f.status(), f.quota("orgs", "k"), f.quota("core", "alice"))
 		}
-	}
-	if len(at) > 1 { // a copy of it is made, too
-		clients[0].FlushDB(t.Context())
-		clients.mended(t, f)
 	}
 }

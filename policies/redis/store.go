@@ -17,27 +17,29 @@
 // version comes into force. An override of a version that is not in force yet holds for one
 // decision, and the next one asks again: the server may lose that version.
 //
-// # Roots
+// # Writer and copies
 //
-// A Store may be at several servers: see [NewRoots]. A change is made when more than half of
-// them have it; if their number is even, the first one breaks ties. A Watch asks one server
-// in turn, uses the version that more than half have, and makes servers that are behind
-// copies of the others.
+// One server takes the changes. To survive its loss, let Redis Sentinel choose it, and give
+// NewStore the Sentinel's client. A process may read from a Redis replica of that server, such
+// as one in its data centre: then its Store has the replica's client, and a Write there is an
+// error. A change is in force when the replica has it and the process has looked.
 //
 // # When the server is down
 //
-// Decisions use the policies and overrides that the process has, and don't ask for others, so
-// that no decision waits. When the server is back with another version, everything is read
-// again, because a replica in its place may lack the last changes. A server that has lost
-// everything is ignored until something is written to it.
+// A Write is an error. Decisions use the policies and overrides that the process has, and
+// don't ask for others, so that no decision waits. When the server is back with another
+// version, everything is read again, because a replica in its place may lack the last changes.
+// A server that has lost everything is ignored until something is written to it.
 package redispolicies
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -70,36 +72,21 @@ const DefaultPrefix = "weir:policies"
 // older version reads everything.
 const maxLog = 200_000
 
-// Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
-// roots. It is safe for concurrent use.
+// Store is the policies and overrides at one Redis server, or in one slot of a Cluster. It is
+// safe for concurrent use.
 type Store struct {
-	servers    []*server
-	maxLog     int
-	askTimeout time.Duration
+	client redis.UniversalClient
+	prefix string
+	maxLog int
 }
 
 // NewStore returns the Store of that prefix, or of DefaultPrefix if it is empty. It panics
 // if client is nil. The caller closes client.
 func NewStore(client redis.UniversalClient, prefix string) *Store {
-	return NewRoots([]redis.UniversalClient{client}, prefix)
-}
-
-// NewRoots returns the Store of that prefix at several servers, such as the roots of
-// fleet/synced. Each holds the whole Store. All processes must list them in the same order.
-// The first change needs all of them, later ones more than half. NewRoots panics if clients
-// is empty, or a client is nil. The caller closes clients.
-func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
-	if len(clients) == 0 {
-		panic("redispolicies: NewRoots: there are no clients")
+	if client == nil {
+		panic("redispolicies: NewStore: client is nil")
 	}
-	s := &Store{maxLog: maxLog, askTimeout: askTimeout}
-	for i, client := range clients {
-		if client == nil {
-			panic("redispolicies: NewStore: client is nil")
-		}
-		s.servers = append(s.servers, &server{client, "{" + cmp.Or(prefix, DefaultPrefix) + "}:", i})
-	}
-	return s
+	return &Store{client, "{" + cmp.Or(prefix, DefaultPrefix) + "}:", maxLog}
 }
 
 // Change lists the changes of one Write.
@@ -122,6 +109,21 @@ func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) 
 		return 0, err
 	}
 	return s.write(ctx, entries)
+}
+
+// write makes a change of entries, arguments of write.lua.
+func (s *Store) write(ctx context.Context, entries []any) (version int64, err error) {
+	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8], policies.MaxDepth}, entries...)...).Int64()
+	if err == nil {
+		return version, nil
+	}
+	if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
+		return 0, invalid.Errorf("redispolicies: %s", problem)
+	}
+	if strings.HasPrefix(err.Error(), "READONLY ") {
+		return 0, fmt.Errorf("redispolicies: the server is a replica, which takes no changes; write to its primary: %w", err)
+	}
+	return 0, fmt.Errorf("redispolicies: the server did not confirm the change; until it is made, the policies that processes have stay in force: %w", err)
 }
 
 // entries returns the arguments of write.lua.
@@ -193,42 +195,25 @@ func (c *Change) validate() error {
 
 func fieldOf(policy, key string) string { return policy + "\n" + key }
 
-// Find returns the override for a policy and key, or nil.
-func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Override, err error) {
-	return o, s.reading(ctx, func(at *server, _ version) (err error) {
-		o, err = at.find(ctx, policy, key)
-		return err
-	})
-}
-
-// FindPolicy returns the policy of that name, or nil. If the policy is not valid, because it
-// was written by other means, the error wraps quota.ErrInvalid.
-func (s *Store) FindPolicy(ctx context.Context, name string) (p *quota.Policy, err error) {
-	return p, s.reading(ctx, func(at *server, _ version) (err error) {
-		p, err = at.findPolicy(ctx, name)
-		return err
-	})
-}
-
 // Read returns the policies, and the number of their version. It may include changes that are
 // made while it reads.
 func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {
-	err = s.reading(ctx, func(at *server, is version) error {
-		number = is.number()
-		r := newReading(true)
-		if err := at.readPolicies(ctx, r); err != nil {
-			return err
+	is, err := s.version(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	r := newReading(true)
+	if err := s.readPolicies(ctx, r); err != nil {
+		return nil, 0, err
+	}
+	for name, stored := range r.policies {
+		p, err := parsePolicy(name, stored.text, stored.parent)
+		if err != nil {
+			return nil, 0, err
 		}
-		for name, stored := range r.policies {
-			p, err := parsePolicy(name, stored.text, stored.parent)
-			if err != nil {
-				return err
-			}
-			all = append(all, p)
-		}
-		return nil
-	})
-	return all, number, err
+		all = append(all, p)
+	}
+	return all, is.number(), nil
 }
 
 // Overrides calls yield with each override, until yield returns false. An override that
@@ -237,17 +222,15 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, er
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
 	enough := errors.New("enough")
 	var foreign []error
-	err := s.reading(ctx, func(at *server, _ version) error {
-		return at.scan(ctx, "overrides", func(field, text string) error {
-			o, err := parseOverride(field, text)
-			switch {
-			case err != nil:
-				foreign = append(foreign, err)
-			case !yield(*o):
-				return enough
-			}
-			return nil
-		})
+	err := s.scan(ctx, "overrides", func(field, text string) error {
+		o, err := parseOverride(field, text)
+		switch {
+		case err != nil:
+			foreign = append(foreign, err)
+		case !yield(*o):
+			return enough
+		}
+		return nil
 	})
 	if errors.Is(err, enough) {
 		return nil
@@ -278,7 +261,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 		}
 		return remove()
 	}
-	err = s.reading(ctx, func(at *server, _ version) error { return at.scan(ctx, "overrides", remember) })
+	err = s.scan(ctx, "overrides", remember)
 	return found, errors.Join(err, remove())
 }
 

@@ -45,65 +45,27 @@ func (c counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// place is the location of a store: one server, or several roots.
-type place []*testserver.RedisServer
-
-// everywhere runs a test of a store at one server, and of one at three roots.
-func everywhere(t *testing.T, test func(t *testing.T, at place)) {
-	for name, n := range map[string]int{"one": 1, "roots": 3} {
-		t.Run(name, func(t *testing.T) { test(t, places(t, n)) })
-	}
-}
-
-func places(t testing.TB, n int) (at place) {
-	for range n {
-		at = append(at, testserver.Redis(t))
-	}
-	return at
-}
-
-// each calls do with each server.
-func (at place) each(do func(s *testserver.RedisServer)) {
-	for _, s := range at {
-		do(s)
-	}
-}
-
-// open returns a store at the place, its clients, and a count of their traffic.
-func (at place) open(t testing.TB) (*redispolicies.Store, clients, *bytes) {
+// open returns a store at a server, its client, and a count of its traffic.
+func open(t testing.TB, server *testserver.RedisServer) (*redispolicies.Store, redis.UniversalClient, *bytes) {
 	t.Helper()
 	traffic := new(bytes)
-	var all clients
-	for _, server := range at {
-		client, err := redisbackend.NewClient(&redis.UniversalOptions{
-			Addrs:       []string{server.Addr},
-			ReadTimeout: 10 * time.Second, // the machine may be busy
-			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				traffic.dials.Add(1)
-				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-				if err != nil {
-					return nil, err
-				}
-				return counted{conn, traffic}, nil
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
-		all = append(all, client)
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{
+		Addrs:       []string{server.Addr},
+		ReadTimeout: 10 * time.Second, // the machine may be busy
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			traffic.dials.Add(1)
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return counted{conn, traffic}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return redispolicies.NewRoots(all, ""), all, traffic
-}
-
-// clients are the clients of all servers of a place.
-type clients []redis.UniversalClient
-
-// each calls do with each client.
-func (all clients) each(do func(c redis.UniversalClient)) {
-	for _, c := range all {
-		do(c)
-	}
+	t.Cleanup(func() { _ = client.Close() })
+	return redispolicies.NewStore(client, ""), client, traffic
 }
 
 // follower is a process that watches a store, and looks only when it is asked to.
@@ -173,10 +135,9 @@ func refresh(t testing.TB, f *follower) {
 	}
 }
 
-func TestMistakesAreNotWritten(t *testing.T) { everywhere(t, testMistakesAreNotWritten) }
-
-func testMistakesAreNotWritten(t *testing.T, at place) {
-	store, _, _ := at.open(t)
+func TestMistakesAreNotWritten(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
 	for _, test := range []struct {
 		change redispolicies.Change
 		want   string
@@ -200,10 +161,9 @@ func testMistakesAreNotWritten(t *testing.T, at place) {
 }
 
 // Changes are read back whole, with keys of any bytes.
-func TestUnitsAndEndsAreKept(t *testing.T) { everywhere(t, testUnitsAndEndsAreKept) }
-
-func testUnitsAndEndsAreKept(t *testing.T, at place) {
-	store, _, _ := at.open(t)
+func TestUnitsAndEndsAreKept(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
 	tokens := hourly("tokens", 5)
 	tokens.Unit = quota.Tokens
 	tokens.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -219,10 +179,9 @@ func testUnitsAndEndsAreKept(t *testing.T, at place) {
 	}
 }
 
-func TestReadAndFind(t *testing.T) { everywhere(t, testReadAndFind) }
-
-func testReadAndFind(t *testing.T, at place) {
-	store, _, _ := at.open(t)
+func TestReadAndFind(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
 	p := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket, Burst: 20}, {Quota: 100, Window: time.Hour, Aligned: true}}}
 	o := policies.Override{Policy: "core", Key: "a\nb\x00\xff{}", Blocked: true, Until: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Owner: "ops", Reason: "floods"}
 	if version := write(t, store, redispolicies.Change{Set: []*quota.Policy{p}, Override: []policies.Override{o}}); version != 1 {
@@ -267,14 +226,13 @@ func under(name, parent, key string) *quota.Policy {
 
 // Parents that a process would refuse are not written. Written parents reach processes that
 // read all policies, and processes that read changes, with keys of any bytes.
-func TestParents(t *testing.T) { everywhere(t, testParents) }
-
-func testParents(t *testing.T, at place) {
+func TestParents(t *testing.T) {
+	server := testserver.Redis(t)
 	ending := func(p *quota.Policy) *quota.Policy {
 		p.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 		return p
 	}
-	store, _, _ := at.open(t)
+	store, _, _ := open(t, server)
 	early := follow(t, store)
 	var line []*quota.Policy
 	for i := range 16 {
@@ -349,7 +307,7 @@ func tokens(p *quota.Policy) *quota.Policy {
 func TestRandomTreesAreThoseOfATable(t *testing.T) {
 	t.Parallel()
 	random := testseed.Rand(t, 0)
-	store, _, _ := places(t, 1).open(t)
+	store, _, _ := open(t, testserver.Redis(t))
 	var table policies.Table
 	written, refused := 0, 0
 	for range 1500 {
@@ -398,11 +356,9 @@ func TestRandomTreesAreThoseOfATable(t *testing.T) {
 
 // A policy without overrides causes no calls, and a process that knows the version receives
 // less than 100 bytes, however many policies there are.
-func TestNothingNewCostsNothing(t *testing.T) { everywhere(t, testNothingNewCostsNothing) }
-
-func testNothingNewCostsNothing(t *testing.T, at place) {
-	store, _, traffic := at.open(t)
-	store.SetAskTimeout(10 * time.Second) // the machine may be busy
+func TestNothingNewCostsNothing(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, traffic := open(t, server)
 	early := follow(t, store)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("p0-0", 1)}})
 	refresh(t, early)
@@ -440,21 +396,18 @@ func testNothingNewCostsNothing(t *testing.T, at place) {
 	before = traffic.n.Load()
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("p1-1", 77)}})
 	refresh(t, f)
-	if n := traffic.n.Load() - before; n > 1000*int64(len(at)) || f.quota("p1-1", "k") != 77 {
+	if n := traffic.n.Load() - before; n > 1000 || f.quota("p1-1", "k") != 77 {
 		t.Errorf("one change takes %d bytes, quota %d", n, f.quota("p1-1", "k"))
 	}
 }
 
 // A wrong version at the server leaves the known version in force.
-func TestAWrongVersionIsNotInForce(t *testing.T) { everywhere(t, testAWrongVersionIsNotInForce) }
-
-func testAWrongVersionIsNotInForce(t *testing.T, at place) {
-	store, clients, traffic := at.open(t)
+func TestAWrongVersionIsNotInForce(t *testing.T) {
+	server := testserver.Redis(t)
+	store, client, traffic := open(t, server)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
 	old := follow(t, store)
-	clients.each(func(c redis.UniversalClient) {
-		c.HSet(t.Context(), "{weir:policies}:policies", "search", `["10 pr 1m"]`) // by hand
-	})
+	client.HSet(t.Context(), "{weir:policies}:policies", "search", `["10 pr 1m"]`) // by hand
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
 	late := follow(t, store)
 	for range 3 {
@@ -480,10 +433,9 @@ func testAWrongVersionIsNotInForce(t *testing.T, at place) {
 }
 
 // Known policies and overrides hold while the server is down, and when it is back without data.
-func TestAwayAndBack(t *testing.T) { everywhere(t, testAwayAndBack) }
-
-func testAwayAndBack(t *testing.T, at place) {
-	store, _, traffic := at.open(t)
+func TestAwayAndBack(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, traffic := open(t, server)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{
 		{Policy: "core", Key: "alice", Limits: limits(70)}, {Policy: "core", Key: "bob", Limits: limits(80)},
 	}})
@@ -491,7 +443,7 @@ func testAwayAndBack(t *testing.T, at place) {
 	if n := f.quota("core", "alice"); n != 70 {
 		t.Errorf("the quota of alice is %d", n)
 	}
-	at.each(func(s *testserver.RedisServer) { s.Stop() })
+	server.Stop()
 	for range 3 {
 		if err := f.Refresh(t.Context()); err == nil {
 			t.Error("a server that is away answered")
@@ -508,11 +460,9 @@ func testAwayAndBack(t *testing.T, at place) {
 		}
 	}
 	check()
-	at.each(func(s *testserver.RedisServer) {
-		if err := s.Restart(); err != nil {
-			t.Fatal(err)
-		}
-	})
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
 	if err := f.Refresh(t.Context()); err == nil {
 		t.Error("a server that has lost everything is believed")
 	}
@@ -525,16 +475,15 @@ func testAwayAndBack(t *testing.T, at place) {
 }
 
 // A server that hangs costs one decision its time, not each.
-func TestAHangCostsOneDecision(t *testing.T) { everywhere(t, testAHangCostsOneDecision) }
-
-func testAHangCostsOneDecision(t *testing.T, at place) {
-	store, _, traffic := at.open(t)
+func TestAHangCostsOneDecision(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, traffic := open(t, server)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "alice", Blocked: true}}})
 	f := new(follower)
 	f.Watch = redispolicies.NewWatch(t.Context(), &f.table, "redis", store, &redispolicies.Options{Every: time.Hour, Observer: f})
 	defer f.Close()
-	at.each(func(s *testserver.RedisServer) { s.Pause() })
-	defer at.each(func(s *testserver.RedisServer) { s.Resume() })
+	server.Pause()
+	defer server.Resume()
 	if n := f.quota("core", "alice"); n != 10 {
 		t.Errorf("the quota is %d; want the policy's", n)
 	}
@@ -589,11 +538,10 @@ func (s *state) write(t *testing.T, random *rand.Rand, store *redispolicies.Stor
 
 // Each process has the policies of one whole version: after a look, the last one, with no older
 // override. So do processes that look seldom, or begin late, and processes with a short log.
-func TestRandomChanges(t *testing.T) { everywhere(t, testRandomChanges) }
-
-func testRandomChanges(t *testing.T, at place) {
+func TestRandomChanges(t *testing.T) {
+	server := testserver.Redis(t)
 	random := testseed.Rand(t, 0)
-	store, _, _ := at.open(t)
+	store, _, _ := open(t, server)
 	store.SetMaxLog(12)
 	history := []*state{{map[string]int64{}, map[string]int64{}}}
 	all := []*follower{follow(t, store)}
@@ -638,10 +586,9 @@ func testRandomChanges(t *testing.T, at place) {
 }
 
 // A watch looks by itself.
-func TestAWatchLooks(t *testing.T) { everywhere(t, testAWatchLooks) }
-
-func testAWatchLooks(t *testing.T, at place) {
-	store, _, _ := at.open(t)
+func TestAWatchLooks(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
 	var table policies.Table
 	w := redispolicies.NewWatch(t.Context(), &table, "redis", store, &redispolicies.Options{Every: time.Millisecond})
 	defer w.Close()
@@ -655,13 +602,12 @@ func testAWatchLooks(t *testing.T, at place) {
 
 // A server that has lost its last writes, and then took others, has another version of the
 // same number.
-func TestAnotherServerInItsPlace(t *testing.T) { everywhere(t, testAnotherServerInItsPlace) }
-
-func testAnotherServerInItsPlace(t *testing.T, at place) {
-	store, clients, _ := at.open(t)
+func TestAnotherServerInItsPlace(t *testing.T) {
+	server := testserver.Redis(t)
+	store, client, _ := open(t, server)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10), hourly("gone", 10)}})
 	f := follow(t, store)
-	clients.each(func(c redis.UniversalClient) { c.FlushDB(t.Context()) }) // of this test's own servers
+	client.FlushDB(t.Context()) // of this test's own servers
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
 	refresh(t, f)
 	if n := f.quota("core", "k"); n != 20 || f.quota("gone", "k") != -1 || f.status().Version != 1 {
@@ -670,13 +616,12 @@ func testAnotherServerInItsPlace(t *testing.T, at place) {
 }
 
 // Its number is higher than the lost version's, so it looks as if it followed it.
-func TestMoreChangesInItsPlace(t *testing.T) { everywhere(t, testMoreChangesInItsPlace) }
-
-func testMoreChangesInItsPlace(t *testing.T, at place) {
-	store, clients, _ := at.open(t)
+func TestMoreChangesInItsPlace(t *testing.T) {
+	server := testserver.Redis(t)
+	store, client, _ := open(t, server)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10), hourly("gone", 10)}})
 	f := follow(t, store)
-	clients.each(func(c redis.UniversalClient) { c.FlushDB(t.Context()) }) // of this test's own servers
+	client.FlushDB(t.Context()) // of this test's own servers
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 5)}})
 	refresh(t, f)
@@ -688,7 +633,7 @@ func testMoreChangesInItsPlace(t *testing.T, at place) {
 // BenchmarkRefresh changes 50,000 policies, and puts them in force.
 func BenchmarkRefresh(b *testing.B) {
 	const policies = 50_000
-	store, _, traffic := places(b, 1).open(b)
+	store, _, traffic := open(b, testserver.Redis(b))
 	f := follow(b, store)
 	var took, sent time.Duration
 	var bytes int64

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,28 +45,23 @@ type Watch struct {
 	store   *Store
 	source  *policies.Source
 	options Options
-	asks    atomic.Pointer[asks] // nil while no server can be asked
+	asks    atomic.Pointer[asks] // nil while the server can't be asked
 
 	mu     sync.Mutex
-	turn   int     // index of the server that look asked last
 	known  version // the version in force
 	again  bool    // the server was down: its changes since known may be incomplete
 	bad    version // the version that was refused
 	wrong  error   // why
 	warned string
 
-	mending  atomic.Bool
-	unmended []atomic.Int32 // for each server, failed copies to it since it was last up to date
-
 	closed context.Context
 	close  context.CancelFunc
 	done   sync.WaitGroup
 }
 
-// asks says where decisions ask for overrides.
+// asks says what decisions that ask for overrides expect of the server.
 type asks struct {
-	first   *server
-	known   version // of first
+	known   version // the server has it, or a later one
 	inForce bool    // known is in force, so that answers may be kept
 }
 
@@ -75,7 +69,7 @@ type asks struct {
 // Close. If the server doesn't answer at first, the source is empty until it does, and the
 // Observer is warned.
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
-	w := &Watch{store: store, options: *cmp.Or(options, new(Options)), unmended: make([]atomic.Int32, len(store.servers))}
+	w := &Watch{store: store, options: *cmp.Or(options, new(Options))}
 	w.options.Every, w.options.Timeout = cmp.Or(max(w.options.Every, 0), DefaultEvery), cmp.Or(max(w.options.Timeout, 0), DefaultTimeout)
 	w.options.Observer = cmp.Or[observe.Observer](w.options.Observer, weirlog.Default())
 	w.source = table.SourceWith(name, &policies.SourceOptions{Find: w.find, MaxFound: w.options.MaxFound})
@@ -97,7 +91,7 @@ func (w *Watch) Close() {
 var errAway = errors.New("redispolicies: the server does not answer")
 
 // find returns the override of a key, for decisions. keep is false if the override is of a
-// version that is not in force: that may be lost, with a root or a writer.
+// version that is not in force: the server may lose that version.
 func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Override, keep bool, err error) {
 	asks := w.asks.Load()
 	if asks == nil {
@@ -106,8 +100,17 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
 	answers := make(chan answered, 1)
-	key = strings.Clone(key)                                   // the caller may reuse its memory after a return
-	go func() { answers <- w.ask(bound, asks, policy, key) }() // the client may not keep the deadline
+	key = strings.Clone(key) // the caller may reuse its memory after a return
+	go func() {              // the client may not keep the deadline
+		var a answered
+		if a.override, a.is, a.err = w.store.findAt(bound, asks.known, policy, key); a.err != nil {
+			if deadline, _ := bound.Deadline(); time.Until(deadline) <= 0 {
+				<-bound.Done() // a connection's deadline may come first
+			}
+			a.err = cmp.Or(bound.Err(), a.err)
+		}
+		answers <- a
+	}()
 	var a answered
 	select {
 	case a = <-answers:
@@ -125,25 +128,6 @@ type answered struct {
 	override *policies.Override
 	is       version // of the server
 	err      error
-}
-
-// ask asks the servers, one after the other, for find. ctx has a deadline. After it, the error
-// is the context's.
-func (w *Watch) ask(ctx context.Context, asks *asks, policy, key string) (a answered) {
-	servers := w.store.servers
-	for i := range servers {
-		at := servers[(asks.first.index+i)%len(servers)]
-		if a.override, a.is, a.err = at.findAt(ctx, asks.known, policy, key); a.err == nil {
-			return a
-		}
-		if deadline, _ := ctx.Deadline(); time.Until(deadline) <= 0 {
-			<-ctx.Done() // a connection's deadline may come first
-		}
-		if ctx.Err() != nil {
-			return answered{err: ctx.Err()}
-		}
-	}
-	return a
 }
 
 // Refresh checks for a newer version now. The error says why the store's is not in force.
@@ -168,40 +152,36 @@ func (w *Watch) Refresh(ctx context.Context) error {
 	return err
 }
 
-func (w *Watch) refresh(ctx context.Context) (err error) {
-	for range 2 { // a root may be killed while it is read; others have its content
-		at, is, asked := w.look(ctx)
-		if at != nil {
-			w.asks.Store(&asks{at, w.known, true})
-		} else {
-			w.asks.Store(nil)
-		}
-		switch {
-		case asked != nil:
-			return asked
-		case is == w.known:
-			w.again = false
-			return nil
-		case is == w.bad:
-			return w.wrong
-		}
-		if err = w.read(ctx, at, is); err == nil || errors.Is(err, quota.ErrInvalid) || len(w.store.servers) == 1 {
-			break
-		}
+func (w *Watch) refresh(ctx context.Context) error {
+	is, err := w.store.version(ctx)
+	if err == nil && is == "" && w.known != "" {
+		err = errLost
 	}
-	return err
+	if err != nil {
+		w.asks.Store(nil)
+		return err
+	}
+	w.asks.Store(&asks{w.known, true})
+	switch is {
+	case w.known:
+		w.again = false
+		return nil
+	case w.bad:
+		return w.wrong
+	}
+	return w.read(ctx, is)
 }
 
 // read reads a version, and puts it in force.
-func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
+func (w *Watch) read(ctx context.Context, is version) (err error) {
 	var read *reading
 	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
-		read, err = at.readAll(ctx)
-	} else if read, err = at.readSince(ctx, w.known); errors.Is(err, errUnknownVersion) {
-		read, err = at.readAll(ctx)
+		read, err = w.store.readAll(ctx)
+	} else if read, err = w.store.readSince(ctx, w.known); errors.Is(err, errUnknownVersion) {
+		read, err = w.store.readAll(ctx)
 	}
 	if err == nil {
-		w.asks.Store(&asks{at, read.version, false}) // overrides found from now on are of that version, or later
+		w.asks.Store(&asks{read.version, false}) // overrides found from now on are of that version, or later
 		err = w.put(read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
@@ -209,91 +189,10 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 	}
 	if err == nil {
 		w.known, w.again, w.bad = read.version, false, ""
-		w.asks.Store(&asks{at, w.known, true})
+		w.asks.Store(&asks{w.known, true})
 	}
 	return err
 }
-
-// look returns the version to put in force, and a server that has it. Of several servers, it
-// is the version of more than half. look asks one server in turn, and asks all unless
-// that one has the version in force, or the one refused. If no version is at more than half,
-// such as if one of three is down and another has missed the last change, look returns the
-// version that the next change must follow, and mend copies it to more than half.
-//
-// If there is an error, the server returned has the version known, or is nil.
-func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
-	servers := w.store.servers
-	w.turn = (w.turn + 1) % len(servers)
-	one := w.store.askOne(ctx, servers[w.turn])
-	if one.err == nil && one.is != "" && (one.is == w.known || one.is == w.bad) {
-		w.unmended[w.turn].Store(0)
-		return one.server, one.is, nil
-	}
-	all := w.store.ask(ctx, &one)
-	for try := 0; try < patientTries && all.split() && sleep(ctx, 2*time.Millisecond<<try) == nil; try++ {
-		all = w.store.ask(ctx, nil)
-	}
-	w.mend(all)
-	return w.choose(all)
-}
-
-// choose is look for the answers of all servers.
-func (w *Watch) choose(all answers) (at *server, is version, err error) {
-	at = all.with(w.known)
-	made, ok := all.made()
-	base, sure, _ := all.base()
-	highest, _, _ := all.highest()
-	switch {
-	case ok && (made.is.number() >= w.known.number() || at == nil && all.whole()):
-		return made.server, made.is, nil
-	case w.known == "" && highest.is != "": // rather than nothing
-		return highest.server, highest.is, nil
-	case !ok && sure && base.is.number() > w.known.number():
-		return base.server, base.is, nil
-	case at != nil && all.enough():
-		return at, w.known, nil
-	case all.lost():
-		return nil, "", errLost
-	case all.whole() || ok:
-		return at, "", errDisagree
-	}
-	return at, "", fmt.Errorf("redispolicies: %w", all.err())
-}
-
-// mend makes servers that are behind copies of one that is not. It warns when that fails twice
-// in a row: one failure may be a server that was killed during the copy, or mended by others.
-func (w *Watch) mend(all answers) {
-	from, sure, err := all.base()
-	if err != nil || !sure {
-		return
-	}
-	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) }
-	for i, a := range all {
-		if a.err == nil && !isBehind(a) {
-			w.unmended[i].Store(0)
-		}
-		if !isBehind(a) || w.closed.Err() != nil || !w.mending.CompareAndSwap(false, true) {
-			continue
-		}
-		w.done.Go(func() {
-			defer w.mending.Store(false)
-			err := w.store.mend(w.closed, from.server, a.server, a.is, from.is)
-			if err == nil || errors.Is(err, errMoved) || w.closed.Err() != nil {
-				w.unmended[i].Store(0)
-				return
-			}
-			if w.unmended[i].Add(1) == 2 {
-				w.options.Observer.Warned(observe.Warned{
-					Text: "the policies of a root cannot be brought up to date: " + err.Error(),
-					Hint: "the others go on without it",
-				})
-			}
-		})
-	}
-}
-
-// errDisagree is returned if no version is at more than half of the servers.
-var errDisagree = errors.New("redispolicies: the servers have several versions, and no more than half have the same; the next change mends that")
 
 // errLost is returned if the servers no longer have a version.
 var errLost = errors.New("redispolicies: the server has lost its policies; write them again")

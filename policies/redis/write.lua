@@ -14,25 +14,16 @@
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
 -- ARGV[3]  depth      of the tree, at most
--- ARGV[4]  base       the version that the change must follow, '' for no version, '*' for any
--- ARGV[i]  kind       from 5 on, four each: 'p' or 'o', or 'e' for an override that has ended
+-- ARGV[i]  kind       from 4 on, four each: 'p' or 'o', or 'e' for an override that has ended
 --          field      of the hash,
 --          value      or '' to remove it; for 'e', the value that it must have to be removed,
 --          parent     of a policy, as in parents, or ''
--- Returns  the number of the version, or 0 if nothing had to change, or -1 if the version is
---          neither base nor this change's own, or an error that begins with TREE if parents
---          are not valid; then nothing has changed
+-- Returns  the number of the version, or 0 if nothing had to change, or an error that begins
+--          with TREE if parents are not valid; then nothing has changed
 
 local depth = tonumber(ARGV[3])
 
-local version = redis.call('GET', KEYS[1]) or ''
-local number = tonumber(string.match(version, '^%d+') or '0') + 1
-if ARGV[4] ~= '*' and version ~= ARGV[4] then
-  if version == string.format('%d %s', (string.match(ARGV[4], '^%d+') or 0) + 1, ARGV[2]) then
-    return number - 1 -- it was made before, and the reply was lost
-  end
-  return -1
-end
+local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^%d+') or '0') + 1
 
 local function name_of(parent)
   return string.match(parent, '^[^\n]*')
@@ -40,7 +31,7 @@ end
 
 -- The parents and texts of changed policies; the parent is false if the policy is removed.
 local after, texts = {}, {}
-for i = 5, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
   if ARGV[i] == 'p' then
     after[ARGV[i + 1]] = ARGV[i + 2] ~= '' and ARGV[i + 3]
     texts[ARGV[i + 1]] = ARGV[i + 2]
@@ -181,7 +172,7 @@ end
 
 -- Overrides that have ended are removed unless they have changed since.
 local changes = {}
-for i = 5, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind ~= 'e' then
     changes[#changes + 1] = {kind, field, value}
@@ -193,7 +184,7 @@ if #changes == 0 then
   return 0
 end
 
-redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]), 'KEEPTTL') -- a copy's expires
+redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
 for _, entry in ipairs(changes) do
   local kind, field, value = unpack(entry)
   local hash, change = kind == 'p' and KEYS[3] or KEYS[4]

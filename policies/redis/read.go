@@ -14,19 +14,13 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// server is one server of a Store.
-type server struct {
-	client redis.UniversalClient
-	prefix string
-	index  int // in Store.servers
-}
+// key returns the name of a key of the Store.
+func (s *Store) key(name string) string { return s.prefix + name }
 
-func (s *server) key(name string) string { return s.prefix + name }
-
-// keys returns the keys of the scripts. more prefixes their names in a copy in progress.
-func (s *server) keys(more string) (all []string) {
+// keys returns the keys of the scripts.
+func (s *Store) keys() (all []string) {
 	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "heights"} {
-		all = append(all, s.key(more+name))
+		all = append(all, s.key(name))
 	}
 	return all
 }
@@ -44,7 +38,7 @@ func (v version) number() int64 {
 	return n
 }
 
-func (s *server) version(ctx context.Context) (version, error) {
+func (s *Store) version(ctx context.Context) (version, error) {
 	text, err := s.client.Get(ctx, s.key("version")).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", fmt.Errorf("redispolicies: %w", err)
@@ -52,33 +46,15 @@ func (s *server) version(ctx context.Context) (version, error) {
 	return version(text), nil
 }
 
-// errMoved is returned if a server is not at the version that a change must follow.
-var errMoved = errors.New("redispolicies: the version has changed meanwhile")
-
-// write makes a change of entries, arguments of write.lua, at keys. The change must follow
-// base, unless base is "*".
-func (s *server) write(ctx context.Context, keys []string, base version, drawn string, maxLog int, entries []any) (number int64, err error) {
-	number, err = write.Run(ctx, s.client, keys, append([]any{maxLog, drawn, policies.MaxDepth, string(base)}, entries...)...).Int64()
-	if err != nil {
-		if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
-			return 0, invalid.Errorf("redispolicies: %s", problem)
-		}
-		return 0, fmt.Errorf("redispolicies: %w", err)
-	}
-	if number < 0 {
-		return 0, errMoved
-	}
-	return number, nil
-}
-
-// find returns the override for a policy and key, or nil.
-func (s *server) find(ctx context.Context, policy, key string) (*policies.Override, error) {
+// Find returns the override for a policy and key, or nil.
+func (s *Store) Find(ctx context.Context, policy, key string) (*policies.Override, error) {
 	text, err := s.client.HGet(ctx, s.key("overrides"), fieldOf(policy, key)).Result()
 	return found(policy, key, text, err)
 }
 
-// findPolicy returns the policy of that name, or nil.
-func (s *server) findPolicy(ctx context.Context, name string) (*quota.Policy, error) {
+// FindPolicy returns the policy of that name, or nil. If the policy is not valid, because it
+// was written by other means, the error wraps quota.ErrInvalid.
+func (s *Store) FindPolicy(ctx context.Context, name string) (*quota.Policy, error) {
 	pipe := s.client.Pipeline()
 	text, parent := pipe.HGet(ctx, s.key("policies"), name), pipe.HGet(ctx, s.key("parents"), name)
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -90,10 +66,10 @@ func (s *server) findPolicy(ctx context.Context, name string) (*quota.Policy, er
 	return parsePolicy(name, text.Val(), parent.Val())
 }
 
-// findAt is find for decisions under the version least, which this server may have lost: it
+// findAt is Find for decisions under the version least, which this server may have lost: it
 // returns an error if the server's version is older. It also returns the server's version.
-func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
-	pipe := s.client.TxPipeline() // a change, or a copy, must not come between the override and the version
+func (s *Store) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
+	pipe := s.client.TxPipeline() // a change must not come between the override and the version
 	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, "", fmt.Errorf("redispolicies: %w", err)
@@ -118,7 +94,7 @@ func found(policy, key, text string, err error) (*policies.Override, error) {
 }
 
 // scan calls yield with each field of a hash and its value, at least once.
-func (s *server) scan(ctx context.Context, hash string, yield func(field, value string) error) error {
+func (s *Store) scan(ctx context.Context, hash string, yield func(field, value string) error) error {
 	for cursor := uint64(0); ; {
 		page, next, err := s.client.HScan(ctx, s.key(hash), cursor, "", MaxChange).Result()
 		if err != nil {
@@ -136,7 +112,7 @@ func (s *server) scan(ctx context.Context, hash string, yield func(field, value 
 }
 
 // readAll reads all policies, and the names of policies that have overrides.
-func (s *server) readAll(ctx context.Context) (*reading, error) {
+func (s *Store) readAll(ctx context.Context) (*reading, error) {
 	is, err := s.version(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +132,7 @@ func (s *server) readAll(ctx context.Context) (*reading, error) {
 }
 
 // readPolicies adds all policies and their parents to r. Some may change while it reads.
-func (s *server) readPolicies(ctx context.Context, r *reading) error {
+func (s *Store) readPolicies(ctx context.Context, r *reading) error {
 	parents := make(map[string]string)
 	if err := s.scan(ctx, "parents", func(name, parent string) error {
 		parents[name] = parent
@@ -171,7 +147,7 @@ func (s *server) readPolicies(ctx context.Context, r *reading) error {
 }
 
 // readSince reads the changes since a version.
-func (s *server) readSince(ctx context.Context, known version) (r *reading, err error) {
+func (s *Store) readSince(ctx context.Context, known version) (r *reading, err error) {
 	r = newReading(false)
 	r.version, err = s.changes(ctx, known, r.change)
 	return r, err
@@ -185,10 +161,10 @@ func kindOf(member string) (kind, field string) {
 
 // changes calls yield with the changes since a version, up to the version that it returns. The
 // error is errUnknownVersion if the server can't tell them.
-func (s *server) changes(ctx context.Context, seen version, yield func(member, value, mark string)) (version, error) {
+func (s *Store) changes(ctx context.Context, seen version, yield func(member, value, mark string)) (version, error) {
 	known := seen.number()
 	for {
-		reply, err := changes.Run(ctx, s.client, s.keys(""), known, MaxChange, string(seen)).Slice()
+		reply, err := changes.Run(ctx, s.client, s.keys(), known, MaxChange, string(seen)).Slice()
 		if err != nil {
 			return "", fmt.Errorf("redispolicies: %w", err)
 		}
