@@ -83,7 +83,8 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 	return d
 }
 
-// settleOnce carries out s if the last of states counts no units.
+// settleOnce carries out s if the last of states, the record of its settlement, is not live. Its
+// reset time says so: a later settlement names a shorter window.
 func settleOnce(s driver.Settlement, states []*State) driver.Decision {
 	charges := s.Charged.Charges()
 	r := s.Charged.Request
@@ -96,7 +97,7 @@ func settleOnce(s driver.Settlement, states []*State) driver.Decision {
 			results[k].RetryAt = 0
 		}
 	}
-	if d.ResultsOf(len(charges) - 1)[0].Used > 0 {
+	if states[len(states)-1].ResetAt(s.Now) > s.Now {
 		return d
 	}
 	s.Once = false

@@ -171,13 +171,24 @@ func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results [
 	case st.Cost > st.Charged && slices.ContainsFunc(limits, func(l quota.Limit) bool { return !l.Algorithm.Holds() }):
 		s.charge(limits, st.Cost-st.Charged, now, results, true)
 		return
-	case st.Cost < st.Charged && s.last.precedes(&st.Marks[0]):
+	case st.Cost < st.Charged && s.counts(limits, st.Marks):
 		s.giveBack(limits, st, now)
 	}
 	s.Evaluate(limits, 0, now, results)
 	for i := range results {
 		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
 	}
+}
+
+// counts reports whether the units of the charge with those marks, except units in flight, were
+// charged since the last reset. The mark of a limit in flight doesn't say so: a renewal replaces it.
+func (s *State) counts(limits []quota.Limit, marks []driver.Mark) bool {
+	for i := range limits {
+		if !limits[i].Algorithm.Holds() {
+			return s.last.precedes(&marks[i])
+		}
+	}
+	return s.last.generation == 0
 }
 
 // giveBack refunds the units that st was charged too much.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -20,6 +21,10 @@ func receiptCases() []testCase {
 			name:        nameOf(l) + ": each receipt is settled once, also delivered twice, late, cut, and out of order",
 			explanation: settledOnce,
 			run:         func(ctx context.Context, b driver.Backend) error { return deliver(ctx, b, l) },
+		}, testCase{
+			name:        nameOf(l) + ": a receipt that is settled stays settled to its end, whichever process tries, by its own clock",
+			explanation: settledOnce,
+			run:         func(ctx context.Context, b driver.Backend) error { return deliverAgain(ctx, b, l) },
 		})
 	}
 	return append(cases,
@@ -40,6 +45,8 @@ func receiptCases() []testCase {
 		})
 }
 
+var receiptKey = []byte("a secret of the suite")
+
 // fleet is three processes that share a backend and a key of receipts.
 type fleet struct {
 	clock *clock.Manual
@@ -49,7 +56,7 @@ type fleet struct {
 func newFleet(backend driver.Backend) *fleet {
 	f := &fleet{clock: clock.NewManual(t0)}
 	for i := range f.all {
-		f.all[i] = throttler.New(backend, &throttler.Options{Clock: f.clock, ReceiptKey: []byte("a secret of the suite")})
+		f.all[i] = throttler.New(backend, &throttler.Options{Clock: f.clock, ReceiptKey: receiptKey})
 	}
 	return f
 }
@@ -168,6 +175,53 @@ func (f *fleet) used(ctx context.Context, charges ...throttler.Charge) (int64, e
 		return 0, err
 	}
 	return d.Limit(0).Used, nil
+}
+
+// deliverAgain settles receipts at several times of their life, and each again until it has
+// expired everywhere, by processes with clocks that differ by up to algorithm.Margin.
+func deliverAgain(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
+	var processes [3]*throttler.Throttler
+	now := clock.NewManual(t0)
+	clocks := [3]*clock.Manual{now, clock.NewManual(t0), clock.NewManual(t0)}
+	advance := func(d time.Duration) {
+		now.Advance(d)
+		clocks[1].Set(now.Now().Add(algorithm.Margin / 2))
+		clocks[2].Set(now.Now().Add(-algorithm.Margin / 2))
+	}
+	for i := range processes {
+		processes[i] = throttler.New(backend, &throttler.Options{Clock: clocks[i], ReceiptKey: receiptKey})
+	}
+	l.Quota, l.Window, l.Burst = 1000, 5*time.Minute, 0
+	life := algorithm.Lifetime(l)
+	for first := range 8 {
+		charge := named(fmt.Sprintf("core-%d", first), l)(100)
+		advance(0)
+		d, err := processes[0].Take(ctx, charge...)
+		if err != nil {
+			return err
+		}
+		text, err := processes[0].Receipt(d)
+		if err != nil {
+			return err
+		}
+		advance(life * time.Duration(first) / 8)
+		for again := range 20 {
+			opened, err := processes[again%3].Open(text)
+			if err != nil {
+				return err
+			}
+			cost := []int64{101, 99, 0}[(first+again)%3]
+			_, err = processes[again%3].Settle(ctx, opened, cost)
+			switch {
+			case again == 0 && err != nil:
+				return fmt.Errorf("first settled at %d/8 of its life: %w", first, err)
+			case again > 0 && !errors.Is(err, throttler.ErrSettled) && !errors.Is(err, throttler.ErrInvalid):
+				return fmt.Errorf("settled at %d/8 of its life, and again: %w", first, err)
+			}
+			advance(life / 16)
+		}
+	}
+	return nil
 }
 
 func deliverSeveral(ctx context.Context, backend driver.Backend) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,6 +65,17 @@ func resetCases() []testCase {
 			return []throttler.Charge{{Policy: alice[0].Policy, Key: key, Partition: "acme", Cost: 1}}
 		}
 	)
+	for _, first := range []bool{true, false} {
+		cases = append(cases, testCase{
+			name:        fmt.Sprintf("units in flight are renewed, by a limit that is the first: %v; a refund of their earlier charge does nothing", first),
+			explanation: resetRefunds,
+			run:         func(ctx context.Context, b driver.Backend) error { return renewAfterReset(ctx, b, first) },
+		}, testCase{
+			name:        fmt.Sprintf("units in flight are lost after a reset, by a limit that is the first: %v; their charge is refunded", first),
+			explanation: refundNames,
+			run:         func(ctx context.Context, b driver.Backend) error { return loseAfterReset(ctx, b, first) },
+		})
+	}
 	return append(cases,
 		testCase{
 			name:        "of nothing does nothing",
@@ -187,6 +199,84 @@ func resetUnderTakes(ctx context.Context, backend driver.Backend) error {
 		if d.Allowed != (i < quota) {
 			return fmt.Errorf("after a reset, take %d is allowed: %v", i, d.Allowed)
 		}
+	}
+	return nil
+}
+
+// inFlightAnd returns a policy that bounds the requests in flight, and their cost in an hour.
+func inFlightAnd(inFlight int64, first bool) *throttler.Policy {
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
+		{Quota: inFlight, Window: 30 * time.Second, Algorithm: throttler.InFlight},
+		{Quota: 100, Window: time.Hour},
+	}}
+	if !first {
+		slices.Reverse(p.Limits)
+	}
+	return p
+}
+
+// usedInHour returns the units of the limit of p that is not in flight.
+func usedInHour(ctx context.Context, t *throttler.Throttler, p *throttler.Policy) (int64, error) {
+	d, err := t.Peek(ctx, p.Charge("alice"))
+	if err != nil {
+		return 0, err
+	}
+	return d.Limit(slices.IndexFunc(p.Limits, func(l throttler.Limit) bool { return !l.Algorithm.Holds() })).Used, nil
+}
+
+// renewAfterReset renews the units of a charge after a reset, and refunds the charge.
+func renewAfterReset(ctx context.Context, backend driver.Backend, first bool) error {
+	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
+	p := inFlightAnd(9, first)
+	d, err := t.Take(ctx, throttler.Charge{Policy: p, Key: "alice", Cost: 10})
+	if err != nil {
+		return err
+	}
+	if err := t.Reset(ctx, p.Charge("alice")); err != nil {
+		return err
+	}
+	if _, err := t.Take(ctx, throttler.Charge{Policy: p, Key: "alice", Cost: 30}); err != nil {
+		return err
+	}
+	if renewed, err := t.Renew(ctx, d); err != nil || !renewed.Allowed {
+		return fmt.Errorf("renewed: %v, %w", renewed, err)
+	}
+	if _, err := t.Refund(ctx, d); err != nil {
+		return err
+	}
+	if used, err := usedInHour(ctx, t, p); err != nil || used != 30 {
+		return fmt.Errorf("%d are used, %w, want 30", used, err)
+	}
+	return nil
+}
+
+// loseAfterReset refunds a charge after a reset that has lost its units in flight.
+func loseAfterReset(ctx context.Context, backend driver.Backend, first bool) error {
+	c := clock.NewManual(t0)
+	t := throttler.New(backend, &throttler.Options{Clock: c})
+	p := inFlightAnd(1, first)
+	if _, err := t.Take(ctx, p.Charge("alice")); err != nil {
+		return err
+	}
+	if err := t.Reset(ctx, p.Charge("alice")); err != nil {
+		return err
+	}
+	d, err := t.Take(ctx, throttler.Charge{Policy: p, Key: "alice", Cost: 10})
+	if err != nil {
+		return err
+	}
+	c.Advance(time.Minute)
+	if _, err := t.Take(ctx, p.Charge("alice")); err != nil {
+		return err
+	}
+	if renewed, err := t.Renew(ctx, d); err != nil || renewed.Allowed {
+		return fmt.Errorf("renewed without room: %v, %w", renewed, err)
+	}
+	if _, err := t.Refund(ctx, d); err != nil {
+		return err
+	}
+	if used, err := usedInHour(ctx, t, p); err != nil || used != 1 {
+		return fmt.Errorf("%d are used, %w, want 1", used, err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // SettleAt implements handoff.Store as TakeAt.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
-	if st.Once || st.PauseUntil > 0 {
+	if st.Once || st.PauseUntil > 0 || severalGenerations(&st.Charged) {
 		b.monitor.run()
 		return b.shardOf(st.Charged.Charges()).settleHere(ctx, st, p)
 	}
@@ -66,6 +66,21 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 		return d, s.errorOf(err)
 	}
 	return d, nil
+}
+
+// severalGenerations reports whether the marks of a charge have different generations, because
+// units in flight were renewed after a reset. A script compares one generation for each charge.
+func severalGenerations(d *driver.Decision) bool {
+	results := d.Results()
+	for _, c := range d.Charges() {
+		for k := range c.Policy.Limits {
+			if results[k].Mark.Generation != results[0].Mark.Generation {
+				return true
+			}
+		}
+		results = results[len(c.Policy.Limits):]
+	}
+	return false
 }
 
 // Reset implements driver.Backend. It is an exchange: see swap.go.
