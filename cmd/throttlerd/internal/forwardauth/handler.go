@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -32,9 +32,13 @@ type handler struct {
 	trusted  []netip.Prefix
 	rules    []rule
 	limits   [][]middleware.Classifier // by rule
+	refuses  bool                      // ambiguous paths
 	check    http.Handler
 	observer observe.Observer
 	warn     sync.Once
+
+	usesHosts bool // rules or keys depend on hosts
+	warnHost  sync.Once
 }
 
 // New returns the handler of the rules under forward_auth. It serves / and, for refusals with
@@ -42,7 +46,7 @@ type handler struct {
 // c does not have, the error wraps throttler.ErrInvalid. A nil observer means
 // weirlog.Default().
 func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.Observer) (http.Handler, error) {
-	h := &handler{rules: keys.Rules, observer: observer}
+	h := &handler{rules: keys.Rules, refuses: keys.AmbiguousPaths == refuseAmbiguous, observer: observer}
 	if h.observer == nil {
 		h.observer = weirlog.Default()
 	}
@@ -61,6 +65,7 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 			limits = append(limits, middleware.Limit(p, charge.key(ip)))
 		}
 		h.limits = append(h.limits, limits)
+		h.usesHosts = h.usesHosts || h.rules[i].usesHosts()
 	}
 	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], DocumentationURL: keys.Documentation, Observer: h.observer}
 	if all := slices.Concat(h.limits...); len(all) > 0 {
@@ -68,7 +73,7 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 			return nil, err
 		}
 	}
-	limit, err := middleware.New(t, middleware.ClassifierFunc(h.charges, slices.Collect(maps.Values(c.Policies))...), options)
+	limit, err := middleware.New(t, middleware.ClassifierFunc(func(r *http.Request) []throttler.Charge { return forwardedOf(r).charges }, slices.Collect(maps.Values(c.Policies))...), options)
 	if err != nil {
 		return nil, err
 	}
@@ -76,23 +81,49 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 	return h, nil
 }
 
-// charges returns the charges of the first rule that matches r.
-func (h *handler) charges(r *http.Request) (all []throttler.Charge) {
-	f := forwardedOf(r)
-	for i := range h.rules {
-		if h.rules[i].matches(f, r.Header) {
-			for _, limit := range h.limits[i] {
-				all = append(all, limit.Charges(r)...)
+// decide returns the rules that charge a request: the first that matches it or, if its path has
+// several readings, the first that matches each of them. A rule that charges nothing decides
+// about no path that is ambiguous, unless it has no paths.
+func (h *handler) decide(f *forwarded, header http.Header) (charging []int) {
+	for _, path := range f.readings.paths {
+		for i := range h.rules {
+			r := &h.rules[i]
+			found := r.matches(f, path, header)
+			if found == no || r.Free && (found == maybe || f.readings.ambiguous && len(r.Paths) > 0) {
+				continue
 			}
-			return all
+			if !r.Free && !slices.Contains(charging, i) {
+				charging = append(charging, i)
+			}
+			if found == yes {
+				break
+			}
 		}
 	}
-	return nil
+	return charging
+}
+
+// charges returns the charges of rules, each once.
+func (h *handler) charges(rules []int, r *http.Request) (all []throttler.Charge) {
+	for _, i := range rules {
+		for _, limit := range h.limits[i] {
+			for _, c := range limit.Charges(r) {
+				if !slices.ContainsFunc(all, func(o throttler.Charge) bool { return o.Policy.Name == c.Policy.Name && o.Key == c.Key }) {
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // forwarded is the request that the proxy asks about. The asking request's own method and URL
 // are the proxy's.
-type forwarded struct{ method, host, path string }
+type forwarded struct {
+	method, host string
+	readings     readings
+	charges      []throttler.Charge
+}
 
 type forwardedKey struct{}
 
@@ -111,16 +142,35 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.misconfigured(w, http.StatusForbidden, fmt.Sprintf("the address %s is no trusted proxy; add it to forward_auth.trusted_proxies", r.RemoteAddr))
 		return
 	}
-	f, wrong := read(r.Header)
-	if wrong != "" {
+	if wrong := misses(r.Header); wrong != "" {
 		h.misconfigured(w, http.StatusInternalServerError, wrong)
 		return
 	}
-	if f == nil {
+	if r.Header["X-Forwarded-Host"] == nil && h.usesHosts {
+		h.warnHost.Do(func() {
+			h.observer.Warned(observe.Warned{Text: "a request came without X-Forwarded-Host: each rule that charges for some host is for it", Hint: "a client of HTTP/1.0 may send no host; for others, the proxy must set the header"})
+		})
+	}
+	f := &forwarded{method: strings.ToUpper(r.Header.Get("X-Forwarded-Method")), host: hostOf(r.Header)} // some applications read methods in any case
+	path, ok := pathOf(r.Header.Get("X-Forwarded-Uri"))
+	if ok {
+		f.readings, ok = read(path)
+	}
+	if !ok {
 		http.Error(w, "X-Forwarded-Uri is no path", http.StatusBadRequest)
 		return
 	}
-	h.check.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f)))
+	if f.readings.ambiguous && h.refuses {
+		http.Error(w, "the path can be read in several ways", http.StatusBadRequest)
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f))
+	f.charges = h.charges(h.decide(f, r.Header), r)
+	if len(f.charges) > quota.MaxCharges {
+		http.Error(w, "the path can be read in too many ways", http.StatusBadRequest)
+		return
+	}
+	h.check.ServeHTTP(w, r)
 }
 
 // misconfigured refuses a request from a proxy that is set up wrongly, or from no proxy.
@@ -157,28 +207,41 @@ func (h *handler) isTrusted(remote string) bool {
 	return slices.ContainsFunc(h.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// read returns the request in headers, or nil if its URI can't be read, or the mistake in the
-// proxy's headers. If a header is there twice, one may be the client's.
-func read(header http.Header) (f *forwarded, wrong string) {
+// misses returns a mistake in the proxy's headers, or "". If a header is there twice, one may be
+// the client's. A request of HTTP/1.0 has no host, and some proxies leave the header out then.
+func misses(header http.Header) string {
 	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"} {
 		switch {
-		case header.Get(name) == "":
-			return nil, name + " is missing; the proxy must set it"
+		case header.Get(name) == "" && name != "X-Forwarded-Host":
+			return name + " is missing; the proxy must set it"
 		case len(header[name]) > 1 && name != "X-Forwarded-For":
-			return nil, name + " appears twice; the proxy must replace the value that a client sends"
+			return name + " appears twice; the proxy must replace the value that a client sends"
 		}
 	}
-	uri := header.Get("X-Forwarded-Uri")
-	u, err := url.ParseRequestURI(uri)
-	if err != nil || strings.Contains(uri, "#") { // some applications cut off '#' and the text after it
-		return nil, ""
-	}
+	return ""
+}
+
+func hostOf(header http.Header) string {
 	host := strings.ToLower(header.Get("X-Forwarded-Host"))
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	method := strings.ToUpper(header.Get("X-Forwarded-Method")) // as some applications read it
-	return &forwarded{method, strings.Trim(host, "[]."), u.Path}, ""
+	return strings.Trim(host, "[].")
+}
+
+// pathOf returns the path of a URI as sent: of /login?x, http://example.com/login, ?x or, in
+// OPTIONS requests, *. It returns false if there is none, or if the URI contains what a proxy
+// would not pass on, or a '#', at which some applications end the path.
+func pathOf(uri string) (path string, ok bool) {
+	path, _, _ = strings.Cut(uri, "?")
+	if _, after, absolute := strings.Cut(path, "://"); absolute && !strings.HasPrefix(path, "/") {
+		_, path, _ = strings.Cut(after, "/")
+		path = "/" + path
+	}
+	if path == "" || path == "*" {
+		path = "/" + path
+	}
+	return path, path[0] == '/' && !strings.Contains(uri, "#") && !hasControl(uri)
 }
 
 // answer writes refusals with the status that the proxy wants.

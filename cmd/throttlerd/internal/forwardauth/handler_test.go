@@ -90,6 +90,7 @@ func TestRules(t *testing.T) {
 		"POST evilapis.example.com/login from 192.0.2.1":                "",
 		"GET api.example.com/login from 192.0.2.1":                      "",
 		"POST api.example.com//login from 192.0.2.1":                    "login",
+		"POST api.example.com?x=1 from 192.0.2.1":                       "",
 		"POST api.example.com/x/../login from 192.0.2.1":                "login",
 		"POST api.example.com/x/%2e%2e/%6cogin from 192.0.2.1":          "login",
 		"POST api.example.com/healthz/../login from 192.0.2.1":          "login",
@@ -213,10 +214,12 @@ func TestNoQuestion(t *testing.T) {
 		{"X-Forwarded-For: ", "X-Forwarded-For is missing", 500},
 		{"X-Forwarded-Uri: ", "X-Forwarded-Uri is missing", 500},
 		{"X-Forwarded-Method: ", "X-Forwarded-Method is missing", 500},
-		{"X-Forwarded-Host: ", "X-Forwarded-Host is missing", 500},
+		{"X-Forwarded-Host: ", "", 200}, // HTTP/1.0
 		{"X-Forwarded-Uri: /%zz", "X-Forwarded-Uri is no path", 400},
 		{"X-Forwarded-Uri: nothing", "X-Forwarded-Uri is no path", 400},
 		{"X-Forwarded-Uri: /healthz#/../login", "X-Forwarded-Uri is no path", 400},
+		{"X-Forwarded-Uri: /x\x00", "X-Forwarded-Uri is no path", 400},
+		{"X-Forwarded-Uri: /" + strings.Repeat("%2f..;%5c", 900), "X-Forwarded-Uri is no path", 400},
 		{"+X-Forwarded-Uri: /healthz", "X-Forwarded-Uri appears twice; the proxy must replace the value that a client sends", 500},
 		{"+x-forwarded-method: GET", "X-Forwarded-Method appears twice", 500},
 		{"+X-Forwarded-Host: other.example.com", "X-Forwarded-Host appears twice", 500},
@@ -225,11 +228,11 @@ func TestNoQuestion(t *testing.T) {
 		{"Path: /check", "it must be /, or the status of refusals", 500},
 	} {
 		if w := ask(h, about, c.more); w.Code != c.want || !strings.Contains(w.Body.String(), c.text) {
-			t.Errorf("%s: %d %s; want %d, and %q", c.more, w.Code, w.Body, c.want, c.text)
+			t.Errorf("%.80s: %d %s; want %d, and %q", c.more, w.Code, w.Body, c.want, c.text)
 		}
 	}
-	if len(seen.all) != 1 || !strings.Contains(seen.all[0].Text, "no trusted proxy") {
-		t.Errorf("warnings %+v; want one, of the first", seen.all)
+	if len(seen.all) != 2 || !strings.Contains(seen.all[0].Text, "no trusted proxy") || !strings.Contains(seen.all[1].Text, "without X-Forwarded-Host") {
+		t.Errorf("warnings %+v; want one of the first, and one about the host", seen.all)
 	}
 }
 
@@ -252,6 +255,9 @@ func TestMistakes(t *testing.T) {
 		before + "  rules: [{charge: [cor by ip]}]":                           `forward_auth.rules[0].charge[0]: "cor" is no policy of the file; it must be one of all, core, login, never`,
 		before + "  rules: [{free: true, paths: [login]}]":                    "it must be a path, such as /login",
 		before + "  rules: [{free: true, paths: ['/{x}{y}']}]":                "it must be a path, such as /login",
+		before + "  rules: [{free: true, paths: [/a], loose: true}]":          "left out: a rule that charges nothing is for its exact paths",
+		before + "  rules: [{charge: [core by ip], loose: true}]":             "left out, because the rule has no paths",
+		before + "  ambiguous_paths: allow\n  rules: [{free: true}]":          "it must be charge, for every rule that one reading of the path matches, or refuse",
 		before + "  rules: [{free: true, hosts: ['api.*.com']}]":              "it must be a host without a port",
 		before + "  rules: [{free: true, hosts: ['api.com:80']}]":             "it must be a host without a port",
 		before + "  rules: [{free: true, methods: [post]}]":                   "it must be a method in capitals",

@@ -156,7 +156,7 @@ func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
 			t.Errorf("login %d: headers %v", i, h)
 		}
 	}
-	for _, path := range []string{"/login", "//login", "/x/..%2flogin", "/%6Cogin"} {
+	for _, path := range []string{"/login", "//login", "/x/..%2flogin", "/%6Cogin", "/login/", "/LOGIN", "/login;x=1", "/login.json", "/login%20", "/login.", "/login%2f", "/healthz/..%2flogin"} {
 		r, body := p.send(t, http.MethodPost, path)
 		if h := r.Header; r.StatusCode != http.StatusTooManyRequests || h.Get("Retry-After") == "" || h.Get("X-RateLimit-Remaining") != "0" || h.Get("X-RateLimit-Resource") != "login" ||
 			h.Get("Cache-Control") != "no-store" || !strings.Contains(body, `{"message":"API rate limit exceeded`) || h.Get("X-Weir-Status") != "" {
@@ -168,6 +168,10 @@ func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
 	}
 	if r, body := p.send(t, http.MethodGet, "/healthz"); body != "the application" || len(r.Header.Values("X-RateLimit-Limit")) > 0 {
 		t.Errorf("what is free: %s %v %s", r.Status, r.Header, body)
+	}
+	// As a free path, too, it is charged: Go's servers serve /search/.
+	if r, _ := p.send(t, http.MethodGet, "/search/..%2fhealthz"); headersOfAllowed && r.Header.Get("X-RateLimit-Resource") != "api" {
+		t.Errorf("a free path for some servers: %s %v", r.Status, r.Header)
 	}
 	if r, body := p.send(t, http.MethodGet, "/forbidden"); r.StatusCode != http.StatusForbidden || body != "the application" {
 		t.Errorf("a 403 of the application: %s %s", r.Status, body)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ type Keys struct {
 	Listen         config.ListenAddress  `yaml:",required" is:"a host and a port, such as 127.0.0.1:8082"`
 	TrustedProxies []config.ProxyNetwork `yaml:",required" is:"a list of the proxies' address ranges, such as [127.0.0.0/8]"`
 	Dialect        dialect               // GitHub's if left out
+	AmbiguousPaths ambiguity             // charge if left out
 	Documentation  string                `yaml:"documentation_url" is:"a URL"`
 	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
 }
@@ -33,6 +33,7 @@ type Keys struct {
 type rule struct {
 	Hosts   []host
 	Paths   []path
+	Loose   bool // Paths match in any case, and whatever comes at the end
 	Methods []method
 	Headers map[headerName]string
 	Charge  []charge `is:"a list of charges, such as [core by ip]"`
@@ -53,6 +54,10 @@ func (p *Program) Check(mustBe func(key, right string)) {
 			mustBe(at, "a rule with charge, such as {charge: [core by ip]}, or with free: true")
 		case len(r.Charge) > quota.MaxCharges:
 			mustBe(at+".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
+		case r.Loose && len(r.Paths) == 0:
+			mustBe(at+".loose", "left out, because the rule has no paths")
+		case r.Loose && r.Free:
+			mustBe(at+".loose", "left out: a rule that charges nothing is for its exact paths")
 		}
 	}
 }
@@ -75,31 +80,6 @@ func (h host) matches(name string) bool {
 		return strings.HasSuffix(name, under) && len(name) > len(under)
 	}
 	return name == string(h)
-}
-
-// path is a pattern of net/http.ServeMux without a method and a host.
-type path struct{ mux *http.ServeMux }
-
-func (p *path) UnmarshalText(text []byte) (err error) {
-	const right = "it must be a path, such as /login, /v1/ for all under it, or /users/{id}"
-	if !strings.HasPrefix(string(text), "/") {
-		return errors.New(right)
-	}
-	defer func() {
-		if recover() != nil {
-			err = errors.New(right)
-		}
-	}()
-	p.mux = http.NewServeMux()
-	p.mux.Handle(string(text), http.NotFoundHandler())
-	return nil
-}
-
-// matches compares the decoded and cleaned path: to many servers, /x/../login and /%6Cogin are
-// /login.
-func (p *path) matches(decoded string) bool {
-	_, pattern := p.mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: decoded}})
-	return pattern != ""
 }
 
 type method string
@@ -187,9 +167,20 @@ func (c *charge) key(ip middleware.Key) middleware.Key {
 
 func keyOf(kind string, of func(*forwarded) string) middleware.Key {
 	return middleware.KeyFunc(func(r *http.Request) (string, bool) {
-		value := of(forwardedOf(r))
-		return kind + value, value != ""
+		return kind + of(forwardedOf(r)), true
 	})
+}
+
+// ambiguity is what happens to a path that servers read in different ways.
+type ambiguity string
+
+const refuseAmbiguous ambiguity = "refuse"
+
+func (a *ambiguity) UnmarshalText(text []byte) error {
+	if *a = ambiguity(text); *a != "charge" && *a != refuseAmbiguous {
+		return errors.New("it must be charge, for every rule that one reading of the path matches, or refuse")
+	}
+	return nil
 }
 
 // dialect is the name of a dialect of rate limit headers.
@@ -207,19 +198,45 @@ func (d *dialect) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// matches reports whether the rule is for a request.
-func (r *rule) matches(f *forwarded, header http.Header) bool {
-	if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h host) bool { return h.matches(f.host) }) {
-		return false
+func (r *rule) usesHosts() bool {
+	return len(r.Hosts) > 0 || slices.ContainsFunc(r.Charge, func(c charge) bool { return slices.Contains(c.keys, "host") })
+}
+
+// match says whether a rule is for a request.
+type match uint8
+
+const (
+	no    match = iota
+	maybe       // its hosts may be the request's, which has none
+	yes
+)
+
+// matches says whether the rule is for a request with this path.
+func (r *rule) matches(f *forwarded, path string, header http.Header) match {
+	found := yes
+	switch {
+	case len(r.Hosts) == 0:
+	case f.host == "":
+		found = maybe
+	case !slices.ContainsFunc(r.Hosts, func(h host) bool { return h.matches(f.host) }):
+		return no
 	}
 	if len(r.Methods) > 0 && !slices.Contains(r.Methods, method(f.method)) {
-		return false
+		return no
 	}
 	for name, want := range r.Headers {
 		values := header[string(name)]
 		if len(values) == 0 || want != "*" && !slices.Contains(values, want) {
-			return false
+			return no
 		}
 	}
-	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p path) bool { return p.matches(f.path) })
+	for i := range r.Paths {
+		if r.Paths[i].matches(path, r.Loose) {
+			return found
+		}
+	}
+	if len(r.Paths) > 0 {
+		return no
+	}
+	return found
 }
