@@ -41,6 +41,6 @@ end
       else
 
 --@ write
-          if claim_1 == '' and past > ended and used1 < 10000 and reset_at1 - EPOCH < 1000000000000 then
+          if claim_1 == '' and past > ended and used1 < 10000 and reset_at1 >= EPOCH and reset_at1 - EPOCH < 1000000000000 then
             body_1, size_1 = format('%s%012.0f%04.0f', sub(ended, 1, 3), reset_at1 - EPOCH, used1), '\0\19'
           end

@@ -1,6 +1,18 @@
 package backendtest
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // clockCases have clocks that step back, and processes whose clocks differ.
 func clockCases() []testCase {
@@ -123,5 +135,116 @@ func clockCases() []testCase {
 				{at: -1893455990250 * time.Millisecond, take: fixed(1), want: room(1, 9, -1893455980250*time.Millisecond)},
 			},
 		},
+		{
+			name:        "clocks from 1970 to 9999",
+			explanation: ourTime,
+			run:         clocksOfAllYears,
+		},
 	}
+}
+
+// clocksOfAllYears makes random calls by clocks of all years. After each call, the count can be
+// read, charged and moved.
+func clocksOfAllYears(ctx context.Context, backend driver.Backend) error {
+	rng := rand.New(rand.NewPCG(1970, 9999))
+	for _, a := range quota.Algorithms() {
+		for key := range 3 {
+			y := &years{Rand: rng, backend: backend, key: fmt.Sprint(a, key)}
+			for i := range y.policies {
+				y.policies[i] = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{
+					Algorithm: a, Quota: []int64{1, 60, 10_000}[rng.IntN(3)],
+					Window: []time.Duration{time.Millisecond, time.Minute, time.Hour, year}[rng.IntN(4)],
+				}}}
+				if key == 2 { // a policy of several algorithms
+					y.policies[i].Limits = append(y.policies[i].Limits, throttler.Limit{Algorithm: a, Quota: 60, Window: time.Second}, throttler.Limit{Quota: 10, Window: 24 * time.Hour})
+				}
+			}
+			for range 60 {
+				if err := y.step(ctx); err != nil {
+					return fmt.Errorf("%v: %w", a, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// years makes the calls of clocksOfAllYears about one count.
+type years struct {
+	*rand.Rand
+	backend  driver.Backend
+	key      string
+	policies [2]*throttler.Policy // two versions of one
+	now      int64
+	taken    []driver.Decision
+}
+
+func (y *years) charge(cost int64) throttler.Charge {
+	return throttler.Charge{Policy: y.policies[y.IntN(2)], Key: y.key, Partition: y.key, Cost: cost}
+}
+
+func (y *years) move() {
+	last := decision.Never.UnixMilli()
+	switch y.IntN(6) {
+	case 0:
+		y.now = y.Int64N(last + 1)
+	case 1: // an edge, such as the first instant of windows that are stored as digits
+		edges := []int64{0, 1, 1735689600000, 1735689600000 + 1e12, 1<<31*1000 - 1, last}
+		y.now = edges[y.IntN(len(edges))] + y.Int64N(7_200_000) - 3_600_000
+	case 2:
+		y.now += y.Int64N(7_200_000) - 3_600_000
+	case 3:
+		if len(y.taken) > 0 {
+			y.now = y.taken[y.IntN(len(y.taken))].Request.Now
+		}
+	}
+	y.now = min(max(y.now, 0), last)
+}
+
+func (y *years) step(ctx context.Context) error {
+	y.move()
+	call, err := "take", error(nil)
+	switch n := y.IntN(10); {
+	case n == 0:
+		call, err = "reset", y.backend.Reset(ctx, driver.NewRequest(y.now, y.charge(1)))
+	case n < 5 && len(y.taken) > 0:
+		call = "settle"
+		s := driver.Settlement{Now: y.now, Charged: y.taken[y.IntN(len(y.taken))], Costs: []int64{y.Int64N(4) * y.Int64N(30)}}
+		if c := s.Charged.Charges()[0]; y.IntN(4) == 0 && c.Policy.Holds() {
+			s.Renews, s.Costs[0] = true, c.Cost
+		}
+		_, err = y.backend.Settle(ctx, s)
+	default:
+		err = y.take(ctx, y.Int64N(20)*y.Int64N(20))
+	}
+	if err != nil {
+		return fmt.Errorf("%s at %d: %w", call, y.now, err)
+	}
+	y.move()
+	if _, err := y.backend.Peek(ctx, driver.NewRequest(y.now, y.charge(1))); err != nil {
+		return fmt.Errorf("peek at %d, after %s: %w", y.now, call, err)
+	}
+	if err := y.take(ctx, y.Int64N(2)); err != nil {
+		return fmt.Errorf("take at %d, after %s: %w", y.now, call, err)
+	}
+	store, ok := y.backend.(handoff.Store)
+	if !ok {
+		return nil
+	}
+	released, err := store.Release(ctx, handoff.ReleaseRequest{Now: y.now, Charges: []throttler.Charge{y.charge(1)}, To: 1, Version: 1, ReadOnly: true})
+	if err == nil {
+		_, err = algorithm.Parse(released[0].State)
+	}
+	if err != nil {
+		return fmt.Errorf("move at %d, after %s: %w", y.now, call, err)
+	}
+	return nil
+}
+
+func (y *years) take(ctx context.Context, cost int64) error {
+	d, err := y.backend.Take(ctx, driver.NewRequest(y.now, y.charge(cost)))
+	if d.Allowed && cost > 0 {
+		y.taken = append(y.taken, d)
+	}
+	return err
 }

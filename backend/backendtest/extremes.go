@@ -145,6 +145,8 @@ func extremeCases() []testCase {
 				{at: yearEnd + year/2, peek: sliding(0), want: room(most/2, most/2, yearEnd+year)},
 				{at: yearEnd + year/2, take: sliding(most/2 + 1), want: full(most/2, most/2, yearEnd+year, yearEnd+year/2+ms)},
 				{at: yearEnd + year/2, take: sliding(most / 2), want: room(most, 0, yearEnd+2*year)},
+				// To a clock behind, more units than a count can have are in use.
+				{at: yearEnd, take: sliding(0), want: room(most, 0, yearEnd+2*year)},
 			},
 		},
 		{
@@ -170,6 +172,9 @@ func extremeCases() []testCase {
 				{at: ms, take: token(285617), want: full(most-285616, 285616, year, 2*ms)},
 				{at: ms, take: token(285616), want: room(most, 0, year+ms)},
 				{at: year / 2, take: token(most), want: full(most/2+285616, most/2-285616, year+ms, year+ms)},
+				// To a clock behind, more units than a count can have are in use.
+				{at: -ms, take: token(0), want: room(most, 0, year+ms)},
+				{at: -ms, take: token(1), want: full(most, 0, year+ms, 2*ms)},
 			},
 		},
 		{
@@ -179,6 +184,7 @@ func extremeCases() []testCase {
 				{at: 0, take: leaky(most - 1), want: queued(most-1, 1, year, 0)},
 				{at: 0, take: leaky(1), want: queued(most, 0, year, year)},
 				{at: 0, take: leaky(1), want: full(most, 0, year, ms)},
+				{at: -ms, take: leaky(0), want: room(most, 0, year)},
 				{at: year, take: leaky(1), want: queued(1, most-1, year+ms, year)},
 			},
 		},

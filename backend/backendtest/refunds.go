@@ -54,6 +54,15 @@ func refundCases() []testCase {
 			},
 		},
 		{
+			name:        "fixed window: years after the window, nothing opens",
+			explanation: refundNames,
+			steps: []step{
+				{at: -6 * year, take: fixed(3), as: "a", want: room(3, 7, -6*year+10*s)},
+				{at: 0, refund: "a", want: room(0, 10, 0)},
+				{at: s, take: fixed(1), want: room(1, 9, 11*s)},
+			},
+		},
+		{
 			name:        "aligned window: after the window, the next one keeps its count",
 			explanation: refundNames,
 			steps: []step{

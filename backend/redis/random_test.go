@@ -116,11 +116,6 @@ func (s *randomStates) limit() throttler.Limit {
 		if l.Algorithm == throttler.LeakyBucket && s.rng.IntN(3) == 0 {
 			l.MaxWait = time.Duration(1+s.rng.IntN(5000)) * time.Millisecond
 		}
-		if l.Algorithm != throttler.FixedWindow && l.Capacity() == quota.MaxQuota {
-			// Beyond MaxQuota units, one side or the other reads MaxQuota, and so misses a
-			// debt, which refuses a cost of 0.
-			continue
-		}
 		if policy("p", l).Validate() == nil {
 			return l
 		}

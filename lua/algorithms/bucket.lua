@@ -9,8 +9,10 @@ local ahead$, part$ = mul_div(cost@, window$, quota$)
 
 --@ room
 -- The time that the rest of the capacity takes to drain, -1 if the cost is above the capacity.
+-- A rest of MAX_COUNT is never in use: no count is larger.
 local full$, full_part$ = -1, 0
-if cost@ <= capacity$ then full$, full_part$ = mul_div(capacity$ - cost@, window$, quota$) end
+if capacity$ - cost@ == MAX_COUNT then full$ = MAX_INSTANT
+elseif cost@ <= capacity$ then full$, full_part$ = mul_div(capacity$ - cost@, window$, quota$) end
 
 --@ known
 rate$ == quota$ and fraction$ < quota$

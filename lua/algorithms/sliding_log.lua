@@ -102,7 +102,7 @@ end
 local function add_entry(r, cost, now)
   cost = min(cost, MAX_LOG_COST)
   local last, before = newest(r)
-  if last < now then
+  if r.entries == 0 or last < now then
     if not r.log and r.entries == r.slots then r.log = get(r, 0, r.entries) end
     last, before, r.entries = now, 0, r.entries + 1
   end -- if time steps back, the last instant is charged: entries stay in order

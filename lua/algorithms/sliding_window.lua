@@ -12,7 +12,7 @@ elseif elapsed$ >= window$ then -- the window has ended
 end
 
 --@ left
-capacity$ - current$ - ceil_div(previous$, window$ - elapsed$, window$)
+capacity$ - min(current$ + ceil_div(previous$, window$ - elapsed$, window$), MAX_COUNT)
 
 --@ charge
 current$ = current$ + cost@
