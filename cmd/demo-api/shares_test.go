@@ -429,7 +429,7 @@ func TestSharesOfProcesses(t *testing.T) {
 	want(0.9, "even", 0.5, 0.5, 0.5)
 
 	f.signal(2, syscall.SIGSTOP)
-	// The third keeps its share.
+	// Each keeps its share.
 	for range 3 {
 		want(0.6, "the third is stopped", 0.8, 0.8, 0)
 	}
@@ -457,7 +457,7 @@ func TestSharesOfProcesses(t *testing.T) {
 	f.write(f.members[0])
 	f.signal(0, syscall.SIGHUP)
 	f.status(2, "left out of the list", func(s *shares.Status) bool { return !s.Valid && s.Epoch == 2 })
-	f.status(1, "without the third", func(s *shares.Status) bool { return s.Epoch == 2 && len(s.Members) == 2 && s.Quotas[0].Unused == 0 })
+	f.status(1, "without the third", func(s *shares.Status) bool { return s.Epoch == 2 && len(s.Members) == 2 && s.Complete })
 	for _, m := range f.members {
 		m.stderr.find(t, "(members that divide the quotas have changed.* epoch=2)", m.ended)
 	}

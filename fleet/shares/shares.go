@@ -1,9 +1,10 @@
 // Package shares decides in this process, from its share of each quota, and needs no
 // store. Processes that share a quota know each other, and divide it among themselves
-// again and again, by their recent demand: see package division.
+// again and again, by their recent demand: see package division. A round counts when all
+// members of the list take part, and divides the quotas. Otherwise each process keeps its
+// shares until the next round, or until an operator changes the list.
 //
-// A decision makes no call and doesn't wait for one. Processes that can't reach each other
-// continue with the shares that they have. So the quota is not exceeded, but while a
+// A decision makes no call and doesn't wait for one. So the quota is not exceeded, but while a
 // process can't be reached, no other process can use its unused units.
 //
 // # Limits
@@ -164,8 +165,8 @@ func (b *Backend) quotas() (all []division.Quota) {
 	return all
 }
 
-// Close ends this process's part in the division. Its units are divided among the others
-// when a list without it, or its successor, is known.
+// Close ends this process's part in the division. The others keep their shares until its
+// successor takes part, or a list leaves it out.
 func (b *Backend) Close() {
 	b.cancel()
 	b.running.Wait()

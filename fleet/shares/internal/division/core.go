@@ -1,25 +1,17 @@
 package division
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
-	"unicode/utf8"
-
-	"github.com/weir-go/weir/internal/invalid"
 )
 
 // Times, in parts or multiples of a refresh.
 const (
-	reportPart   = 2  // in which members report
 	retryPart    = 10 // until an unanswered message is sent again, or a refused round begins again
-	patience     = 3  // refreshes until a division that is not complete is given up
+	patience     = 2  // refreshes until a round that is not complete is given up
 	absence      = 2  // refreshes without a round until another member starts one; up to 3
 	callsTimeout = 5  // in which a call ends; at least 50 ms, at most a second
 )
@@ -38,18 +30,18 @@ type core struct {
 	changed func(List) // or nil
 
 	list  List      // its members are sorted
-	whole time.Time // until then, a member that the list left out may hold units
+	grace time.Time // until then, a member that the list left out may hold units; zero if none may
 
 	held  []Share // of quotas
 	valid bool
 
-	// A member belongs to the round joined, and takes in one division of it.
+	// A member belongs to the round joined, and takes in the division of that round only.
 	joined   roundID
-	highest  uint64
-	div      *division // taken in last, perhaps of an earlier round
-	complete bool      // all its members took it in, and its shares are in force
-	informed bool      // a full division was complete: see the package comment
+	highest  uint64    // number of a round
+	div      *division // taken in last, perhaps of an earlier round; nil with a new list
+	complete bool      // all members took it in, and its shares are in force
 	taken    time.Time // when this member took div in
+	failed   failure   // since the last complete division
 
 	nextStart time.Time
 	round     *round // started by this member; nil if it has joined another since, or is done
@@ -59,9 +51,10 @@ type core struct {
 // a division in, and learn that all have. The messages of a step are sent again until they
 // are answered.
 type round struct {
-	reports []*message
-	waiting map[string]time.Time // when to send again, by members that have not answered
-	until   time.Time            // end of the wait for reports
+	reports   []*report // of the members on the list, in its order
+	processes []process
+	waiting   map[string]time.Time // when to send again, by members that have not answered
+	until     time.Time            // the round is given up then
 }
 
 // call is a message to send. Its outcome goes to answered.
@@ -69,56 +62,10 @@ type call struct {
 	to      string
 	message []byte
 	round   roundID
-	taken   roundID // the message's Taken
 	list    *List
 }
 
 var never = time.Unix(1<<40, 0)
-
-func (l *List) validate() error {
-	if l.Epoch == 0 || l.Epoch > math.MaxInt64 {
-		return invalid.Errorf("division: Epoch is %d; it must be at least 1", l.Epoch)
-	}
-	if n := len(l.Members); n == 0 || n > MaxMembers {
-		return invalid.Errorf("division: Members has %d; it must have from 1 to %d", n, MaxMembers)
-	}
-	known := make(map[string]bool, len(l.Members))
-	for i, name := range l.Members {
-		switch {
-		case name == "" || len(name) > maxName:
-			return invalid.Errorf("division: Members[%d] has %d bytes; a name has from 1 to %d", i, len(name), maxName)
-		case !utf8.ValidString(name):
-			return invalid.Errorf("division: Members[%d] is %q; a name must be UTF-8", i, name)
-		case known[name]:
-			return invalid.Errorf("division: Members[%d] is %q a second time; names must differ", i, name)
-		}
-		known[name] = true
-	}
-	return nil
-}
-
-// has reports whether l, with sorted members, has a member of that name.
-func (l *List) has(name string) bool {
-	_, ok := slices.BinarySearch(l.Members, name)
-	return ok
-}
-
-// compare orders lists of sorted members. If two lists have the same epoch, an operator's
-// mistake, one wins everywhere, so that their members don't divide the quotas twice.
-func (l *List) compare(o *List) int {
-	return cmp.Or(cmp.Compare(l.Epoch, o.Epoch), slices.Compare(l.Members, o.Members))
-}
-
-func (l *List) sorted() List { return List{l.Epoch, slices.Sorted(slices.Values(l.Members))} }
-
-// id returns the number of a quota in messages.
-func (q *Quota) id() uint64 {
-	sum := sha256.Sum256([]byte(q.Name))
-	return binary.LittleEndian.Uint64(sum[:])
-}
-
-// Low returns the minimum units of each of n members, if there are enough.
-func (q *Quota) Low(n int) int64 { return max(q.Total/int64(20*n), q.Step, 1) }
 
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
@@ -138,8 +85,8 @@ func (c *core) part(parts int64) time.Duration {
 }
 
 // adopt replaces the list, if list comes after it, even if it is too long for messages:
-// this member may be left out. adopt forgets the division, with its entries of other
-// processes. A member on the list keeps its held units.
+// this member may be left out. adopt forgets the division. A member on the list keeps its
+// held units.
 func (c *core) adopt(now time.Time, list List) bool {
 	list = list.sorted()
 	if list.compare(&c.list) <= 0 {
@@ -147,11 +94,11 @@ func (c *core) adopt(now time.Time, list List) bool {
 	}
 	for _, name := range c.list.Members {
 		if !list.has(name) {
-			c.whole = now.Add(Grace * c.refresh)
+			c.grace = now.Add(Grace * c.refresh)
 		}
 	}
 	c.list = list
-	c.joined.Draw, c.round = math.MaxUint64, nil // leaves its round, which is by the old list
+	c.round = nil
 	c.nextStart = now.Add(c.part(2))
 	c.forget()
 	if !list.has(c.Name) {
@@ -171,13 +118,13 @@ func (c *core) drop() {
 	c.publish()
 }
 
-func (c *core) forget() { c.div, c.complete, c.informed = nil, false, false }
+func (c *core) forget() { c.div, c.complete, c.failed = nil, false, failure{} }
 
 // publish passes the held shares to apply.
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
-		s.Round, s.First = c.div.ID.Number, len(c.div.Members) == len(c.list.Members) && c.div.first()
+		s.Round, s.First = c.div.ID.Number, c.div.First
 	}
 	for i := range c.held {
 		s.Quotas[i] = Share{c.held[i].Units, maps.Clone(c.held[i].Keys)}
@@ -185,21 +132,26 @@ func (c *core) publish() {
 	c.apply(s)
 }
 
-// first reports whether no member of the division held units before it.
-func (d *division) first() bool {
-	return !slices.ContainsFunc(d.Members, func(r row) bool { return slices.Max(r.Most) > 0 })
-}
+// divided reports whether this member has taken in the division of the round that it has
+// joined.
+func (c *core) divided() bool { return c.div != nil && c.div.ID == c.joined }
+
+// open reports whether this member has started a round that is not complete.
+func (c *core) open() bool { return c.round != nil && !(c.divided() && c.complete) }
 
 // due returns when tick has something to do.
 func (c *core) due() time.Time {
 	if !c.list.has(c.Name) {
 		return never // until another member sends a list with this member
 	}
-	due := c.startDue()
+	due := c.nextStart
+	if c.open() {
+		due = c.round.until
+	}
+	if !c.grace.IsZero() && c.grace.Before(due) {
+		due = c.grace
+	}
 	if c.round != nil {
-		if !c.divided() && c.round.until.Before(due) {
-			due = c.round.until
-		}
 		for _, at := range c.round.waiting {
 			if at.Before(due) {
 				due = at
@@ -209,25 +161,19 @@ func (c *core) due() time.Time {
 	return due
 }
 
-// startDue returns when this member starts a round. It waits for the members of its last
-// round: others wait for their units.
-func (c *core) startDue() time.Time {
-	if end := c.taken.Add(patience * c.refresh); c.round != nil && c.divided() && !c.complete && end.After(c.nextStart) {
-		return end
-	}
-	return c.nextStart
-}
-
-// divided reports whether this member has taken in the division of the round that it has
-// joined.
-func (c *core) divided() bool { return c.div != nil && c.div.ID == c.joined }
-
 // tick does the work that is due.
 func (c *core) tick(now time.Time) []call {
 	if !c.list.has(c.Name) {
 		return nil
 	}
-	if !now.Before(c.startDue()) {
+	if !now.Before(c.grace) {
+		c.grace = time.Time{}
+	}
+	switch {
+	case c.open() && !now.Before(c.round.until): // another member starts the next round, which may reach all
+		c.failed = failure{c.joined, slices.Sorted(maps.Keys(c.round.waiting))}
+		c.round, c.nextStart = nil, now.Add(absence*c.refresh+c.part(1))
+	case !c.open() && !now.Before(c.nextStart):
 		c.start(now)
 	}
 	return c.proceed(now)
@@ -235,20 +181,18 @@ func (c *core) tick(now time.Time) []call {
 
 // start starts a round.
 func (c *core) start(now time.Time) {
-	c.joined = roundID{c.highest + 1, c.random.Uint64()}
-	c.highest = c.joined.Number
+	c.highest++
+	c.joined = roundID{c.highest, c.random.Uint64()}
 	c.nextStart = now.Add(c.refresh)
-	c.round = &round{until: now.Add(c.refresh / reportPart)}
-	own := c.message()
-	own.Report, own.Division = c.report(now), c.div
-	c.round.reports = []*message{own}
-	c.ask(now, c.list.Members)
+	n := len(c.list.Members)
+	c.round = &round{reports: make([]*report, n), processes: make([]process, n), until: now.Add(patience * c.refresh)}
+	c.ask(now)
 }
 
-// ask begins a step of the round that members have to answer.
-func (c *core) ask(now time.Time, members []string) {
+// ask begins a step of the round, which all members have to answer.
+func (c *core) ask(now time.Time) {
 	c.round.waiting = make(map[string]time.Time)
-	for _, name := range members {
+	for _, name := range c.list.Members {
 		if name != c.Name {
 			c.round.waiting[name] = now
 		}
@@ -257,30 +201,20 @@ func (c *core) ask(now time.Time, members []string) {
 
 // proceed continues the round as far as it can, and returns the calls that are due.
 func (c *core) proceed(now time.Time) []call {
-	if r := c.round; r != nil && !c.divided() && (len(r.waiting) == 0 || !now.Before(r.until)) {
-		c.divideRound(now)
+	for c.round != nil && len(c.round.waiting) == 0 && c.grace.IsZero() {
+		switch {
+		case !c.divided():
+			c.reported(c.process, c.report(now))
+			c.take(now, c.divide())
+			c.ask(now)
+		case !c.complete:
+			c.finish(c.joined)
+			c.ask(now)
+		default:
+			c.round = nil
+		}
 	}
-	if c.round == nil || len(c.round.waiting) > 0 || !c.divided() {
-		return c.send(now)
-	}
-	if c.complete {
-		c.round = nil
-		return nil
-	}
-	c.finish(c.joined)
-	c.ask(now, c.div.names())
 	return c.send(now)
-}
-
-// divideRound ends the first step of the round.
-func (c *core) divideRound(now time.Time) {
-	d := newPool(c.round.reports, &c.list).divide(c.joined, c.keys)
-	if d == nil {
-		c.round = nil
-		return
-	}
-	c.take(now, d)
-	c.ask(now, d.names())
 }
 
 // send returns the calls that are due.
@@ -302,23 +236,14 @@ func (c *core) send(now time.Time) (calls []call) {
 			text = m.encode()
 		}
 		c.round.waiting[name] = never // until the call returns
-		calls = append(calls, call{name, text, c.joined, m.Taken, &c.list})
+		calls = append(calls, call{name, text, c.joined, &c.list})
 	}
 	return calls
 }
 
-// names returns the names of a division's members.
-func (d *division) names() []string {
-	names := make([]string, len(d.Members))
-	for i := range d.Members {
-		names[i] = d.Members[i].Name
-	}
-	return names
-}
-
 // message returns a message with the fields that each message of this member has.
 func (c *core) message() *message {
-	m := &message{From: c.process, Joined: c.joined, Highest: c.highest, Complete: c.complete}
+	m := &message{From: c.process, Joined: c.joined, Complete: c.complete, Failed: c.failed}
 	if c.div != nil {
 		m.Taken = c.div.ID
 	}
@@ -332,8 +257,8 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 		return nil, err
 	}
 	c.hear(now, m)
-	var of *report
-	if m.List.compare(&c.list) == 0 && c.list.has(c.Name) { // otherwise the starter learns the list
+	same := m.List.compare(&c.list) == 0 && c.list.has(c.Name) // otherwise the starter learns the list
+	if same {
 		if m.Complete {
 			c.finish(m.Taken)
 		}
@@ -343,13 +268,10 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 			c.joined, c.round = m.Joined, nil
 			c.nextStart = now.Add(absence*c.refresh + c.part(1))
 		}
-		if c.joined == m.Joined && !c.divided() {
-			of = c.report(now)
-		}
 	}
 	reply := c.message()
-	if reply.Report = of; of != nil && reply.Taken != m.Taken {
-		reply.Division = c.div
+	if same && c.joined == m.Joined && !c.divided() && c.grace.IsZero() {
+		reply.Report = c.report(now)
 	}
 	if m.List.compare(&c.list) != 0 {
 		reply.List = &c.list
@@ -372,130 +294,64 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	if c.round == nil || k.round != c.joined {
 		return nil // its round is over
 	}
-	if _, waits := c.round.waiting[k.to]; !waits {
-		return c.send(now)
-	}
 	switch {
-	case err != nil && c.silent(k.to):
-		delete(c.round.waiting, k.to)
-	case err != nil:
+	case err != nil || !c.divided() && m.Joined == c.joined && m.Report == nil: // no answer, or it waits as grace says
 		c.round.waiting[k.to] = now.Add(c.refresh / retryPart)
-	case m.Joined != c.joined || k.taken == c.joined && m.Taken != c.joined: // it belongs to a higher round, or has started again
+	case m.Joined != c.joined || c.divided() && m.Taken != c.joined: // it belongs to a higher round, or has started again
 		c.round, c.nextStart = nil, now.Add(c.refresh/retryPart+c.part(retryPart))
-	case c.answers(m):
+	case !c.divided():
+		c.reported(m.From, m.Report)
+		delete(c.round.waiting, k.to)
+	default:
 		delete(c.round.waiting, k.to)
 	}
 	return c.proceed(now)
 }
 
-// silent reports whether a member that does not report was not in the last division
-// either.
-func (c *core) silent(name string) bool {
-	return !c.divided() && c.div != nil && !slices.Contains(c.div.names(), name)
-}
-
-// answers processes the reply of a member of this round, and reports whether it is the
-// answer to the present step.
-func (c *core) answers(m *message) bool {
-	if c.divided() {
-		return m.Taken == c.joined && (m.Complete || !c.complete)
-	}
-	if m.Report == nil {
-		return false
-	}
-	if own := c.round.reports[0]; m.Division == nil && m.Taken == own.Taken {
-		m.Division = own.Division
-	}
-	c.round.reports = append(c.round.reports, m)
-	return true
+// reported adds a member's report to the round.
+func (c *core) reported(from process, r *report) {
+	i, _ := slices.BinarySearch(c.list.Members, from.Name)
+	c.round.reports[i], c.round.processes[i] = r, from
 }
 
 // hear processes the fields that every message has.
 func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, *m.List)
-	c.highest = max(c.highest, m.Highest, m.Joined.Number)
+	c.highest = max(c.highest, m.Joined.Number)
+	if m.List.compare(&c.list) == 0 && c.failed.Round.less(m.Failed.Round) && !(c.complete && m.Failed.Round.less(c.div.ID)) {
+		c.failed = m.Failed
+	}
 }
 
 // take takes in a division.
 func (c *core) take(now time.Time, d *division) {
-	if d.ID != c.joined || c.divided() || d.member(c.process) == nil {
+	if d.ID != c.joined || c.divided() || !slices.Contains(d.Members, c.process) {
 		return
 	}
 	c.div, c.complete, c.taken = d, false, now
-	c.informed = c.informed && !d.Lost
 	c.shrink()
 }
 
-// finish notes that all members of a division have taken it in.
+// finish notes that all members have taken a division in.
 func (c *core) finish(id roundID) {
 	if !c.divided() || c.joined != id || c.complete {
 		return
 	}
-	c.complete, c.valid = true, true
-	c.informed = c.informed || c.div.Full
+	c.complete, c.valid, c.failed = true, true, failure{}
 	c.grow()
 }
 
-// report returns the held units of this member and its demand.
-func (c *core) report(now time.Time) *report {
-	r := &report{Whole: !now.Before(c.whole), Informed: c.informed}
-	for i := range c.quotas {
-		r.Items = append(r.Items, c.items(i, now)...)
-	}
-	slices.SortFunc(r.Items, func(a, b item) int { return a.compare(b.vectorID) })
-	return r
-}
-
-// items returns this member's report of quota i.
-func (c *core) items(i int, now time.Time) []item {
-	q, h, id := &c.quotas[i], &c.held[i], c.ids[i]
-	var d Demand
-	if q.Demand != nil {
-		d = q.Demand(now, 2*c.keys)
-		d.Keys = d.Keys[:min(len(d.Keys), 2*c.keys)]
-	}
-	keys := make(map[uint64]item)
-	for key, units := range h.Keys {
-		keys[key] = item{vectorID: vectorID{id, key}, Held: units, Own: true}
-	}
-	group := item{vectorID: vectorID{Quota: id}, Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total), Held: h.Units}
-	for _, k := range d.Keys {
-		if k.Key == 0 {
-			continue
-		}
-		it, own := keys[k.Key]
-		if own {
-			d.Units -= k.Units // it has its own division
-		} else {
-			it = item{vectorID: vectorID{id, k.Key}, Held: h.Units}
-		}
-		it.Demand = finite(k.Units)
-		keys[k.Key] = it
-	}
-	group.Demand = finite(d.Units)
-	return append(slices.Collect(maps.Values(keys)), group)
-}
-
-// finite returns f, or the nearest value that a message may contain.
-func finite(f float64) float32 {
-	if !(f > 0) {
-		return 0
-	}
-	return float32(min(f, 1e30))
-}
-
-// share returns this member's share of quota i by its division. Its Keys include all keys
-// with a vector.
+// share returns this member's share of quota i by its division.
 func (c *core) share(i int) Share {
+	place, _ := slices.BinarySearch(c.list.Members, c.Name)
 	s := Share{Keys: make(map[uint64]int64)}
-	own := c.div.member(c.process)
-	for k, v := range c.div.Vectors {
+	for _, v := range c.div.Vectors {
 		switch {
 		case v.Quota != c.ids[i]:
 		case v.Key == 0:
-			s.Units = own.Shares[k]
+			s.Units = v.Shares[place]
 		default:
-			s.Keys[v.Key] = own.Shares[k]
+			s.Keys[v.Key] = v.Shares[place]
 		}
 	}
 	return s
@@ -516,46 +372,27 @@ func (c *core) shrink() {
 	c.publish()
 }
 
-// grow raises the held units to the shares. If a key's division ends, it has its quota's
-// share again.
+// grow raises the held units to the shares.
 func (c *core) grow() {
 	for i := range c.held {
 		c.held[i] = c.share(i)
-		for _, v := range c.div.Vectors {
-			if v.Quota == c.ids[i] && v.Ends {
-				delete(c.held[i].Keys, v.Key)
-			}
-		}
 	}
 	c.publish()
 }
 
 // status returns the state of the division as this member knows it.
 func (c *core) status(now time.Time) Status {
-	s := Status{Self: c.Name, Epoch: c.list.Epoch, Members: slices.Clone(c.list.Members), Silent: []string{}, Valid: c.valid, Complete: c.complete}
-	div := &division{}
+	s := Status{Self: c.Name, Epoch: c.list.Epoch, Members: slices.Clone(c.list.Members), Silent: append([]string{}, c.failed.Silent...), Valid: c.valid, Complete: c.complete}
 	if c.div != nil {
-		div = c.div
-		s.Round, s.Age = div.ID.Number, now.Sub(c.taken)
-	}
-	rows := make([]*row, len(s.Members)) // of members that took part
-	for i, name := range s.Members {
-		if place := slices.Index(div.names(), name); place >= 0 {
-			rows[i] = &div.Members[place]
-		} else if c.div != nil {
-			s.Silent = append(s.Silent, name)
-		}
+		s.Round, s.Age = c.div.ID.Number, now.Sub(c.taken)
 	}
 	for i := range c.quotas {
-		q := QuotaStatus{Name: c.quotas[i].Name, Total: c.quotas[i].Total, Units: c.held[i].Units, Unused: c.quotas[i].Total, Keys: maps.Clone(c.held[i].Keys)}
-		vector := div.index(vectorID{Quota: c.ids[i]})
-		for _, r := range rows {
-			if r == nil || vector < 0 {
-				q.Shares, q.Demand = append(q.Shares, -1), append(q.Demand, -1)
-				continue
+		q := QuotaStatus{Name: c.quotas[i].Name, Total: c.quotas[i].Total, Units: c.held[i].Units, Keys: maps.Clone(c.held[i].Keys)}
+		if v := c.div.find(vectorID{Quota: c.ids[i]}); v != nil {
+			q.Shares = slices.Clone(v.Shares)
+			for _, d := range v.Demand {
+				q.Demand = append(q.Demand, float64(d))
 			}
-			q.Shares, q.Demand = append(q.Shares, r.Shares[vector]), append(q.Demand, float64(r.Demand[vector]))
-			q.Unused -= r.Shares[vector]
 		}
 		s.Quotas = append(s.Quotas, q)
 	}

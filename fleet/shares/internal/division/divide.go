@@ -2,83 +2,145 @@ package division
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
+	"time"
 )
 
-// damping is the part of the way to the target that shares move in one round, if much
-// changes. The rest follows in the next rounds: after three, 98 % of it is done.
-const damping = 0.75
-
-// much is the part of the quota that must change hands for the full damping. A smaller
-// change moves less far in proportion: demand that is measured by few requests differs
-// from round to round, and no member uses the units that are being moved.
-const much = 1.0 / 10
-
-// little is the minimum part of the quota that must change hands; otherwise shares stay.
-const little = 1.0 / 64
-
-// apportion divides total by weights, which are the members' demands, so that a request has
-// the same chance everywhere. The shares are whole units that add up to total, each at least
-// low, or the even share if that is less. Weights of 0 divide evenly. apportion moves from
-// held towards the target; held may add up to another total.
-func apportion(total, low int64, weights []float64, held []int64) []int64 {
-	n := int64(len(weights))
-	low = min(low, total/n)
-	var weight, before float64
-	for i, w := range weights {
-		weight += w
-		before += float64(held[i])
-	}
-	target, old := make([]float64, n), make([]float64, n)
-	var moves float64 // the part of total that changes hands
-	for i, w := range weights {
-		part := 1 / float64(n)
-		if weight > 0 {
-			part = w / weight
-		}
-		target[i] = float64(low) + part*float64(total-low*n)
-		if old[i] = target[i]; before > 0 {
-			old[i] = float64(held[i]) / before * float64(total)
-		}
-		moves += math.Abs(target[i]-old[i]) / 2 / max(float64(total), 1)
-	}
-	if int64(before) == total && moves < little && slices.Min(held) >= low {
-		return held
-	}
-	gain := damping * min(moves/much, 1)
-	for i := range target {
-		target[i] = max(old[i]+gain*(target[i]-old[i]), float64(low))
-	}
-	return roundShares(total, low, target)
+// id returns the number of a quota in messages.
+func (q *Quota) id() uint64 {
+	sum := sha256.Sum256([]byte(q.Name))
+	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// roundShares returns whole numbers in proportion to exact, each at least low, that add up
-// to total. The largest remainders are rounded up.
-func roundShares(total, low int64, exact []float64) []int64 {
-	n := int64(len(exact))
-	var sum float64
-	for _, x := range exact {
-		sum += x - float64(low)
-	}
-	whole, rest := make([]int64, n), make([]float64, n)
-	left := total
-	for i, x := range exact {
-		above := float64(total-low*n) / float64(n)
-		if sum > 0 {
-			above = (x - float64(low)) / sum * float64(total-low*n)
+// Low returns the minimum units of each of n members, if there are enough.
+func (q *Quota) Low(n int) int64 { return max(q.Total/int64(20*n), q.Step, 1) }
+
+// report returns the demand of this member.
+func (c *core) report(now time.Time) *report {
+	r := &report{Holds: c.valid}
+	for i := range c.quotas {
+		q := &c.quotas[i]
+		it := item{Quota: c.ids[i], Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total)}
+		if q.Demand != nil {
+			d := q.Demand(now, 2*c.keys)
+			it.Demand = finite(d.Units)
+			for _, k := range d.Keys[:min(len(d.Keys), 2*c.keys)] {
+				if k.Key != 0 {
+					it.Keys = append(it.Keys, keyDemand{k.Key, finite(k.Units)})
+				}
+			}
 		}
-		floor := math.Floor(above)
-		whole[i], rest[i] = low+int64(floor), above-floor
-		left -= whole[i]
+		r.Items = append(r.Items, it)
 	}
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
+	return r
+}
+
+// finite returns f, or the nearest value that a message may contain.
+func finite(f float64) float32 {
+	if !(f > 0) {
+		return 0
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rest[b], rest[a]) })
-	for _, i := range order[:left] {
-		whole[i]++
+	return float32(min(f, 1e30))
+}
+
+// divide returns the division of the reports of all members.
+func (c *core) divide() *division {
+	d := &division{ID: c.joined, First: true, Members: c.round.processes}
+	byQuota := make(map[uint64][]*item) // in the order of members; nil if a member doesn't know the quota
+	for i, r := range c.round.reports {
+		d.First = d.First && !r.Holds
+		for k := range r.Items {
+			it := &r.Items[k]
+			if byQuota[it.Quota] == nil {
+				byQuota[it.Quota] = make([]*item, len(c.round.reports))
+			}
+			byQuota[it.Quota][i] = it
+		}
 	}
-	return whole
+	for _, id := range slices.Sorted(maps.Keys(byQuota)) {
+		c.divideQuota(d, id, byQuota[id])
+	}
+	return d
+}
+
+// divideQuota adds the vectors of a quota to d. If the members' totals differ, as they do while
+// a new configuration is rolled out, it divides the lowest. A key with its own vector does not
+// count in the demand for the others.
+func (c *core) divideQuota(d *division, id uint64, items []*item) {
+	group := vector{vectorID: vectorID{Quota: id}, Total: math.MaxInt64, Demand: make([]float32, len(items))}
+	var low int64
+	demand, byKey := make([]float64, len(items)), make(map[uint64][]float64)
+	for i, it := range items {
+		if it == nil {
+			continue
+		}
+		group.Total, low = min(group.Total, it.Total), max(low, it.Low)
+		group.Demand[i], demand[i] = it.Demand, float64(it.Demand)
+		for _, k := range it.Keys {
+			if byKey[k.Key] == nil {
+				byKey[k.Key] = make([]float64, len(items))
+			}
+			byKey[k.Key][i] = float64(k.Units)
+		}
+	}
+	keys := c.busiest(id, byKey)
+	for _, key := range keys {
+		for i, units := range byKey[key] {
+			demand[i] = max(demand[i]-units, 0)
+		}
+	}
+	group.Shares = c.apportion(&group, low, items, demand)
+	d.Vectors = append(d.Vectors, group)
+	for _, key := range keys {
+		v := vector{vectorID: vectorID{id, key}, Total: group.Total}
+		v.Shares = c.apportion(&v, low, items, byKey[key])
+		d.Vectors = append(d.Vectors, v)
+	}
+}
+
+// busiest returns the keys of a quota with the highest demand, in order.
+func (c *core) busiest(quota uint64, demand map[uint64][]float64) []uint64 {
+	// A key keeps its division until another has 1.5 times its demand: two keys that
+	// are equally busy don't change places in every round.
+	rank := make(map[uint64]float64)
+	for key, units := range demand {
+		for _, u := range units {
+			rank[key] += u
+		}
+		if v := c.div.find(vectorID{quota, key}); v != nil && v.Key == key {
+			rank[key] *= 1.5
+		}
+	}
+	keys := slices.Sorted(maps.Keys(rank))
+	slices.SortStableFunc(keys, func(a, b uint64) int { return cmp.Compare(rank[b], rank[a]) })
+	keys = slices.DeleteFunc(keys[:min(len(keys), c.keys)], func(key uint64) bool { return rank[key] <= 0 })
+	slices.Sort(keys)
+	return keys
+}
+
+// apportion returns the shares of v for the members that know its quota, from their shares in
+// the last division on.
+func (c *core) apportion(v *vector, low int64, items []*item, demand []float64) []int64 {
+	last := c.div.find(v.vectorID)
+	var members []int
+	var held []int64
+	var weights []float64
+	for i, it := range items {
+		if it == nil {
+			continue
+		}
+		members, weights, held = append(members, i), append(weights, demand[i]), append(held, 0)
+		if last != nil {
+			held[len(held)-1] = last.Shares[i]
+		}
+	}
+	shares := make([]int64, len(items))
+	for k, units := range apportion(v.Total, low, weights, held) {
+		shares[members[k]] = units
+	}
+	return shares
 }

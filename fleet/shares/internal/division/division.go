@@ -16,21 +16,10 @@ const (
 	MaxQuotas      = 256
 	MaxMessage     = 4 << 20 // bytes of a message
 
-	// Grace is how long, in refreshes, the shares of members that a new list leaves
-	// out stay unused.
+	// Grace is the time, in refreshes, from a list that leaves a member out to the next
+	// division: the member hears of the list and drops its units.
 	Grace = 10
 )
-
-// A List contains the members that divide the quotas.
-type List struct {
-	// Epoch is the list's number, from 1. The list with the highest epoch counts. Two lists
-	// with the same epoch are an operator's mistake: the members agree on one of them.
-	Epoch uint64
-
-	// Members are the names of all members, which the Transport sends to, such as
-	// "10.0.0.1:9001". Their order does not matter.
-	Members []string
-}
 
 // A Quota is a number of units to divide.
 type Quota struct {
@@ -42,8 +31,7 @@ type Quota struct {
 	Total int64
 
 	// Step is the number of units that a member needs to admit anything. Each member has at
-	// least as many, and a twentieth of the even share, when all take part in a division and
-	// there are enough. If zero, 1.
+	// least as many, and a twentieth of the even share, if there are enough. If zero, 1.
 	Step int64
 
 	// Demand returns the recent demand at this process, including refused requests, and
@@ -117,9 +105,8 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is the number of keys of each quota that have their own divisions, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, 0. A message has up to 250 bytes
-	// for each member, quota and key: with hundreds of members and many quotas, Keys
-	// must be lower.
+	// MaxKeys. If zero, DefaultKeys; if negative, 0. A message has up to 14 bytes for
+	// each member, quota and key: with many of all three, Keys must be lower.
 	Keys int
 
 	// ListChanged is called with each list that replaces another one, from SetList or

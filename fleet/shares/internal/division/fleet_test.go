@@ -31,9 +31,10 @@ type fleet struct {
 	rounds  uint64 // highest of a complete division
 
 	loss, repeat float64
-	late         float64        // part of messages that are late, by up to 8 refreshes
-	delay        time.Duration  // mean
-	cut          map[string]int // each process's side of a partition
+	late         float64                    // part of messages that are late, by up to 8 refreshes
+	delay        time.Duration              // mean
+	cut          map[string]int             // each process's side of a partition
+	link         func(from, to string) bool // works; if nil, all do
 	demand       func(name string, quota int, now time.Time, keys int) Demand
 	calls, bytes int
 	sent         func(to string, message []byte) // if not nil
@@ -286,7 +287,7 @@ func (p *node) grab() {
 // pass delivers a message or a reply, unless the network loses it.
 func (f *fleet) pass(from, to string, deliver func()) {
 	for {
-		if f.cut[from] == f.cut[to] && f.random.Float64() >= f.loss {
+		if f.cut[from] == f.cut[to] && (f.link == nil || f.link(from, to)) && f.random.Float64() >= f.loss {
 			delay := time.Duration(f.random.ExpFloat64() * float64(f.delay))
 			if f.random.Float64() < f.late {
 				delay += time.Duration(f.random.Int64N(int64(8 * f.options.Refresh)))

@@ -81,20 +81,21 @@ func (c *core) validate(list List) error {
 // fits returns an error if messages of the list's members may exceed MaxMessage.
 func (c *core) fits(list List) error {
 	const (
-		perMember = 120 // a row without the name, and for each vector:
-		perShare  = 50
-		perMost   = 17 // of a row of another process
-		perVector = 75
-		perItem   = 100 // of a report
-		perQuota  = 60  // more
+		perMember = 50 // of a division, without the name
+		perShare  = 14
+		perDemand = 14
+		perVector = 80
+		perItem   = 120 // of a report
+		perKey    = 60
+		more      = 500
 	)
 	names, err := json.Marshal(list.Members)
 	if err != nil {
 		return err
 	}
-	n, quotas, others := len(list.Members), len(c.quotas), maxOthers(&list)
-	vectors, items := quotas*(1+2*c.keys), quotas*(1+4*c.keys)
-	size := 4*len(names) + n*(perMember+vectors*perShare) + others*(perMember+vectors*perMost) + vectors*perVector + items*perItem + quotas*perQuota
+	n, quotas := len(list.Members), len(c.quotas)
+	vectors := quotas * (1 + c.keys)
+	size := 3*len(names) + n*perMember + vectors*(perVector+n*perShare) + quotas*(n*perDemand+perItem+2*c.keys*perKey) + more
 	if size > MaxMessage {
 		return invalid.Errorf("division: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
 	}
