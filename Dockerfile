@@ -5,8 +5,7 @@ ENV CGO_ENABLED=0
 RUN go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
 
 FROM build AS build-throttlerd
-WORKDIR /src/cmd/throttlerd
-RUN go build -trimpath -ldflags="-s -w" -o /throttlerd .
+RUN go build -trimpath -ldflags="-s -w" -o /throttlerd ./cmd/throttlerd
 
 # docker build --target throttlerd --tag throttlerd .
 FROM scratch AS throttlerd

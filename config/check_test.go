@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Check builds what Open builds, and connects to nothing.

@@ -24,11 +24,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Options describes the program around a configuration. Nil and the zero value are for a

@@ -14,10 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/stack"
-	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/guard"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // program has keys next to the configuration's, and policies.
@@ -723,7 +723,7 @@ func TestModesChangeTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Stack{Stack: &stack.Stack{Modes: table}, Config: &Config{
+	s := &Stack{Stack: &guard.Stack{Modes: table}, Config: &Config{
 		Policies: map[string]*quota.Policy{"core": {Name: "core", Limits: []quota.Limit{window}}},
 		DryRuns:  map[string]*quota.Policy{"core": {Name: "next", Limits: []quota.Limit{log}}},
 	}}

@@ -4,22 +4,22 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/weir-go/weir/fleet/leased"
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/stack"
+	"github.com/weir-go/weir/local/leased"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/synced"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // openModes returns the modes of policies, or nil if no policy has a mode or can get one.
-func (s *Stack) openModes() (*stack.Modes, error) {
+func (s *Stack) openModes() (*guard.Modes, error) {
 	c := s.Config
 	others := c.options.Modes && (c.Remote() || len(c.agreeing()) > 0)
 	if len(c.Modes) == 0 && !others {
 		return nil, nil
 	}
-	m := &stack.Modes{Policies: make(map[*quota.Policy]modes.Mode), Others: others}
+	m := &guard.Modes{Policies: make(map[*quota.Policy]modes.Mode), Others: others}
 	for name := range c.Modes {
 		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.was(name), c.was(name)
 	}
@@ -31,7 +31,7 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.Synced = &stack.Synced{Roots: roots, Options: c.syncedOptions()}
+		m.Synced = &guard.Synced{Roots: roots, Options: c.syncedOptions()}
 	}
 	return m, nil
 }

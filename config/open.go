@@ -11,26 +11,26 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/fleet/shares"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/guard"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/guard/refusals"
+	"github.com/weir-go/weir/guard/rollout"
+	"github.com/weir-go/weir/guard/rollout/flagfile"
+	"github.com/weir-go/weir/guard/shadow"
+	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/wrap/fallback"
-	"github.com/weir-go/weir/wrap/refusals"
-	"github.com/weir-go/weir/wrap/rollout"
-	"github.com/weir-go/weir/wrap/rollout/flagfile"
-	"github.com/weir-go/weir/wrap/shadow"
 )
 
 // Stack is an open configuration: the stores, the parts around them, and a throttler in
 // front.
 type Stack struct {
-	*stack.Stack
+	*guard.Stack
 
 	// Throttler decides by the Stack.
 	Throttler *throttler.Throttler
@@ -116,7 +116,7 @@ func (s *Stack) onClose(c func()) {
 	s.closers = append(s.closers, func() error { c(); return nil })
 }
 
-// Stats returns the Stats of the stack.Stack, and the Stats of the store in memory under the
+// Stats returns the Stats of the guard.Stack, and the Stats of the store in memory under the
 // name "memory".
 func (s *Stack) Stats() map[string]func() any {
 	all := s.Stack.Stats()
@@ -144,7 +144,7 @@ const shadowPrefix = "weir-shadow:"
 // open opens the stores, and puts the parts of the configuration around them.
 func (s *Stack) open(ctx context.Context) error {
 	c := s.Config
-	options := &stack.Options{Observer: c.options.Observer}
+	options := &guard.Options{Observer: c.options.Observer}
 	store, err := s.openServing(ctx, options)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Stack) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		options.Shadow = &stack.Shadow{Candidate: candidate, Options: &shadow.Options{Deadline: c.Deadline}}
+		options.Shadow = &guard.Shadow{Candidate: candidate, Options: &shadow.Options{Deadline: c.Deadline}}
 	}
 	if options.Modes, err = s.openModes(); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s *Stack) open(ctx context.Context) error {
 		return err
 	}
 	options.Clock = s.Clock()
-	if s.Stack, err = stack.New(store, options); err != nil {
+	if s.Stack, err = guard.New(store, options); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, func() error {
@@ -211,7 +211,7 @@ func (c *Config) fallback() *fallback.Options {
 
 // openServing opens the backend that serves and, with flags, the backends that clients move
 // to.
-func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver.Backend, error) {
+func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver.Backend, error) {
 	c := s.Config
 	if c.Backend == sharesName {
 		return s.openShares()
@@ -235,7 +235,7 @@ func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver
 	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		c.options.Log.Warn("the flags' file is wrong; until it is right, one backend serves all clients", "backend", c.Backend, "error", err)
 	}
-	options.Rollout = &stack.Rollout{Name: c.Backend, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
+	options.Rollout = &guard.Rollout{Name: c.Backend, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
 	return store, nil
 }
 

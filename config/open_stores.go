@@ -14,10 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/fleet/shares"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

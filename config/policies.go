@@ -12,12 +12,12 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/fleet/shares"
-	"github.com/weir-go/weir/fleet/synced"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/shares"
+	"github.com/weir-go/weir/local/synced"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // policy is a policy of the file. Its short form is a limit, or a list of limits.

@@ -5,7 +5,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	redispolicies "github.com/weir-go/weir/policies/redis"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
 
 // policiesAt is the server from which this process reads policies and overrides. The short

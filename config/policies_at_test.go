@@ -9,9 +9,9 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/policies"
-	redispolicies "github.com/weir-go/weir/policies/redis"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/policies"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A program has the policies and overrides of a server that it reads, such as a replica of the

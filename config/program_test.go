@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // own is the type of a program's own file.

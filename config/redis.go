@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/local/synced"
 )
 
 // shard is a shard of Redis: a primary and its replicas.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // Reread reads the file again, and makes the changes that are possible while it is in use: to

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Reread logs the changes that it ignores, and does not change the program's own keys.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/local/shares"
 )
 
 // sharesKeys are this process, and the processes that it divides the quotas with.

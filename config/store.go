@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -34,7 +34,7 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}
 	store, err := kindOf(name).open(s, "")
 	if err == nil {
-		s.Stack, err = stack.New(store, &stack.Options{Observer: c.options.Observer, Clock: s.Clock()})
+		s.Stack, err = guard.New(store, &guard.Options{Observer: c.options.Observer, Clock: s.Clock()})
 	}
 	if err != nil {
 		_ = s.Close()

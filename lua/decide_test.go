@@ -14,7 +14,7 @@ import (
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A section whose name is spelled in two ways would be left out of the scripts, unnoticed.

@@ -16,7 +16,7 @@ var (
 	// Swap is swap.lua, which reads states, and replaces them if they are unchanged.
 	Swap = read("swap.lua")
 
-	// Sync is sync.lua, a root of fleet/synced.
+	// Sync is sync.lua, a root of local/synced.
 	Sync = read("sync.lua")
 )
 

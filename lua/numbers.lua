@@ -1,4 +1,4 @@
--- numbers.lua: exact arithmetic in doubles, as in algorithm/exact.go. No result above 2^53 is
+-- numbers.lua: exact arithmetic in doubles, as in throttler/algorithm/exact.go. No result above 2^53 is
 -- used.
 
 --@ all

@@ -1,5 +1,5 @@
 -- single_window.lua: a state of a single fixed window is stored as 19 digits where they fit:
--- Redis keeps them as an integer, and INCR adds a unit. algorithm/encode.go describes them.
+-- Redis keeps them as an integer, and INCR adds a unit. throttler/algorithm/encode.go describes them.
 --
 -- A decision has 27 more bytes, which the script compares with the digits. The window is open
 -- if the digits are above the first 19 bytes, and below the next 4. One unit fits if the last

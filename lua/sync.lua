@@ -1,4 +1,4 @@
--- sync.lua: a root of fleet/synced, which agrees on counters with all processes.
+-- sync.lua: a root of local/synced, which agrees on counters with all processes.
 --
 -- KEYS[1]  process   the number of its last call
 -- KEYS[i]  counter   from 2 on: the counters of the call

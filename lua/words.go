@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 type charge struct {

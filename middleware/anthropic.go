@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Anthropic is the dialect of Anthropic's API: anthropic-ratelimit-requests-limit, -remaining

@@ -9,8 +9,8 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // SetCost reports the real cost of r, for handlers that know it only when the work is done,

@@ -14,8 +14,8 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // report serves one request through wrap, with a handler that calls f.

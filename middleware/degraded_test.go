@@ -9,11 +9,11 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/wrap/fallback"
 )
 
 // dead is a backend that fails while its field is is true. Its errors name its server.

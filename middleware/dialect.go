@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A Dialect writes the headers that report how much of the limits is left. [GitHub], [IETF],

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func unit(p *throttler.Policy, u quota.Unit) *throttler.Policy {

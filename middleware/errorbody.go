@@ -1,6 +1,6 @@
 package middleware
 
-import "github.com/weir-go/weir/quota"
+import "github.com/weir-go/weir/throttler/quota"
 
 // ErrorBody is a [Dialect] of an API that has its own form of errors. Refusals and other
 // errors of the middleware have that form, in JSON, unless the client prefers

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )

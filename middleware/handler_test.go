@@ -14,9 +14,9 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // gone returns a backend that does not answer.

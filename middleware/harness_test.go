@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -15,8 +15,8 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // points is like GitHub's secondary limits: requests at once, and points per minute.

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // IETF is the dialect of draft-ietf-httpapi-ratelimit-headers-11: two structured fields, with

@@ -8,8 +8,8 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func TestRateLimitFields(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 
 	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/internal/invalid"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // FailurePolicy selects whether a request is served when the backend does not answer.
@@ -42,7 +42,7 @@ type Options struct {
 	Deadline time.Duration
 
 	// OnFailure selects whether a request is served when the backend does not answer. The zero
-	// value is Open. Package wrap/fallback chooses for each policy, and can enforce limits
+	// value is Open. Package guard/fallback chooses for each policy, and can enforce limits
 	// locally during an outage; its decisions are carried out, without rate headers. An error
 	// that wraps driver.ErrFailClosed or driver.ErrOverloaded is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // The headers of a charge in each mode, for a limit of 10 with some units used, and the used

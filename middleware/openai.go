@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // OpenAI is the dialect of OpenAI's API: x-ratelimit-limit-requests,

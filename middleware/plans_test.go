@@ -10,9 +10,9 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var resets = regexp.MustCompile(`"reset":\d+`)

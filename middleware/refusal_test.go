@@ -10,8 +10,8 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // Bodies are built by hand. They must equal the output of encoding/json.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/internal/invalid"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // StatusOptions configures [Status]. Nil and the zero value select the defaults.

@@ -3,8 +3,8 @@ package throttler
 import (
 	"errors"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A Policy is a named list of limits.

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // together adds up charges to one count. If places is not nil, together stores in it, for

@@ -12,9 +12,9 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // streams allows three at once, which lapse after 30 s if their process doesn't renew them.

@@ -9,10 +9,10 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // in returns a charge of cost to p for key in mode m.

@@ -3,7 +3,7 @@ package throttler
 import (
 	"slices"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A decision adds charges for parents to the charges given to Take. Their real costs follow

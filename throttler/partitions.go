@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // This file decides about several partitions that the backend does not join. Each partition is

@@ -7,8 +7,8 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Pause refuses all charges to these counts before until, at most [quota.MaxWindow] ahead, in

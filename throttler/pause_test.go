@@ -10,10 +10,10 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Three pauses of two seconds at once last two seconds, not six. A process that already has

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )

@@ -8,8 +8,8 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // letter is a receipt in transit, with the real cost.

@@ -10,9 +10,9 @@ import (
 	"encoding/json"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A receipt's text is, in base64,

@@ -6,10 +6,10 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // resolve makes r, a zero Request, the request for charges now, under the policies in force.

@@ -7,10 +7,10 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // withTable returns a throttler over memory with a table, and a function that edits the table.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Refund refunds d's charges to their windows, while they last, even if ctx is done, and

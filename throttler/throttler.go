@@ -5,9 +5,9 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // A Throttler is safe for concurrent use, and needs no closing.

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Wait takes the charges when they fit, and returns when they may start. Calls about the same

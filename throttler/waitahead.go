@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/exact"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A call of Wait may start later, and units that drain until then make room for it. So its

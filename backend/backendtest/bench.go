@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Bench runs the same benchmarks on every backend, for numbers that can be

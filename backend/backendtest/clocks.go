@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // clockCases have clocks that step back, and processes whose clocks differ.

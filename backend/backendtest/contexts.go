@@ -10,9 +10,9 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func contextCases() []testCase {

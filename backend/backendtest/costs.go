@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // tenPer10s has ten units per 10 s by each algorithm.

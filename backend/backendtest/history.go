@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var historySteps = flag.Int("history-steps", 500, "random steps that Histories runs for each mix of algorithms")

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func inFlightCases() []testCase {

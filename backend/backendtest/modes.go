@@ -3,8 +3,8 @@ package backendtest
 import (
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // in returns charges in mode m.

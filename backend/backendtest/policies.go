@@ -3,8 +3,8 @@ package backendtest
 import (
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // changedPolicyCases change a policy while its counts live, as a deploy does.

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

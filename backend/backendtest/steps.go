@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // t0 is the instant that timelines count from. It is not a multiple of a second, so that a

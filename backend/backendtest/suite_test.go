@@ -422,7 +422,7 @@ func TestMutantsFail(t *testing.T) {
 // Failures quote sentences of the documentation.
 func TestExplanationsAreTheContract(t *testing.T) {
 	var files, words []string
-	for _, pkg := range []string{"throttler", "throttler/decision", "throttler/driver", "quota"} {
+	for _, pkg := range []string{"throttler", "throttler/decision", "throttler/driver", "throttler/quota"} {
 		in, err := filepath.Glob(filepath.Join("..", "..", pkg, "*.go"))
 		if err != nil || len(in) == 0 {
 			t.Fatalf("files of package %s: %v, %v", pkg, in, err)

@@ -4,8 +4,8 @@ import (
 	"time"
 	_ "time/tzdata" // for hosts without a database of zones
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func fixedWindowCases() []testCase {

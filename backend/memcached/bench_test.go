@@ -9,8 +9,8 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // BenchmarkPartition measures a take for one of many keys of one partition, chosen at random,

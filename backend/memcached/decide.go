@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // decide makes a decision about charges, and waits for it or for ctx. If another process

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // item is the item of a partition. Its stored form is

@@ -44,14 +44,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Server is one Memcached server. The caller makes its client and closes it.

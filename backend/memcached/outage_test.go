@@ -14,15 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 const outageDeadline = 50 * time.Millisecond

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/internal/queues"

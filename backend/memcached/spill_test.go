@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A decision about one limit allocates nothing but its receipt, and that only if it can be

@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/skewed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // In a bubble of testing/synctest it is the year 2000, long before the process

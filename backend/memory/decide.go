@@ -3,10 +3,10 @@ package memorybackend
 import (
 	"fmt"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // take, peek and settle decide under p, which is nil if counts do not move. take reports

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // For any limit and costs, calls return ErrInvalid or answers that make sense: a refusal

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )

@@ -3,7 +3,7 @@ package memorybackend
 import (
 	"encoding/binary"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 )
 
 // large is a count whose stored form is too long for its entry.

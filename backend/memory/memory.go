@@ -18,12 +18,12 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/invalid"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Defaults of Options. A million keys of two fixed windows or one token bucket fit in

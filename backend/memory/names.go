@@ -6,7 +6,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // name is the name of a count: its own length, then policy, partition and key with their

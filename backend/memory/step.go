@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // step is a decision in progress. It holds the locks of the stripes of all its counts, so

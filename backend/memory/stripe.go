@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"sync"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 )
 
 // stripe is a part of the counts under one lock.

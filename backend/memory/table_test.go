@@ -10,8 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A goroutine that waits for a lock does not slow down the holders of that lock or of others.

@@ -1,9 +1,9 @@
 package memorybackend
 
 import (
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // takeWindow makes d, a zero Decision, the decision about r, if r is about one key with an

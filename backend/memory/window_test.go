@@ -8,8 +8,8 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // An invalid charge is an error even for a key that has a window, and charges nothing.

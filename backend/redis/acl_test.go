@@ -15,14 +15,14 @@ import (
 	"github.com/open-feature/go-sdk/openfeature/memprovider"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/wrap/rollout"
 )
 
 // aclRules returns the rules that docs/operations.md lists for each use, and the rules of its
@@ -66,7 +66,7 @@ func TestACL(t *testing.T) {
 		"peeks":                       {run: (*aclServer).peeks},
 		"Backend.Load":                {run: (*aclServer).load},
 		"checks of the servers":       {run: (*aclServer).checks},
-		"wrap/rollout":                {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).moves},
+		"guard/rollout":               {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).moves},
 		"a Redis Cluster":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).cluster},
 		"demo-api's check at its start": {run: func(s *aclServer) error {
 			return s.login().Ping(context.Background()).Err()

@@ -13,9 +13,9 @@ import (
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var testScripts = []*script{newScript("a"), newScript("b")}

@@ -10,9 +10,9 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func BenchmarkBackend(b *testing.B) {

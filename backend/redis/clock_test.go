@@ -12,13 +12,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	weirlog "github.com/weir-go/weir/log"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // aheadClock is a clock that is ahead of another.

@@ -10,13 +10,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var clocksRuns = flag.Int("clocks-runs", 4, "random tests of clocks for each algorithm")

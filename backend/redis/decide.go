@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/lua"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // This file makes decisions by scripts. lua/decide.lua describes their arguments and replies.

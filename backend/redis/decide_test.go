@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )

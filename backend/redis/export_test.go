@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // TakeTogether makes the takes r in one batch to the first shard.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

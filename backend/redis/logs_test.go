@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func log(quota int64, window time.Duration) throttler.Limit {

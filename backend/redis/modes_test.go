@@ -5,10 +5,10 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // moded is a request with a charge in each mode that a script knows.

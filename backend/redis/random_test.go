@@ -14,14 +14,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var randomSteps = flag.Int("random-steps", 600, "decisions, or calls of several, that TestSequentialRandomDecisions makes")

@@ -61,15 +61,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Shard is one primary and its replicas. The caller creates their clients, with TLS, passwords

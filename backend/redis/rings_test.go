@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/backendtest"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"

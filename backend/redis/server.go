@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // server is the server of a batcher: a primary, a node of a Redis Cluster, or a replica. Its

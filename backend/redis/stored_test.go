@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // The script stores the same states as package algorithm, byte for byte when both are in the

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // This file makes decisions that no script of lua/decide.lua makes: resets and pauses, and

@@ -6,8 +6,8 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Two processes with two versions of a policy take in turn, as during a deploy, or permanently

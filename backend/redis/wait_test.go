@@ -8,8 +8,8 @@ import (
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Three processes of five workers share 100 starts a second, with one call to the server for

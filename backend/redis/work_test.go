@@ -9,8 +9,8 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // BenchmarkMostExpensiveDecisions reads the time of the most expensive decisions that

@@ -25,7 +25,7 @@ on_failure: local
 processes: 1
 policies: {search: {limits: [{quota: 1000, window: 1s}], on_failure: closed}}
 `, server.Addr))
-	rules, err := os.ReadFile("../../prom/alerts.yaml")
+	rules, err := os.ReadFile("../../observe/prom/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// board has the fields of prom/weir.json that matter for Grafana's requests to Prometheus.
+// board has the fields of observe/prom/weir.json that matter for Grafana's requests to Prometheus.
 type board struct {
 	Templating struct {
 		List []struct{ Name, Type string }
@@ -37,7 +37,7 @@ type boardPanel struct {
 
 func readBoard(t *testing.T) (b board) {
 	t.Helper()
-	text, err := os.ReadFile("../../prom/weir.json")
+	text, err := os.ReadFile("../../observe/prom/weir.json")
 	if err == nil {
 		err = json.Unmarshal(text, &b)
 	}

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // watchPolicies loads the file of live_policies into table, and reloads it whenever it

@@ -27,7 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 func main() {

@@ -13,16 +13,16 @@ import (
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 
-	"github.com/weir-go/weir/fleet/leased"
-	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/guard/refusals"
+	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/internal/testkit/observertest"
+	"github.com/weir-go/weir/local/leased"
+	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/observe"
-	weirotel "github.com/weir-go/weir/otel"
-	"github.com/weir-go/weir/policies"
-	weirprom "github.com/weir-go/weir/prom"
-	"github.com/weir-go/weir/wrap/fallback"
-	"github.com/weir-go/weir/wrap/refusals"
-	"github.com/weir-go/weir/wrap/rollout"
+	weirotel "github.com/weir-go/weir/observe/otel"
+	weirprom "github.com/weir-go/weir/observe/prom"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // parts are the Stats that the rules and the board query, and those with maps.
@@ -80,7 +80,7 @@ func TestNamesByEitherWay(t *testing.T) {
 		t.Errorf("OpenTelemetry's exporter serves\n%v\nwant\n%v", lines(got), lines(names))
 	}
 
-	rules, err := os.ReadFile("../../prom/alerts.yaml")
+	rules, err := os.ReadFile("../../observe/prom/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

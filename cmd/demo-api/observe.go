@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	weirdebug "github.com/weir-go/weir/debug"
-	weirlog "github.com/weir-go/weir/log"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/policies"
-	weirprom "github.com/weir-go/weir/prom"
+	weirlog "github.com/weir-go/weir/observe/log"
+	weirprom "github.com/weir-go/weir/observe/prom"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // observation makes the demo's throttler and backends observable.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // plans puts into table which policy of c replaces core for a caller, by the plan of its

@@ -10,8 +10,8 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // A caller has the limits of its plan, and keeps its usage in another plan.

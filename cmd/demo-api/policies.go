@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/throttler"
 )
 

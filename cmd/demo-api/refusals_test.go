@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/wrap/refusals"
 )
 
 // oneShard returns a configuration that allows one request of core.

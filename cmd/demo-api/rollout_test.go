@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/guard/refusals"
+	"github.com/weir-go/weir/guard/rollout"
+	"github.com/weir-go/weir/guard/shadow"
 	"github.com/weir-go/weir/internal/testkit/load"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/wrap/fallback"
-	"github.com/weir-go/weir/wrap/refusals"
-	"github.com/weir-go/weir/wrap/rollout"
-	"github.com/weir-go/weir/wrap/shadow"
+	"github.com/weir-go/weir/local/synced"
 )
 
 var (

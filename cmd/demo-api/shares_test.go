@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/fleet/shares"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/local/shares"
 )
 
 var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
-	weirdebug "github.com/weir-go/weir/debug"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 )
 
 // A profile of 30 s is an answer that net/http would end after a ReadTimeout. /json has one,

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/tracing"
 	"github.com/weir-go/weir/config"
-	weirdebug "github.com/weir-go/weir/debug"
-	weirlog "github.com/weir-go/weir/log"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 )
 
 // observation observes the service: its log, the page for operators, and traces.

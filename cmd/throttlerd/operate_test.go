@@ -24,7 +24,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	weirdebug "github.com/weir-go/weir/debug"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 

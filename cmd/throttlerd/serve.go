@@ -29,7 +29,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/local/modes"
 )
 
 // streamWorkers is the number of goroutines with grown stacks that are kept for calls: as many

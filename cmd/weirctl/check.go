@@ -17,8 +17,8 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/policies"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // checked is the result of checking a file.

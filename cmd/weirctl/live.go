@@ -18,9 +18,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/policies"
-	redispolicies "github.com/weir-go/weir/policies/redis"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/policies"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // server is the Redis server of policies and overrides.

@@ -15,11 +15,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/config"
-	weirdebug "github.com/weir-go/weir/debug"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/policies"
-	redispolicies "github.com/weir-go/weir/policies/redis"
+	"github.com/weir-go/weir/throttler/policies"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
 
 // weirctl runs the program, and returns its output and exit status.

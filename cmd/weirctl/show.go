@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // counts are the flags that say where the counts are, and which a command is about.

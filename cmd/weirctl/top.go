@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	weirdebug "github.com/weir-go/weir/debug"
+	weirdebug "github.com/weir-go/weir/contrib/debug"
 )
 
 // refusedKey is a key under a limit, summed over all processes.

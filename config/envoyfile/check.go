@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/local/modes"
 )
 
 // Check calls mustBe for each value that is missing, or wrong next to others, and reads the

@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // File is the content of a file about a domain.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // one is a file of one descriptor, in line 3.

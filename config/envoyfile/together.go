@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/local/modes"
 )
 
 // Together checks files that are one configuration, in the order of Sort. A domain must be in

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Event returns the event of err, a failure of a request for charges.

@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Name names a count by two hashes. They are seeded, so that no client can choose two keys

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/internal/keyed"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A name depends on policy, key and partition, and on the role of each.

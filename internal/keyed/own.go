@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Own returns copies of charges that keep no memory of the caller alive: a key may be part

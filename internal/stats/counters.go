@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Metric is a metric that counts events.

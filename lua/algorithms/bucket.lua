@@ -1,5 +1,5 @@
 -- bucket.lua: a token bucket, and the part that a leaky bucket shares with it, as in
--- algorithm/bucket.go: the instant at which the bucket is drained, in ms and a fraction in
+-- throttler/algorithm/bucket.go: the instant at which the bucket is drained, in ms and a fraction in
 -- units of 1/quota ms; the rate and the capacity of the last charge; and the latest time of a
 -- charge, by the clock furthest ahead.
 

@@ -1,5 +1,5 @@
 -- in_flight.lua: a sliding log with one unit for each decision that is not settled, whatever
--- it costs, as in algorithm/in_flight.go.
+-- it costs, as in throttler/algorithm/in_flight.go.
 
 --@ left
 (log$.sum < capacity$ and MAX_COUNT or capacity$ - log$.sum)

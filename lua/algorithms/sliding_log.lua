@@ -1,5 +1,5 @@
 -- sliding_log.lua: the number of entries, their sum, and a ring of slots behind all records,
--- as in algorithm/sliding_log.go. The first slot with an entry is stored, too.
+-- as in throttler/algorithm/sliding_log.go. The first slot with an entry is stored, too.
 --
 -- A log that fits in one read is written as a whole. In a longer one, a charge writes one slot
 -- and trimming advances the first slot, so that the cost of a take does not grow with the log.

@@ -1,5 +1,5 @@
 -- sliding_window.lua: the start of the current window, its count, and the count of the window
--- before, as in algorithm/sliding_window.go.
+-- before, as in throttler/algorithm/sliding_window.go.
 
 --@ bring
 local elapsed$ = now - start$

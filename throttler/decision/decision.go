@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Decision is the whole answer to a Take, a Peek, a Refund or a Settle. The zero value

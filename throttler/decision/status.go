@@ -3,7 +3,7 @@ package decision
 import (
 	"time"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Never is the RetryAt of a charge that can never fit.

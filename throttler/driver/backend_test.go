@@ -3,8 +3,8 @@ package driver_test
 import (
 	"testing"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

@@ -3,7 +3,7 @@ package driver
 import (
 	"slices"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Decision is a backend's whole answer to a request or a settlement. Programs read it as

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // counts is a complete Backend, except that it never forgets a count.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // onceName is the policy of the counts that record whether a settlement was made. Their keys

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Joiner is a Backend that may keep the counts of several partitions in one place, and then

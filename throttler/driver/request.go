@@ -1,6 +1,6 @@
 package driver
 
-import "github.com/weir-go/weir/quota"
+import "github.com/weir-go/weir/throttler/quota"
 
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
 // needs no further memory for one charge.

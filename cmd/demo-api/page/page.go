@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 //go:embed page.html

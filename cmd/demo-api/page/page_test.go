@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // serve returns a server of the page. With stack, it also starts a stand-in for the program

@@ -8,8 +8,8 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // At most 100 requests of one client at once, and 900 points a minute: all or nothing.

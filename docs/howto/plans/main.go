@@ -8,8 +8,8 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // users and plans stand for your database, by token and by key. Others have plan "", core.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 func Example() {

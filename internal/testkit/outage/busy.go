@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var policy = &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 1 << 40, Window: time.Hour}}}

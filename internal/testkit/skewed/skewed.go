@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Count is a count that another store releases.

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // authority signs certificates.

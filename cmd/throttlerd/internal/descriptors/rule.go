@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Unit is the unit of a Limit. It has the numbers of envoyfile.Unit.

@@ -9,7 +9,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // entriesOf returns the entries of a text such as "a=b c=".

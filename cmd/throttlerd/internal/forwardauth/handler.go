@@ -17,11 +17,11 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/internal/invalid"
-	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // StatusHeader contains the true status of a refusal that a proxy gets with another status.

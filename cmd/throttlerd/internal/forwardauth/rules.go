@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Program contains the keys of a program with forward auth, for config.Options.Program.

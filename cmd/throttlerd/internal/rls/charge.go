@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // charge decides about all items. Enforced items are all charged, or none: a refused request

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func TestBackends(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/observe"
-	weirotel "github.com/weir-go/weir/otel"
+	weirotel "github.com/weir-go/weir/observe/otel"
 )
 
 // Tracing makes spans. The zero value makes no spans.

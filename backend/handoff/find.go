@@ -1,0 +1,72 @@
+package handoff
+
+import "github.com/weir-go/weir/throttler/algorithm"
+
+// Found is a count to decide about.
+type Found struct {
+	*Stored
+	Arrived bool // store it whatever the decision
+}
+
+// FindAll finds the counts of all charges of a decision. stored contains the stored value of
+// each count, or nil. Each Found has a Stored, which is empty if the count is created. If a
+// count is not here, FindAll fails with an [ElsewhereError] that reports arrivals as missing,
+// because they are not stored. now is the decision's, clock the backend's, both in ms. If p is
+// nil, counts do not move: they continue from whatever is stored.
+func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
+	found, where, here := make([]Found, len(stored)), make([]Location, len(stored)), true
+	for i := range stored {
+		var err error
+		if found[i], where[i], err = find(stored[i], p, i, now, clock); err != nil {
+			return nil, err
+		}
+		here = here && where[i] == (Location{})
+		if found[i].Stored == nil {
+			found[i].Stored = new(Stored)
+		}
+	}
+	if here {
+		return found, nil
+	}
+	for i := range found {
+		if found[i].Arrived { // and will not be stored
+			where[i].Missing = true
+		}
+	}
+	return nil, &ElsewhereError{Counts: where}
+}
+
+// find finds the count of charge i. An expired claim is removed from stored. If where is not
+// zero, the count is in another backend, or may be.
+func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, where Location, err error) {
+	if p == nil {
+		if stored = stored.valid(clock); stored == nil || !stored.hasLeft() {
+			return Found{Stored: stored}, where, nil
+		}
+		return Found{&Stored{State: stored.State.Clone()}, true}, where, nil
+	}
+	stored = stored.present(now, clock)
+	if stored != nil && !stored.hasLeft() {
+		return Found{Stored: stored}, where, nil
+	}
+	due := i < len(p.Arrivals) && p.Arrivals[i].Due
+	switch {
+	case stored != nil && (!due || !stored.Claim.mayMoveTo(p.Version, p.Backend)):
+		return found, stored.Claim.location(), nil
+	case !due:
+		return found, Location{Missing: true}, nil
+	}
+	count := new(Stored)
+	if arrival := &p.Arrivals[i]; stored != nil && stored.Claim.ReleaseVersion > arrival.ReleaseVersion {
+		// A move between these two versions brought the count here and released
+		// it again but never finished, so the copy kept here is newer than the
+		// arrival.
+		count.State = stored.State.Clone()
+	} else if count.State, err = algorithm.Parse(arrival.State); err != nil {
+		return found, where, err
+	}
+	// The claim outlives the copies that other backends keep of the count.
+	life := max(p.Keep.Milliseconds(), count.Life(now, clock))
+	count.Claim = &Claim{Version: p.Version, ExpiresAt: clock + life + algorithm.Margin.Milliseconds()}
+	return Found{count, true}, where, nil
+}

@@ -1,0 +1,266 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// decision is a decision in progress.
+type decision struct {
+	now       int64
+	charges   []quota.Charge
+	partition string // of the charges
+	readOnly  bool   // a peek
+	wanted    *member
+	turn      chan struct{}     // nil until this decision holds it
+	arrivals  []handoff.Arrival // of the next call
+}
+
+// maxHops bounds the calls that one decision makes to the members. One is usual, and
+// two when the counts move. Each further call needs another process that moved them
+// with a newer version in the meantime: a call goes to the target of a newer
+// version, or to the same target with the missing counts as arrivals. While the flag
+// never rests, the context ends the decision: 256 calls were too few for one of many
+// goroutines.
+const maxHops = 4096
+
+// decide moves the counts to where they belong, if they are not there, and makes
+// the decision.
+func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
+	d.partition = d.charges[0].Partition
+	r := b.routeOf(ctx, d.partition)
+	if err := driver.Ended(ctx); err != nil {
+		return driver.Decision{}, err
+	}
+	d.wanted = r.wanted
+	defer d.endTurn()
+	at := b.follow(&d, r.at.member, r.at.version)
+	placement := at.member.placement
+	for range maxHops {
+		answer, err := call(at.member, placement)
+		var away *handoff.ElsewhereError
+		if !errors.As(err, &away) {
+			if err == nil && !d.readOnly {
+				at.member.served.Add(1)
+				if at != r.at {
+					b.remember(d.partition, at)
+				}
+			}
+			return answer, err
+		}
+		if err := b.waitTurn(ctx, &d); err != nil {
+			return driver.Decision{}, err
+		}
+		next, err := b.fetch(ctx, &d, at, away.Counts)
+		if err != nil {
+			return driver.Decision{}, err
+		}
+		placement = next.member.placement
+		if next == at {
+			placement = &handoff.Placement{Backend: at.member.id, Keep: b.opts.Keep, Version: at.version, Arrivals: d.arrivals}
+		} else if next.member != at.member {
+			b.stats.Change(func(s *Stats) { s.Followed++ })
+		}
+		at = next
+	}
+	return driver.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, driver.ErrUnavailable)
+}
+
+// waitTurn waits until no other decision of this process fetches counts of the
+// partition, so that only processes contend for them, never goroutines.
+func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
+	if d.turn != nil {
+		return nil
+	}
+	turn := b.turns[b.routes.names.Partition(d.partition)%uint64(len(b.turns))]
+	select {
+	case turn <- struct{}{}:
+		d.turn = turn
+		return nil
+	case <-ctx.Done():
+	}
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	turn <- struct{}{} // decisions that have a turn end
+	d.turn = turn
+	return nil
+}
+
+func (d *decision) endTurn() {
+	if d.turn != nil {
+		<-d.turn
+	}
+}
+
+// fetch asks the other members to release the counts in where, which at lacks, to at.
+// It makes them d's arrivals, and returns at. If a newer version has placed one of them
+// elsewhere, fetch returns the target of that version. For a read-only decision nothing
+// is released, and the arrivals are copies.
+func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []handoff.Location) (target, error) {
+	next := at
+	for _, w := range where {
+		if owner := b.byID[w.Owner]; owner != nil {
+			owner.named.Store(true)
+		}
+		if w.Version > next.version {
+			next = b.follow(d, b.byID[w.Owner], w.Version)
+		}
+	}
+	if next != at {
+		return next, nil
+	}
+	release := d.release(at, b.opts.Keep, where)
+	for _, other := range b.members {
+		if other == at.member || next != at {
+			continue
+		}
+		released, err := b.release(ctx, other, at.member, release)
+		if err != nil {
+			return target{}, err
+		}
+		next = b.arrive(d, at, next, other, released)
+	}
+	return next, nil
+}
+
+// release returns the request to release the counts in where to a target that lacks
+// them. It makes them d's arrivals, as new counts until a member releases them.
+func (d *decision) release(to target, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
+	d.arrivals = make([]handoff.Arrival, len(where))
+	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.readOnly}
+	for i, w := range where {
+		if w != (handoff.Location{}) {
+			d.arrivals[i].Due = true
+			r.Charges = append(r.Charges, d.charges[i])
+		}
+	}
+	return r
+}
+
+// arrive adds the counts that a member has released to d's arrivals, and returns the
+// target of the newest version known by then.
+func (b *Backend) arrive(d *decision, to, next target, from *member, released []handoff.Released) target {
+	for i := range d.arrivals {
+		a := &d.arrivals[i]
+		if !a.Due || len(released) == 0 {
+			continue
+		}
+		r := released[0]
+		released = released[1:]
+		switch {
+		case r.Superseded:
+			owner := from
+			if r.Owner != 0 {
+				owner = b.byID[r.Owner]
+			}
+			if r.Version >= next.version {
+				next = b.follow(d, owner, r.Version)
+			}
+		case r.ReleaseVersion > a.ReleaseVersion: // the newest of several copies
+			*a = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
+			from.named.Store(true)
+			if !r.AlreadyReleased && !d.readOnly {
+				b.moved(observe.Moved{From: from.name, To: to.member.name})
+			}
+		}
+	}
+	return next
+}
+
+// follow returns the target where that version has placed counts. If the chosen member
+// is not configured in this process, or is lost and not the wanted one, the wanted one
+// takes over under a newer version.
+func (b *Backend) follow(d *decision, chosen *member, version int64) target {
+	b.observe(version)
+	if chosen != nil {
+		chosen.named.Store(true)
+		if chosen == d.wanted || !b.lost(chosen, d.partition) {
+			return target{chosen, version}
+		}
+	}
+	return target{d.wanted, d.wanted.version(version>>indexBits + 1)}
+}
+
+// release asks a member to release counts to another. A lost member is not asked: its
+// counts restart.
+func (b *Backend) release(ctx context.Context, m, to *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	if b.lost(m, r.Charges[0].Partition) {
+		b.countLost(m, to, r)
+		return nil, nil
+	}
+	ask := m.backend.Release
+	if !m.named.Load() {
+		ask = m.askUnnamed
+	}
+	released, err := ask(ctx, r)
+	switch {
+	case err != nil && ctx.Err() == nil && !m.named.Load():
+		b.countLost(m, to, r)
+		return nil, nil
+	case err != nil:
+		err = fmt.Errorf("rollout: releasing counts from %q: %w", m.name, err)
+		if !r.ReadOnly {
+			b.moved(observe.Moved{From: m.name, To: to.name, Err: err})
+		}
+		return nil, err
+	}
+	return released, nil
+}
+
+// lost reports whether to give up the counts that m may have in its shard of
+// partition: the shard has been down for Abandon or, if nothing has ever named the
+// member, is down.
+func (b *Backend) lost(m *member, partition string) bool {
+	since, down := m.backend.Down(partition)
+	return down && (!m.named.Load() || time.Since(since) >= b.opts.Abandon)
+}
+
+// askUnnamed asks a member that nothing has named to this process: it may still have
+// counts from before the process started. It is asked again if a reply may have been
+// lost: a second release does no harm. It gets half of the time that is left, so that a
+// member that hangs does not fail the decision.
+func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = driver.WithServerTime(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	for range 3 {
+		if released, err = m.backend.Release(ctx, r); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return released, err
+}
+
+// countLost counts the counts in r, which m was not asked for, or did not release.
+func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
+	switch {
+	case r.ReadOnly:
+	case !m.named.Load():
+		b.stats.Change(func(s *Stats) { s.PassedOver += int64(len(r.Charges)) })
+	default:
+		for range r.Charges {
+			b.moved(observe.Moved{From: m.name, To: to.name, Lost: true})
+		}
+	}
+}
+
+// moved counts a move, a loss or a move that failed.
+func (b *Backend) moved(e observe.Moved) {
+	switch {
+	case e.Lost:
+		b.stats.Change(func(s *Stats) { s.Lost++ })
+	case e.Err == nil:
+		b.stats.Change(func(s *Stats) { s.Moved++ })
+	}
+	b.opts.Observer.Moved(e)
+}

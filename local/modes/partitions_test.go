@@ -1,0 +1,120 @@
+package modes_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// The store decides about several partitions at once if it has the counts of all.
+func TestPartitionsAreJoined(t *testing.T) {
+	for _, test := range []struct {
+		ofHour modes.Mode
+		takes  int
+	}{{modes.Exact, 1}, {modes.Leased, 2}, {modes.Synced, 1}} {
+		f := newFleet(t)
+		p := f.start()
+		f.begin(p, window, modes.Exact)
+		f.begin(p, hour, test.ofHour)
+		f.take(p, costing(window, 1), throttler.Charge{Policy: hour, Key: "office", Cost: 1})
+		if f.store.takes != test.takes {
+			t.Errorf("with a policy that is %v: %d takes of the store, want %d", test.ofHour, f.store.takes, test.takes)
+		}
+	}
+}
+
+// If several partitions of a request are synced only since it was put together, it charges all
+// or nothing, each partition where other requests find it.
+func TestSyncedWhileAsked(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Synced)
+	is := func(key string, want int64) {
+		t.Helper()
+		for _, policy := range []*throttler.Policy{window, hour} {
+			if d := f.peek(p, throttler.Charge{Policy: policy, Key: key + policy.Name, Cost: 1}); d.Limit(0).Used != want {
+				t.Errorf("%s of %s: %d used, want %d", policy.Name, key, d.Limit(0).Used, want)
+			}
+		}
+	}
+	for i := range 20 {
+		key := fmt.Sprint(i)
+		request := func(costs ...int64) driver.Request {
+			charges := []throttler.Charge{{Policy: window, Cost: costs[0]}, {Policy: hour, Cost: costs[1]}}
+			for i := range charges {
+				charges[i].Key = key + charges[i].Policy.Name
+				charges[i].Partition = charges[i].Key
+			}
+			return driver.NewRequest(f.clock.Now().UnixMilli(), charges...)
+		}
+		d, err := p.backend.Take(t.Context(), request(3, 3))
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		is(key, 3)
+		if refused, err := p.backend.Take(t.Context(), request(1, 48)); err != nil || refused.Allowed {
+			t.Error(refused, err)
+		}
+		is(key, 3)
+		if _, err := p.backend.Settle(t.Context(), driver.Settlement{Now: d.Request.Now, Charged: d, Costs: []int64{1, 1}}); err != nil {
+			t.Error(err)
+		}
+		is(key, 1)
+		if err := p.backend.Reset(t.Context(), request(1, 1)); err != nil {
+			t.Error(err)
+		}
+		is(key, 0)
+	}
+}
+
+// If a decision about several partitions is settled at a higher cost, the difference counts
+// where its policies count by then.
+func TestSyncedBeforeSettled(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, window, modes.Exact)
+	f.begin(p, hour, modes.Exact)
+	d := f.take(p, costing(window, 3), throttler.Charge{Policy: hour, Key: "office", Cost: 3})
+	f.set(p, window, modes.Synced)
+	f.set(p, hour, modes.Synced)
+	if _, err := p.throttler.Settle(t.Context(), d, 5, 5); err != nil {
+		t.Fatal(err)
+	}
+	soft := throttler.New(p.soft, &throttler.Options{Clock: f.clock})
+	for _, c := range []throttler.Charge{costing(window, 1), {Policy: hour, Key: "office", Cost: 1}} {
+		if d := f.peek(p, c); d.Limit(0).Used != 5 {
+			t.Errorf("%s: %d used, want 5", c.Policy.Name, d.Limit(0).Used)
+		}
+		if d, err := soft.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 2 {
+			t.Errorf("%s: %d of the synced counts used, %v; want the 2 that were charged later", c.Policy.Name, d.Limit(0).Used, err)
+		}
+	}
+}
+
+// So it does in a store with a server for each partition, if the policies were synced before.
+func TestExactBeforeSettled(t *testing.T) {
+	f := newFleet(t)
+	f.store.apart = true
+	p := f.start()
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Synced)
+	d := f.take(p, costing(window, 3), throttler.Charge{Policy: hour, Key: "office", Cost: 3})
+	f.set(p, window, modes.Exact)
+	f.set(p, hour, modes.Exact)
+	if _, err := p.throttler.Settle(t.Context(), d, 5, 5); err != nil {
+		t.Fatal(err)
+	}
+	store := throttler.New(f.store, &throttler.Options{Clock: f.clock})
+	for _, c := range []throttler.Charge{costing(window, 1), {Policy: hour, Key: "office", Cost: 1}} {
+		if d := f.peek(p, c); d.Limit(0).Used != 5 {
+			t.Errorf("%s: %d used, want 5", c.Policy.Name, d.Limit(0).Used)
+		}
+		if d, err := store.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 2 {
+			t.Errorf("%s: %d of the store used, %v; want the 2 that were charged later", c.Policy.Name, d.Limit(0).Used, err)
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package modes
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/local/synced"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// Mode is where a policy's decisions are made.
+type Mode uint8
+
+// The modes. Exact is the zero value.
+const (
+	Exact  Mode = iota // by the store, one by one
+	Leased             // in this process, from units leased of the store
+	Synced             // in this process, from totals that processes agree on
+)
+
+var modeNames = []string{"exact", "leased", "synced"}
+
+// String returns "exact", "leased" or "synced".
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is not a mode.
+func (m Mode) MarshalText() ([]byte, error) {
+	return []byte(m.String()), new(Mode).UnmarshalText([]byte(m.String()))
+}
+
+// UnmarshalText sets m to the mode whose String is text. An error wraps quota.ErrInvalid.
+func (m *Mode) UnmarshalText(text []byte) error {
+	i := slices.Index(modeNames, string(text))
+	if i < 0 {
+		return invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
+	}
+	*m = Mode(i)
+	return nil
+}
+
+// DefaultAgree is the default of Options.Agree.
+const DefaultAgree = time.Minute
+
+// Options configures a Table. Nil and the zero value select the defaults.
+type Options struct {
+	// Agree is the longest time that processes may have different modes for a policy
+	// during a change, from the first process with the new mode to the last. If zero,
+	// DefaultAgree.
+	Agree time.Duration
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+}
+
+// Table contains the modes of policies. It is safe for concurrent use.
+type Table struct {
+	agree   time.Duration
+	clock   clock.Clock
+	editing sync.Mutex
+	bound   *members                         // the Backend's, or nil before New
+	byName  atomic.Pointer[map[string]entry] // a new map for each change
+}
+
+// members reports the modes other than Exact that a Backend supports.
+type members struct{ leases, syncs bool }
+
+// entry is the mode of a policy. The zero value is Exact.
+type entry struct {
+	policy    *quota.Policy
+	mode      Mode
+	agreed    int64 // ms: when all processes have the mode, after a change from or to Synced; 0 before one
+	bothUntil int64 // ms: until then both kinds of counts decide: agreed plus the longest time that a charge counts under policy
+}
+
+// NewTable returns a Table in which all policies are Exact until [Table.Begin] or
+// [Table.Set]. The error is about options and wraps quota.ErrInvalid.
+func NewTable(options *Options) (*Table, error) {
+	o := *cmp.Or(options, new(Options))
+	o.Agree, o.Clock = cmp.Or(o.Agree, DefaultAgree), cmp.Or[clock.Clock](o.Clock, clock.System{})
+	if o.Agree < 0 {
+		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
+	}
+	t := &Table{agree: o.Agree, clock: o.Clock}
+	t.byName.Store(&map[string]entry{})
+	return t, nil
+}
+
+// Begin puts a policy, before its first take, in the mode that other processes have for
+// it. An error wraps quota.ErrInvalid: p cannot be in m, the Backend of the table cannot
+// decide in m, or p has a mode already.
+func (t *Table) Begin(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, known bool) error {
+		if known {
+			return invalid.Errorf("modes: policy %q is %v already; Set changes it", p.Name, e.mode)
+		}
+		return nil
+	})
+}
+
+// Set changes the mode of a policy. After a change from or to Synced, takes charge both kinds
+// of counts, and must fit both, for Agree plus the time that a charge counts under p, or under
+// the limits that it carries, if that is longer. A policy that has not begun in another mode
+// is Exact. An error wraps quota.ErrInvalid: p cannot be in m, or the Backend of the table
+// cannot decide in m.
+func (t *Table) Set(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, _ bool) error {
+		if (e.mode == Synced) != (m == Synced) {
+			agreed := t.clock.Now().Add(t.agree)
+			e.agreed = max(e.agreed, agreed.UnixMilli())
+			e.bothUntil = max(e.bothUntil, agreed.Add(longest(p)).UnixMilli())
+		}
+		return nil
+	})
+}
+
+// edit puts p in m, after change has updated its entry.
+func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) error) error {
+	if err := Supports(p, m); err != nil {
+		return err
+	}
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	if t.bound != nil {
+		if err := t.bound.decide(p, m); err != nil {
+			return err
+		}
+	}
+	old := *t.byName.Load()
+	e, known := old[p.Name]
+	if err := change(&e, known); err != nil {
+		return err
+	}
+	e.policy, e.mode = p, m
+	next := maps.Clone(old)
+	next[p.Name] = e
+	t.byName.Store(&next)
+	return nil
+}
+
+// bind binds the table to a Backend. leases is the Leases of its store, or nil if the store
+// leases nothing. The error is about a policy whose mode the Backend can't decide in: a
+// leased policy would silently be exact.
+func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	bound := &members{leases != nil, syncs}
+	byName := *t.byName.Load()
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		e := byName[name]
+		if err := bound.decide(e.policy, e.mode); err != nil {
+			return err
+		}
+		if e.bothUntil > 0 {
+			if err := bound.decide(e.policy, Synced); err != nil { // its counts are still needed
+				return err
+			}
+		}
+		if leases != nil && leases(e.policy) != (e.mode == Leased) {
+			return invalid.Errorf("modes: policy %q is %v, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table", name, e.mode)
+		}
+	}
+	t.bound = bound
+	return nil
+}
+
+// decide returns nil if p can be decided about in mode m.
+func (b *members) decide(p *quota.Policy, m Mode) error {
+	switch {
+	case m == Leased && !b.leases:
+		return invalid.Errorf("modes: policy %q is leased, but the store leases nothing; put a leased.Backend around it, behind wrappers that have an Unwrap method alone, or make the policy exact", p.Name)
+	case m == Synced && !b.syncs:
+		return invalid.Errorf("modes: policy %q is synced, but soft is nil; give New a synced.Backend, or make it exact", p.Name)
+	}
+	return nil
+}
+
+// Supports returns nil if p can be in m. The error wraps quota.ErrInvalid.
+func Supports(p *quota.Policy, m Mode) error {
+	if m > Synced {
+		return invalid.Errorf("modes: mode is %d; it must be Exact, Leased or Synced", m)
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if m == Synced {
+		return synced.Supports(p)
+	}
+	return nil
+}
+
+// longest returns the longest time that a charge may count under p.
+func longest(p *quota.Policy) time.Duration {
+	most := time.Duration(0)
+	for i := range p.Limits {
+		most = max(most, algorithm.Lifetime(p.Limits[i]))
+	}
+	return most
+}
+
+// State is the mode of a policy.
+type State struct {
+	Mode Mode
+
+	// BothUntil is when the last change is complete, under the limits that Begin or Set was
+	// given. Until then, both kinds of counts decide. It is zero if no change needed both.
+	BothUntil time.Time
+}
+
+// Of returns the mode of the policy of that name.
+func (t *Table) Of(policy string) State {
+	e := (*t.byName.Load())[policy]
+	s := State{Mode: e.mode}
+	if e.bothUntil > 0 {
+		s.BothUntil = time.UnixMilli(e.bothUntil).UTC()
+	}
+	return s
+}
+
+// Leases reports whether p is Leased. It is the Leases of leased.Options.
+func (t *Table) Leases(p *quota.Policy) bool {
+	return (*t.byName.Load())[p.Name].mode == Leased
+}
+
+// member is a set of the two kinds of counts.
+type member uint8
+
+const (
+	inStore member = 0 // the zero Mark: decisions about the store alone pass unchanged
+	inSoft  member = 1
+	inBoth  member = 2
+)
+
+// member returns the counts of a charge of p, the policy in force, at now. The synced counts
+// have no part in a change to limits that only the store supports.
+func (e *entry) member(p *quota.Policy, now int64) member {
+	switch {
+	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()) && (e.mode == Synced || synced.Supports(p) == nil):
+		return inBoth
+	case e.mode == Synced:
+		return inSoft
+	}
+	return inStore
+}
+
+func (m member) hasStore() bool { return m != inSoft }
+func (m member) hasSoft() bool  { return m != inStore }

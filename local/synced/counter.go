@@ -1,0 +1,379 @@
+package synced
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// limit is a limit in force.
+type limit struct {
+	span
+	capacity int64
+	length   int64   // ms, of the limit's Window: with its kind, it identifies the count
+	low      float64 // units: up to here, all requests pass
+	recent   int64   // ms: how long the rate of the last syncs is trusted
+	unit     float64 // added to a total by one unit
+	rate     float64 // of the quota, in units per ms
+	quota    float64
+	slack    float64 // units: a bound on rounding errors
+}
+
+// span describes a limit to a root, in each call.
+type span struct {
+	kind kind
+	ms   float64 // of a window, or between two units of a bucket
+}
+
+type kind byte
+
+const (
+	bucket kind = 1
+	window kind = 2
+)
+
+func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
+	in := limit{capacity: l.Capacity(), length: l.Window.Milliseconds(), low: float64(l.Capacity()), recent: 4 * sync.Milliseconds()}
+	ms := float64(in.length)
+	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
+	if l.Algorithm.Drains() {
+		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
+		in.unit = in.ms
+		// Levels differ by quota/ms units: at 1 per second, 0.001 would be one ms.
+		in.slack = tolerance / max(in.ms, 1)
+	} else {
+		in.span, in.unit, in.slack = span{window, ms}, 1, tolerance
+	}
+	return in
+}
+
+func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
+
+// count contains this process's state of one limit of one key. The stripe's lock guards it.
+//
+// A bucket's total is the instant, in ms since the epoch, at which it will have drained. A
+// unit moves the instant by the limit's ms, beginning at the present if the instant has
+// passed. A window's total is the units in it.
+type count struct {
+	window float64 // index of the window, since the epoch; 0 for a bucket
+	endsAt int64   // ms, of the window
+
+	// total includes the units of all processes until at, and of this process since.
+	total tally
+	at    int64   // ms
+	rate  float64 // of the others in the last syncs, in units per ms
+	usual float64 // of the others in about 20 syncs
+	own   float64 // of this process in about 20 syncs
+
+	// floor is a lower bound of total that needs no reply: zero in a new window, the
+	// instant until which a bucket was empty, or the total of a count of another length
+	// that this one continues. A reply that was on its way at that time may be below it.
+	floor tally
+
+	part  int64 // units that this process added to the window, or ever to the bucket
+	views []view
+}
+
+// tally is a total as of when this process had added part units. Later units are
+// counted as integers: instants lack the digits to add up units that take less than a
+// microsecond.
+type tally struct {
+	total float64
+	part  int64
+}
+
+// view contains the last reply of one root.
+type view struct {
+	known bool
+	acked int64   // units of this process that are in a and b
+	a, b  float64 // as the root keeps them: see sync.lua
+	at    int64   // ms, of the reply
+}
+
+// tally returns the root's tally of the count, or false if it is unknown or of another window.
+func (v *view) tally(l *limit, window float64) (t tally, ok bool) {
+	if l.kind == bucket {
+		return tally{v.a, v.acked}, v.known
+	}
+	return tally{v.b, v.acked}, v.known && v.a == window
+}
+
+// roll begins a new window if the last has ended.
+func (c *count) roll(l *limit, now int64) {
+	if l.kind != window || now < c.endsAt { // or the clock was set back: windows do not come again
+		return
+	}
+	w := l.windowAt(now)
+	start := int64(w * l.ms)
+	if start-c.at > l.recent {
+		c.rate = c.usual
+	}
+	c.window, c.at, c.endsAt = w, start, int64((w+1)*l.ms)
+	c.total, c.floor, c.part = tally{}, tally{}, 0
+	for i := range c.views {
+		c.views[i] = view{}
+	}
+}
+
+// goOn makes c, which was counted under was, continue under a limit of another quota. A
+// bucket will have drained at the same instant, so that all processes agree on it, including
+// processes with the old quota.
+func (c *count) goOn(was *limit) {
+	if was.kind == bucket { // later units move the instant by another number of ms
+		c.total, c.floor = tally{c.value(was, c.total), c.part}, tally{c.value(was, c.floor), c.part}
+	}
+}
+
+// begin makes c, a new count, continue from the count of a limit of the same kind and
+// another length: from the instant of a bucket, or the units of a window that has not
+// ended.
+func (c *count) begin(l *limit, from *count, was *limit, now int64) {
+	c.roll(l, now)
+	if was.kind == window && from.window < was.windowAt(now) {
+		return
+	}
+	c.total, c.at = tally{max(from.value(was, from.total), 0), 0}, now
+	c.floor = c.total
+	c.rate, c.usual, c.own = from.rate, from.usual, from.own
+}
+
+// others estimates the units that the others have added since the last reply. A reply that
+// is late by more than a few syncs may never come. The estimate then uses their usual rate
+// or, if all together used nearly all of the quota, their part of it: the rest of the quota
+// would be a small difference of two estimates.
+func (c *count) others(l *limit, now int64) float64 {
+	age := max(now-c.at, 0)
+	recent := min(age, l.recent)
+	usual := c.usual
+	if all := c.usual + c.own; all > nearly*l.rate {
+		usual = l.rate * c.usual / all
+		if l.kind == bucket && age > l.recent/2 { // a window has no rate while it fills
+			recent = 0 // whatever their last rate was, the quota bounds their units since
+		}
+	}
+	return c.rate*float64(recent) + usual*float64(age-recent)
+}
+
+const (
+	nearly     = 0.7 // of a quota's rate
+	almostFull = 0.8 // of a window's quota
+	memory     = 20  // replies averaged in usual rates
+)
+
+// value returns t with the units that this process added since.
+func (c *count) value(l *limit, t tally) float64 { return t.total + float64(c.part-t.part)*l.unit }
+
+// used returns the units that count at now. The estimate of the others' units doesn't
+// bring it above the capacity, where the others are refused, too.
+func (c *count) used(l *limit, now int64) float64 {
+	used := c.total.total
+	if l.kind == bucket {
+		used = (used - float64(now)) / l.ms
+	}
+	used += float64(c.part - c.total.part)
+	return max(used, min(used+c.others(l, now), float64(l.capacity)), 0)
+}
+
+// empty returns the instant at which a bucket will have drained.
+func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.used(l, now)*l.ms }
+
+// least returns a lower bound of a bucket's total: the units that this process added since
+// the bucket was empty. Every root needs it along with units, because a root has no clock
+// to see that the bucket was empty. It gets no more: the others send it their own units, and
+// another root's total may contain units that they have yet to send to this root.
+func (c *count) least(l *limit) float64 { return c.value(l, c.floor) }
+
+// known returns the total to send to a root that has lost its memory. The others send it
+// their own units, so a bucket's estimate is sent only if no root has answered for a while.
+func (c *count) known(l *limit, now int64) float64 {
+	if l.kind == bucket && now-c.at > l.recent {
+		return c.empty(l, now)
+	}
+	return max(c.value(l, c.total), 0)
+}
+
+// said returns root i's last total of the count, in case the root has evicted the count.
+// It is 0 if that total no longer counts. If root i has not replied, it is minus the floor,
+// which the root's total must reach: a count that continues another has a floor.
+func (c *count) said(l *limit, i int, now int64) float64 {
+	t, ok := c.views[i].tally(l, c.window)
+	switch {
+	case !ok:
+		return -c.floor.total
+	case l.kind == bucket && t.total <= float64(now):
+		return 0
+	}
+	return t.total
+}
+
+var chance = rand.Float64 // the simulations seed it
+
+// evaluate sets r.RetryAt if cost doesn't fit now.
+func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
+	after := c.used(l, now) + float64(cost)
+	high := float64(l.capacity)
+	switch {
+	case after <= l.low+l.slack:
+	case after <= high+l.slack && chance()*(high-l.low) > after-l.low:
+	case cost > l.capacity:
+		r.RetryAt = driver.NeverFits
+	default:
+		r.RetryAt = c.fitsAt(l, cost, now)
+	}
+}
+
+// fitsAt returns the instant from which cost, which may not fit now, is certain to fit.
+func (c *count) fitsAt(l *limit, cost, now int64) int64 {
+	if l.kind == window {
+		return c.endsAt
+	}
+	fits := max(l.low, float64(cost)) // a cost above low passes when nothing is used
+	after := c.used(l, now) + float64(cost)
+	return max(roundUp(float64(now)+(after-fits)*l.ms-tolerance, lastInstant), now+1)
+}
+
+// lastInstant is the last second of the year 9999 in ms, as in stores: a debt may take longer.
+const lastInstant = 253402300799000
+
+// roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
+func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
+
+// tolerance bounds the rounding errors of instants in doubles, in ms.
+const tolerance = 1e-3
+
+// mostUnits bounds the units that are counted as integers. More units of a window than these
+// are not counted: it has been full for long. A root's totals are sane up to twice as many.
+const mostUnits = 1 << 59
+
+// add adds units, or removes them if negative.
+func (c *count) add(l *limit, units, now int64) {
+	if l.kind == bucket {
+		c.raise(l, float64(now)-c.others(l, now)*l.ms) // if its total was less, it was empty
+	}
+	switch {
+	case l.kind == window:
+		units = min(units, mostUnits-c.part)
+	case c.part-c.total.part > mostUnits: // a bucket in use for long
+		c.total, c.floor = tally{c.value(l, c.total), c.part}, tally{c.value(l, c.floor), c.part}
+	}
+	c.part += units
+	if l.kind == window && c.value(l, c.total) < 0 { // a refund of units of a counter that was removed
+		c.total = tally{0, c.part}
+	}
+}
+
+// reset removes the used units.
+func (c *count) reset(l *limit, now int64) {
+	if used := c.used(l, now); used > 0 {
+		c.add(l, -roundUp(used-l.slack, mostUnits), now)
+	}
+}
+
+// raise raises a bucket's total to instant, if it is less.
+func (c *count) raise(l *limit, instant float64) {
+	if c.value(l, c.total) < instant {
+		c.total = tally{instant, c.part}
+		c.floor = c.total
+	}
+}
+
+// undrained returns the maximum number of units of a charge of that mark that still count at
+// now. A bucket drains units in the order of the charges: a charge's units are the last before
+// its mark.
+func (c *count) undrained(l *limit, mark driver.Mark, now int64) int64 {
+	switch {
+	case l.kind == bucket:
+		part := min(float64(mark.Fraction)/l.quota, 1) // below 1 unless the quota has changed
+		units := (float64(mark.At-now)+part+tolerance)/l.ms + l.slack
+		return max(int64(min(units, quota.MaxQuota)), 0) // no charge has more
+	case mark.At == c.endsAt:
+		return math.MaxInt64
+	}
+	return 0
+}
+
+// mark returns the instant at which the units that were just added will have drained, or at
+// which their window ends.
+func (c *count) mark(l *limit, now int64) driver.Mark {
+	if l.kind == window {
+		return driver.Mark{At: c.endsAt}
+	}
+	at, part := math.Modf(min(c.empty(l, now), lastInstant))
+	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
+}
+
+// report sets Used and ResetAt of r and, if its RetryAt says so or nothing is left, NextAt.
+func (c *count) report(l *limit, now int64, r *driver.Result) {
+	used := c.used(l, now)
+	r.Used = roundUp(used-l.slack, quota.MaxQuota)
+	switch {
+	case l.kind == bucket:
+		r.ResetAt = roundUp(c.empty(l, now)-tolerance, lastInstant)
+	case r.Used > 0 || c.part != 0:
+		r.ResetAt = c.endsAt
+	default:
+		r.ResetAt = now
+	}
+	if (r.RetryAt != 0 || r.Used >= l.capacity) && used+1 > l.low+l.slack {
+		r.NextAt = c.fitsAt(l, 1, now)
+	}
+}
+
+// pending returns the units that root i has not acknowledged.
+func (c *count) pending(i int) int64 { return c.part - c.views[i].acked }
+
+// learn processes the reply of root i to a call made in windowSent: its state, a and b, which
+// includes the first part units of this process. The units of others reach a root lag ms
+// late. learn reports whether others may be adding units.
+func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now, lag int64) (busy bool) {
+	v := &c.views[i]
+	if l.kind == window && (windowSent != c.window || a > c.window) {
+		return true // the window has ended, here or for another process
+	}
+	busy = !v.known || b-v.b != float64(part-v.acked)
+	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // otherwise the root lost its memory
+		c.learnRates(l, float64(part-v.acked), b-v.b, b, float64(now-v.at))
+	}
+	if l.kind == window && a == c.window {
+		part = min(part, int64(b)) // the root evicted the counter, and another process knew less of it
+	}
+	*v = view{known: true, acked: part, a: a, b: b, at: now}
+	c.merge(l, now-lag)
+	return busy
+}
+
+// merge sets the total to the largest of the roots' totals and the floor, as of at.
+func (c *count) merge(l *limit, at int64) {
+	largest := c.floor
+	for k := range c.views {
+		if t, ok := c.views[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
+			largest = t
+		}
+	}
+	c.total, c.at = largest, at
+	if l.kind == window {
+		c.at = max(c.at, int64(c.window*l.ms))
+	}
+}
+
+// learnRates updates the rates by the units that were added within ms, own by this process
+// and all together, to a total that is b now.
+func (c *count) learnRates(l *limit, own, all, b, ms float64) {
+	rate, weight := max(all-own, 0)/ms, 0.5
+	// Others send once a sync: a shorter time says less, unless a window fills.
+	if l.kind == bucket {
+		weight = min(ms/float64(l.recent/2), weight)
+	}
+	// In a window that is nearly full, a lower rate is due to refusals: the others would
+	// still use the rest.
+	if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
+		if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
+			c.rate = 0 // a remainder of an old rate
+		}
+	}
+	c.usual += (rate - c.usual) * 2 * weight / memory
+	c.own += (max(own, 0)/ms - c.own) * 2 * weight / memory
+}

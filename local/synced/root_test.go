@@ -1,0 +1,172 @@
+package synced
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+func redisClient(t testing.TB, addr string) redis.UniversalClient {
+	t.Helper()
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Random calls of several processes, some of them repeated or late, get the same replies from
+// the script as from the model that the simulations run.
+func TestScriptIsTheModel(t *testing.T) {
+	r := testseed.Rand(t, 0)
+	client := redisClient(t, testserver.Redis(t).Addr)
+	model := newModelRoot("root")
+	ctx := context.Background()
+
+	names := []string{"a", "b", "c", "d"}
+	spans := []span{{bucket, 0.1}, {bucket, 1000.0 / 7}, {window, 1000}}
+	numbers := map[string]float64{}
+	sent := map[string][]call{}
+	now := 1.9e12
+	for step := range 3000 {
+		now += float64(r.IntN(200)) - 20
+		process := string(rune('p' + r.IntN(3)))
+		var c call
+		if old := sent[process]; len(old) > 0 && r.IntN(5) == 0 {
+			c = old[r.IntN(len(old))]
+		} else {
+			numbers[process]++
+			how := add
+			if r.IntN(10) == 0 {
+				how = state
+			}
+			c.header = appendDouble(appendDouble([]byte{byte(how)}, numbers[process]), now)
+			for _, s := range spans {
+				c.header = appendDouble(append(c.header, byte(s.kind)), s.ms)
+			}
+			for i, name := range names {
+				if r.IntN(2) == 0 {
+					continue
+				}
+				l := i % len(spans)
+				units := float64(r.IntN(20) - 5)
+				x := now + float64(r.IntN(5000))
+				if spans[l].kind == window {
+					x = math.Floor((now - float64(r.IntN(3)*500)) / spans[l].ms)
+				}
+				if how == state {
+					units = math.Abs(units)
+				}
+				c.keys = append(c.keys, []byte("weir-sync:"+name))
+				c.entries = binary.BigEndian.AppendUint16(c.entries, uint16(l))
+				said := 0.0
+				if r.IntN(3) == 0 {
+					said = float64(r.IntN(30))
+					if spans[l].kind == bucket {
+						said += now
+					}
+					if r.IntN(2) == 0 {
+						said = -said
+					}
+				}
+				c.entries = appendDouble(appendDouble(appendDouble(c.entries, units), x), said)
+			}
+			sent[process] = append(sent[process], c)
+		}
+		switch r.IntN(300) {
+		case 0:
+			model.flush()
+			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		case 2: // the server evicts a counter
+			evicted := "weir-sync:" + names[r.IntN(len(names))]
+			delete(model.counters, evicted)
+			if err := client.Del(ctx, evicted).Err(); err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			if err := client.ScriptFlush(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		real := &redisServer{Root{Name: "root", Client: client}, "weir-sync:p:" + process, minTimeout * 50}
+		got, err := real.call(ctx, []call{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := model.run(process, &c)
+		if string(got[0]) != string(want) {
+			t.Fatalf("step %d: the script replied\n%x, the model\n%x", step, got[0], want)
+		}
+		// Redis expires by its own clock, which is years behind: each key must have an expiry.
+		for _, key := range c.keys {
+			if ttl := client.PTTL(ctx, string(key)).Val(); ttl == -1 {
+				t.Fatalf("step %d: %s never expires", step, key)
+			}
+		}
+	}
+}
+
+// A debt that takes longer than all time to drain is reported as an instant in the future, and
+// keeps no counter from being synced.
+func TestAHugeDebt(t *testing.T) {
+	servers, err := dial([]Root{{Name: "root", Client: redisClient(t, testserver.Redis(t).Addr)}}, "weir-sync:", minTimeout*50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o Options
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	a, b := newBackend(servers, &o), newBackend(servers, &o)
+	p := &quota.Policy{Name: "p", Limits: []quota.Limit{{Quota: 1000, Window: time.Hour, Algorithm: quota.TokenBucket}}}
+	now := time.Now().UnixMilli()
+	of := func(key string) driver.Request {
+		return driver.NewRequest(now, quota.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
+	}
+	check := func(d driver.Decision, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := d.Results()[0]; r.Used < 1000 || r.ResetAt != lastInstant || !d.Allowed && r.RetryAt < lastInstant/2 {
+			t.Errorf("%+v; want the reset at %d", r, int64(lastInstant))
+		}
+	}
+	taken, err := a.Take(t.Context(), of("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(a.Settle(t.Context(), driver.Settlement{Now: now, Charged: taken, Costs: []int64{quota.MaxQuota}}))
+	for range 3 {
+		if _, err := a.Take(t.Context(), of("other")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Peek(t.Context(), of("k")); err != nil {
+			t.Fatal(err)
+		}
+		a.syncOnce(t.Context(), a.aggregators[0])
+		b.syncOnce(t.Context(), b.aggregators[0])
+	}
+	if s := a.Stats(); s.Failed != 0 || s.Syncs != 3 {
+		t.Errorf("%+v; want 3 syncs, and none failed", s)
+	}
+	check(a.Take(t.Context(), of("k")))
+	check(b.Take(t.Context(), of("k")))
+	other := *p
+	other.Limits = []quota.Limit{{Quota: 1000, Window: time.Minute, Algorithm: quota.TokenBucket}}
+	p = &other
+	check(a.Take(t.Context(), of("k")))
+}

@@ -1,0 +1,349 @@
+package synced
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/internal/keyed"
+	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// stripe is a part of the table of counters. A background task holds its lock for at
+// most keyed.AtOnce counters.
+type stripe struct {
+	mu sync.Mutex
+	keyed.Stripe[*counter]
+	hasher *keyed.Hasher
+	groups *groups
+	opts   *Options
+	sync   int64                     // ms
+	limits map[*quota.Policy][]limit // of recently charged policies
+	dirty  [][]*counter              // by aggregator.list: the counters of its next sync
+	found  []*counter                // result of the last find with this stripe as the first
+	index  int                       // of the stripe
+}
+
+// counter contains the counts of a key under a policy, or of new keys together.
+type counter struct {
+	keyed.Entry
+	root    string        // names the key in roots' keys: see rootName
+	group   *group        // its roots keep the counter
+	pooled  bool          // new keys are counted here together
+	policy  *quota.Policy // as charged last
+	limits  []limit       // its limits, and former ones of other lengths that still count
+	counts  []count       // of each limit
+	dirty   uint64        // the roots of its group with the counter in their lists
+	lastAsk int64         // ms
+	resetAt int64         // ms, of the last reset by this process
+
+	// watched is the time until which the counter stays in the lists, in ms: each request
+	// for it adds one sync, and it stays as long as others add to it. So a busy key, here or
+	// elsewhere, is known here, and a key that is used now and then costs one entry in one
+	// sync each time.
+	watched int64
+}
+
+// notePooled is the driver.Mark.Note of a charge to a pooled counter.
+const notePooled = 1
+
+func (c *counter) note() uint8 {
+	if c.pooled {
+		return notePooled
+	}
+	return 0
+}
+
+// hasCharge reports whether a charge of that mark, made at taken, went to c, and c was not
+// reset since.
+func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
+	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || taken > c.resetAt)
+}
+
+// watchMost is the longest time that a counter is watched after its last request, in ms.
+const watchMost = 10_000
+
+func (s *stripe) init(hasher *keyed.Hasher, index int, groups *groups, opts *Options) {
+	s.hasher, s.index, s.Most = hasher, index, opts.MaxKeys/keyed.Stripes
+	s.groups, s.opts, s.sync = groups, opts, opts.Sync.Milliseconds()
+	s.limits = make(map[*quota.Policy][]limit)
+	s.dirty = make([][]*counter, groups.roots)
+}
+
+func (b *Backend) stripeOf(partition string) *stripe {
+	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
+}
+
+// lock locks the stripes of charges in the order of their indexes, so that decisions don't
+// deadlock. It returns the first charge's stripe, and a bit for each stripe, by its index.
+func (b *Backend) lock(charges []quota.Charge) (first *stripe, locked uint64) {
+	first = b.stripeOf(charges[0].Partition)
+	locked = 1 << first.index
+	for i := range charges {
+		if charges[i].Partition != charges[0].Partition {
+			locked |= 1 << b.stripeOf(charges[i].Partition).index
+		}
+	}
+	for left := locked; left != 0; left &= left - 1 {
+		b.stripes[bits.TrailingZeros64(left)].mu.Lock()
+	}
+	return first, locked
+}
+
+func (b *Backend) unlock(locked uint64) {
+	for ; locked != 0; locked &= locked - 1 {
+		b.stripes[bits.TrailingZeros64(locked)].mu.Unlock()
+	}
+}
+
+// find returns the counters of charges, with their windows as of now, and notes that they
+// were asked for. It adds counters that are missing. The first charge is in stripe first. If
+// charged is not nil, it says which charges went to a pooled counter. The next call reuses
+// the slice. The stripes are locked.
+func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
+	first.found = first.found[:0]
+	for i := range charges {
+		charge, s := &charges[i], first
+		if charge.Partition != charges[0].Partition {
+			s = b.stripeOf(charge.Partition)
+		}
+		var c *counter
+		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&notePooled != 0 {
+			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
+		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
+			c = s.Get(n)
+		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
+			c = s.newCounter(rootName(charge), false)
+			s.Add(n, 1, c)
+		} else {
+			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
+		}
+		if c.policy != charge.Policy {
+			s.use(c, charge.Policy, now)
+		}
+		c.lastAsk = now
+		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
+		if c.dirty != c.group.every {
+			s.markDirty(c)
+		}
+		for k := range c.policy.Limits {
+			c.counts[k].roll(&c.limits[k], now)
+		}
+		first.found = append(first.found, c)
+	}
+	return first.found
+}
+
+func (s *stripe) newCounter(root string, pooled bool) *counter {
+	return &counter{root: root, group: s.groups.of(root), pooled: pooled}
+}
+
+func (s *stripe) markDirty(c *counter) {
+	for r := range c.group.servers {
+		if list := c.group.first + r; c.dirty&(1<<r) == 0 {
+			if len(s.dirty[list]) >= 2*s.Most {
+				s.forgetRemoved(list)
+			}
+			s.dirty[list] = append(s.dirty[list], c)
+		}
+	}
+	c.dirty = c.group.every
+}
+
+// forgetRemoved removes evicted counters from a root's list: while the root doesn't answer,
+// a flood of keys would make the list grow without bound.
+func (s *stripe) forgetRemoved(list int) {
+	s.dirty[list] = slices.DeleteFunc(s.dirty[list], (*counter).Removed)
+}
+
+// rank returns the part of a quota that c has used. It is keyed.Keep for the counters of the
+// request, and for counters that have used up a quota: to forget one would give its key a
+// second quota. If all are kept, new keys are counted together.
+func (c *counter) rank(found []*counter, now int64) float64 {
+	if slices.Contains(found, c) {
+		return keyed.Keep
+	}
+	return c.fill(now)
+}
+
+// placeOf returns the place of charge i among those of its policy. A settlement finds it again,
+// even if it is about more charges of other policies.
+func placeOf(charges []quota.Charge, i int) (place int) {
+	for k := range charges[:i] {
+		if charges[k].Policy.Name == charges[i].Policy.Name {
+			place++
+		}
+	}
+	return place
+}
+
+// getPooled returns the counter of new keys while there is no room for their own: one for each
+// policy, stripe and place. No two keys of one request are counted in the same one.
+func (s *stripe) getPooled(policy string, place int) *counter {
+	number := 1 + s.index*quota.MaxCharges + place
+	n := s.hasher.Numbered(policy, uint64(number), 0)
+	c := s.Get(n)
+	if c == nil {
+		c = s.newCounter(pooledRootName(number), true)
+		s.Add(n, 0, c)
+	}
+	return c
+}
+
+// use makes c count under the limits of p. The count of a limit is found by the algorithm
+// and the window, as in stores, and continues under another quota. A limit without a count
+// continues from the count of its algorithm with the nearest window. Counts of limits that p
+// doesn't have live until they end.
+func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
+	was := c.policy
+	c.policy = p
+	if was != nil && slices.Equal(was.Limits, p.Limits) {
+		return
+	}
+	limits, counts := s.limitsOf(p), make([]count, len(p.Limits))
+	roots := len(c.group.servers)
+	views := make([]view, roots*len(counts))
+	for k := range counts {
+		l, count := &limits[k], &counts[k]
+		i := nearest(c.limits, l)
+		switch {
+		case i >= 0 && c.limits[i].length == l.length:
+			*count = c.counts[i]
+			count.goOn(&c.limits[i])
+			continue
+		case i >= 0:
+			count.begin(l, &c.counts[i], &c.limits[i], now)
+		}
+		count.views = views[k*roots : (k+1)*roots : (k+1)*roots]
+	}
+	for i := range c.counts {
+		l, former := &c.limits[i], &c.counts[i]
+		if l.kind == bucket {
+			former.endsAt = roundUp(former.value(l, former.total), lastInstant)
+		}
+		if own := nearest(limits, l); (own < 0 || limits[own].length != l.length) && former.endsAt > now && len(counts) < 2*quota.MaxLimits {
+			limits, counts = append(slices.Clip(limits), *l), append(counts, *former)
+		}
+	}
+	c.limits, c.counts = limits, counts
+}
+
+// addToFormer adds units to the counts of former limits: other processes, or other requests
+// of this one, may still decide under them. A refund of a charge, made at taken, goes only to
+// a window that contains the charge's time.
+func (c *counter) addToFormer(units, taken, now int64) {
+	c.forgetFormer(now)
+	for k := len(c.policy.Limits); k < len(c.counts); k++ {
+		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(taken) == c.counts[k].window {
+			c.counts[k].add(l, units, now)
+		}
+	}
+}
+
+// forgetFormer removes counts of former limits that would have ended by now without the
+// units added under other limits.
+func (c *counter) forgetFormer(now int64) {
+	for k := len(c.counts) - 1; k >= len(c.policy.Limits); k-- {
+		if c.counts[k].endsAt <= now {
+			c.limits, c.counts = slices.Delete(c.limits, k, k+1), slices.Delete(c.counts, k, k+1)
+		}
+	}
+}
+
+// nearest returns the index of the limit of l's kind whose length is nearest to l's, by
+// their ratio, or -1.
+func nearest(limits []limit, l *limit) int {
+	best, least := -1, math.Inf(1)
+	for i := range limits {
+		if apart := math.Abs(math.Log(float64(limits[i].length) / float64(l.length))); limits[i].kind == l.kind && apart < least {
+			best, least = i, apart
+		}
+	}
+	return best
+}
+
+// limitsMost is the maximum number of policies whose limits a stripe keeps for its counters.
+const limitsMost = 64
+
+// limitsOf returns the limits of p.
+func (s *stripe) limitsOf(p *quota.Policy) []limit {
+	limits := s.limits[p]
+	if limits == nil {
+		low := s.opts.low(p.Name)
+		for i := range p.Limits {
+			limits = append(limits, newLimit(&p.Limits[i], low, s.opts.Sync))
+		}
+		if len(s.limits) >= limitsMost {
+			clear(s.limits)
+		}
+		s.limits[p] = limits
+	}
+	return limits
+}
+
+// hasPending reports whether root i lacks units of this process.
+func (c *counter) hasPending(i int) bool {
+	for k := range c.counts {
+		if c.counts[k].pending(i) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// unwatch forgets the rates: no reply will say when they change.
+func (c *counter) unwatch() {
+	for k := range c.counts {
+		c.counts[k].rate, c.counts[k].usual, c.counts[k].own = 0, 0, 0
+	}
+}
+
+// fill returns the largest part of a quota that is used, or keyed.Keep if one has no unit
+// left.
+func (c *counter) fill(now int64) float64 {
+	most := 0.0
+	for k := range c.counts {
+		l := &c.limits[k]
+		if l.kind == window && l.windowAt(now) > c.counts[k].window {
+			continue
+		}
+		used := c.counts[k].used(l, now)
+		if used+1 > float64(l.capacity)+l.slack {
+			return keyed.Keep
+		}
+		most = max(most, used/float64(l.capacity))
+	}
+	return most
+}
+
+// takeDirty returns the counters of a root's next sync, and empties its list.
+func (s *stripe) takeDirty(list int, spare []*counter) []*counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.dirty[list]
+	s.dirty[list] = spare[:0]
+	return all
+}
+
+const (
+	sweepEvery  = time.Second
+	forgetAfter = 10 * time.Second // a counter that is not asked for and counts nothing
+)
+
+// sweep removes counters that no longer count anything.
+func (b *Backend) sweep() {
+	now := b.opts.Clock.Now().UnixMilli()
+	for i := range b.stripes {
+		s := &b.stripes[i]
+		for end := math.MaxInt; end > 0; {
+			s.mu.Lock()
+			end = s.Sweep(end, func(c *counter) bool {
+				return c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0
+			})
+			s.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/test/chaos/internal/history"
+	"github.com/weir-go/weir/throttler"
+)
+
+// decision is one decision of a worker.
+type decision struct {
+	process  int
+	peek     bool
+	key      int
+	shard    string
+	call     int64
+	returned bool // otherwise its process was killed
+	answer
+}
+
+// mayHaveCharged reports whether d charged, or may have.
+func (d *decision) mayHaveCharged() bool {
+	return !d.peek && (!d.returned || d.Fate == history.Unknown || d.charged())
+}
+
+func (d *decision) charged() bool {
+	return !d.peek && d.returned && d.Fate == history.Answered && d.Allowed && !d.Degraded
+}
+
+func (d *decision) failed() bool { return d.returned && d.Fate != history.Answered }
+
+// read returns the decisions in the files of w.
+func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
+	var all []*decision
+	for _, name := range w.records {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		byID := make(map[int64]*decision)
+		lines := bufio.NewScanner(file)
+		for n := 1; lines.Scan() && err == nil; n++ {
+			line := lines.Text()
+			if strings.HasPrefix(line, "call") {
+				var id int64
+				var d *decision
+				d, id, err = parseCall(line)
+				d.process, d.shard = w.work.Process, shardOf[d.key]
+				byID[id] = d
+				all = append(all, d)
+				continue
+			}
+			var a answer
+			if a, err = parseAnswer(line); err == nil {
+				byID[a.ID].answer, byID[a.ID].returned = a, true
+			}
+			if err != nil {
+				err = fmt.Errorf("%s, line %d: %w", name, n, err)
+			}
+		}
+		if err == nil {
+			err = lines.Err()
+		}
+		_ = file.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func parseCall(line string) (d *decision, id int64, err error) {
+	d = new(decision)
+	fields := strings.Split(line, " ")
+	if len(fields) != 5 {
+		return d, 0, fmt.Errorf("%q has %d fields, not 5", line, len(fields))
+	}
+	var errs [3]error
+	id, errs[0] = strconv.ParseInt(fields[1], 10, 64)
+	d.call, errs[1] = strconv.ParseInt(fields[2], 10, 64)
+	d.key, errs[2] = strconv.Atoi(fields[4])
+	d.peek = fields[3] == "peek"
+	return d, id, errors.Join(errs[:]...)
+}
+
+// run is the record of a run.
+type run struct {
+	began     int64 // by history.Monotonic
+	beganWall int64 // the same instant, Unix ms
+	ended     int64
+	decisions []*decision
+	faults    []*fault
+	used      map[int]int64 // of the exact keys, at the end
+}
+
+// Tolerances of the invariants.
+const (
+	lateness = 50 * time.Millisecond // of an answer after its deadline
+	replLag  = time.Second           // charges of this age may be missing in a replica that takes over
+)
+
+// verdict is the result of a run.
+type verdict struct {
+	allowed, refused, peeked int
+	unknown, unsent, killed  int
+	degraded                 int
+	longest                  time.Duration // decision
+	latest                   time.Duration // after its deadline, less the time that the machine stalled
+
+	windows, overWindows int   // with charges; with more charges than the quota
+	over, beyond         int64 // units above quotas; units above those that lost counts explain
+
+	rows   []row // of the faults
+	broken []string
+}
+
+// row is the effect of a fault.
+type row struct {
+	*fault
+	failed    int // decisions
+	longest   time.Duration
+	recovered time.Duration // until the first decision of each process that was hit; negative if one got no decision
+	none      bool          // no process was hit
+}
+
+func (v *verdict) breaks(format string, args ...any) {
+	if len(v.broken) < 20 {
+		v.broken = append(v.broken, fmt.Sprintf(format, args...))
+	}
+}
+
+// judge checks the invariants.
+func (r *run) judge(mayTake time.Duration) *verdict {
+	v := new(verdict)
+	for _, d := range r.decisions {
+		r.count(v, d)
+	}
+	r.judgeWindows(v)
+	r.judgeCounts(v)
+	for _, f := range r.faults {
+		row := r.judgeFault(f)
+		v.rows = append(v.rows, row)
+		switch {
+		case row.none:
+		case row.recovered < 0:
+			v.breaks("after %q, %.1f s into the run, a process that was hit got no decision again", f.text, r.at(f.from))
+		case row.recovered-r.stalled(f.to, f.to+int64(row.recovered)) > mayTake:
+			v.breaks("after %q, %.1f s into the run, it took %v until each process that was hit had a decision; it may take %v", f.text, r.at(f.from), row.recovered, mayTake)
+		}
+	}
+	return v
+}
+
+// at returns how many seconds into the run an instant is.
+func (r *run) at(t int64) float64 { return time.Duration(t - r.began).Seconds() }
+
+// count counts d, and checks d by itself.
+func (r *run) count(v *verdict, d *decision) {
+	switch {
+	case !d.returned:
+		v.killed++
+		return
+	case d.Fate == history.Wrong:
+		v.breaks("an error that says neither that it was sent nor that it was not: %s", d.Error)
+	case d.Fate == history.Unknown:
+		v.unknown++
+	case d.Fate == history.Unsent:
+		v.unsent++
+	case d.Degraded:
+		v.degraded++
+	case d.peek:
+		v.peeked++
+	case d.Allowed:
+		v.allowed++
+	default:
+		v.refused++
+	}
+	v.longest = max(v.longest, d.Took)
+	late := d.Took - d.Stalled - deadline
+	if v.latest = max(v.latest, late); late > lateness {
+		v.breaks("a decision of process %d on %s, %.1f s into the run, took %v, %v of which the machine stalled; its deadline was %v; %s %s",
+			d.process, d.shard, r.at(d.call), d.Took, d.Stalled, deadline, d.Fate, d.Error)
+	}
+	if d.Fate != history.Answered || d.peek || d.Degraded {
+		return
+	}
+	if !d.possible(chargeOf(d.key).Policy.Limits[0]) {
+		v.breaks("a decision that makes no sense: %v", d.answer)
+	}
+}
+
+// possible reports whether d is a possible answer under limit.
+func (d *decision) possible(limit throttler.Limit) bool {
+	switch {
+	case d.Reset <= d.Decided || limit.Aligned && d.Reset%window.Milliseconds() != 0:
+		return false
+	case d.Allowed:
+		return d.Used >= 1 && d.Used <= limit.Quota
+	default:
+		return d.Used == limit.Quota
+	}
+}
+
+// judgeWindows checks that no window admits more than its quota, except for counts that its
+// shard lost in it.
+func (r *run) judgeWindows(v *verdict) {
+	type key struct {
+		key   int
+		reset int64
+	}
+	in := make(map[key][]*decision)
+	for _, d := range r.decisions {
+		if d.charged() && d.key < windowKeys {
+			k := key{d.key, d.Reset}
+			in[k] = append(in[k], d)
+		}
+	}
+	for k, all := range in {
+		bound, lost := r.bound(all, k.reset)
+		seen := make(map[int64]bool)
+		for _, d := range all {
+			if seen[d.Used] && !lost {
+				v.breaks("key %d: two takes were answered that %d are used until %d", k.key, d.Used, k.reset)
+			}
+			seen[d.Used] = true
+		}
+		admitted := int64(len(all))
+		v.windows++
+		if admitted > quota {
+			v.overWindows++
+			v.over += admitted - quota
+		}
+		if admitted > bound {
+			v.beyond += admitted - bound
+			v.breaks("key %d: %d were admitted until %d, of a quota of %d; at most %d can be explained by counts that were lost", k.key, admitted, k.reset, quota, bound)
+		}
+	}
+}
+
+// bound returns how many decisions like all, admitted until reset, the quota and lost counts
+// can explain, and whether counts were lost.
+func (r *run) bound(all []*decision, reset int64) (bound int64, lost bool) {
+	bound = quota
+	for _, f := range r.faults {
+		if f.lost != all[0].shard || !r.overlaps(f, reset) {
+			continue
+		}
+		lost = true
+		if f.all {
+			bound += quota
+			continue
+		}
+		for _, d := range all {
+			if d.At > f.from-int64(replLag) && d.At <= f.to {
+				bound++
+			}
+		}
+	}
+	return bound, lost
+}
+
+// overlaps reports whether f happened while some process may have charged the window that ends
+// at reset.
+func (r *run) overlaps(f *fault, reset int64) bool {
+	wall := func(t int64) int64 { return r.beganWall + (t-r.began)/int64(time.Millisecond) }
+	return wall(f.to) >= reset-window.Milliseconds()-maxSkew && wall(f.from) <= reset+maxSkew
+}
+
+// judgeCounts checks that the counts are the answered units, and perhaps the unknown units,
+// since the shard last lost its counts.
+func (r *run) judgeCounts(v *verdict) {
+	for key, used := range r.used {
+		var lostAll, lostSome int64
+		var least, most int64
+		for _, d := range r.decisions {
+			if d.key != key {
+				continue
+			}
+			if least == 0 && most == 0 {
+				for _, f := range r.faults {
+					if f.lost == d.shard {
+						lostSome = f.to
+						if f.all {
+							lostAll = f.from
+						}
+					}
+				}
+			}
+			if d.charged() && d.call >= lostSome {
+				least++
+			}
+			if d.mayHaveCharged() && (!d.returned || d.At >= lostAll) {
+				most++
+			}
+		}
+		if used < least || used > most {
+			v.breaks("key %d: %d units are counted; want %d, which were answered since the last loss, to %d, with those that are unknown", key, used, least, most)
+		}
+	}
+}
+
+// judgeFault returns the effect of f.
+func (r *run) judgeFault(f *fault) row {
+	row := row{fault: f, none: len(f.processes) == 0}
+	type pair struct {
+		process int
+		shard   string
+	}
+	first := make(map[pair]int64)
+	for _, d := range r.decisions {
+		if !d.returned {
+			continue
+		}
+		if d.At >= f.from && d.call <= f.to+int64(time.Second) {
+			row.longest = max(row.longest, d.Took)
+			if d.failed() {
+				row.failed++
+			}
+		}
+		p := pair{d.process, d.shard}
+		if d.call >= f.to && !d.peek && !d.failed() && !d.Degraded && (first[p] == 0 || d.At < first[p]) {
+			first[p] = d.At
+		}
+	}
+	for _, process := range f.processes {
+		for _, shard := range f.shards {
+			at := first[pair{process, shard}]
+			if at == 0 {
+				row.recovered = -1
+				return row
+			}
+			row.recovered = max(row.recovered, time.Duration(at-f.to))
+		}
+	}
+	return row
+}
+
+// stalled returns the longest stall of a decision between two instants.
+func (r *run) stalled(from, to int64) (longest time.Duration) {
+	for _, d := range r.decisions {
+		if d.returned && d.At >= from && d.call <= to {
+			longest = max(longest, d.Stalled)
+		}
+	}
+	return longest
+}
+
+// finalCounts returns the counts of the exact keys, from the servers directly.
+func (s *stack) finalCounts() (used map[int]int64, err error) {
+	b, done, err := open(s.direct())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	used = make(map[int]int64)
+	for key := windowKeys; key < windowKeys+exactKeys; key++ {
+		d, err := peek(b, key)
+		if err != nil {
+			return nil, err
+		}
+		used[key] = d.Limit(0).Used
+	}
+	return used, nil
+}

@@ -1,0 +1,186 @@
+package algorithm_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// alone returns the maximum units that l by itself admits within w ms, both ends included.
+// Across the edge of a window, that is twice the quota; for a sliding log, once.
+func alone(l throttler.Limit, w int64) int64 {
+	window := l.Window.Milliseconds()
+	switch {
+	case l.Algorithm.Drains():
+		return l.Capacity() + w*l.Quota/window
+	case l.Algorithm == throttler.SlidingLog:
+		return (w/window + 1) * l.Quota
+	default:
+		return (w/window + 2) * l.Quota
+	}
+}
+
+// looser returns the maximum units that two versions of a limit admit together within w ms.
+// As docs/algorithms.md promises, it is the maximum of the looser version alone. For token
+// buckets, the looser version has the larger burst and the faster rate of the two; for
+// queues, the longer wait and the faster rate. For windows, a quota of the longer window is
+// added, for charges before its record began.
+func looser(a, b throttler.Limit, w int64) int64 {
+	most := max(alone(a, w), alone(b, w))
+	switch rate := max(perMs(a), perMs(b)); {
+	case a.Algorithm.Queues():
+		wait := max(float64(a.Capacity())/perMs(a), float64(b.Capacity())/perMs(b))
+		return int64(rate*(wait+float64(w)) + 1e-9)
+	case a.Algorithm.Drains():
+		return max(a.Capacity(), b.Capacity()) + int64(rate*float64(w)+1e-9)
+	}
+	if a.Window > b.Window {
+		most += a.Quota
+	} else if a.Window < b.Window {
+		most += b.Quota
+	}
+	return most
+}
+
+func perMs(l throttler.Limit) float64 { return float64(l.Quota) / float64(l.Window.Milliseconds()) }
+
+// otherVersion returns l with another quota, window or burst, or several of them.
+func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
+	n, scale := l, 2+rng.Int64N(11)
+	switch rng.IntN(4) {
+	case 0:
+		n.Quota = 1 + rng.Int64N(3*l.Quota)
+	case 1: // at the same rate
+		n.Quota, n.Window = l.Quota*scale, l.Window*time.Duration(scale)
+	case 2:
+		n.Window = l.Window * time.Duration(scale)
+	case 3:
+		n.Quota, n.Window = 1+rng.Int64N(3*l.Quota), l.Window*time.Duration(scale)+time.Duration(rng.IntN(20))*time.Millisecond
+	}
+	if l.Algorithm.Drains() && rng.IntN(3) == 0 {
+		n.Burst = 1 + rng.Int64N(2*l.Quota)
+	}
+	return n
+}
+
+// TestSequentialTwoVersionsGiveNoMoreThanTheLooser lets processes with two versions of a policy
+// take in random turns. In no period, of any length, do they together admit more than the
+// looser version.
+func TestSequentialTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
+	rng := testseed.Rand(t, 0)
+	for range 150 {
+		for _, a := range algorithms {
+			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(30), Window: time.Duration(20+rng.Int64N(2000)) * time.Millisecond}
+			if a.Drains() && rng.IntN(2) == 0 {
+				l.Burst = 1 + rng.Int64N(2*l.Quota)
+			}
+			takeInTurns(t, rng, l, otherVersion(l, rng))
+		}
+	}
+}
+
+func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
+	t.Helper()
+	c := &changed{t: t, forms: [2][]throttler.Limit{versions[:1], versions[1:]}}
+	type unit struct{ at, cost int64 }
+	var admitted []unit
+	now, share := int64(day), rng.IntN(11) // of ten requests, for the first version
+	pause := versions[rng.IntN(2)].Window.Milliseconds()
+	for range 250 {
+		switch rng.IntN(40) {
+		case 0:
+			now += rng.Int64N(pause + 1)
+		case 1:
+			share = rng.IntN(11)
+		default:
+			now += rng.Int64N(pause/20+2) * rng.Int64N(2)
+		}
+		version, cost := 0, int64(1)
+		if rng.IntN(10) >= share {
+			version = 1
+		}
+		if rng.IntN(5) == 0 {
+			cost = 1 + rng.Int64N(min(versions[version].Capacity(), 5))
+		}
+		if allowed, _ := c.take(version, cost, now); !allowed {
+			continue
+		}
+		admitted = append(admitted, unit{now, cost})
+		sum := int64(0)
+		for i := len(admitted) - 1; i >= 0; i-- {
+			sum += admitted[i].cost
+			if w := now - admitted[i].at; sum > looser(versions[0], versions[1], w) {
+				t.Fatalf("%+v and %+v: %d units within %d ms, want at most %d", versions[0], versions[1], sum, w, looser(versions[0], versions[1], w))
+			}
+		}
+	}
+}
+
+// TestSequentialVersionsInTurn lets two versions take units in turn, as two services do that
+// share the name of a policy.
+func TestSequentialVersionsInTurn(t *testing.T) {
+	limit := func(a quota.Algorithm, quota int64, window time.Duration, burst int64) throttler.Limit {
+		return throttler.Limit{Algorithm: a, Quota: quota, Window: window, Burst: burst}
+	}
+	const minute = time.Minute
+	for _, test := range []struct {
+		versions [2]throttler.Limit
+		turns    int // one take of turns is the first version's
+		lasts    time.Duration
+		least    int
+		most     int
+	}{
+		{[2]throttler.Limit{limit(throttler.TokenBucket, 100, minute, 0), limit(throttler.TokenBucket, 90, minute, 0)}, 2, 5 * time.Second, 100, 108},
+		{[2]throttler.Limit{limit(throttler.TokenBucket, 100, minute, 100), limit(throttler.TokenBucket, 10, minute, 100)}, 2, minute, 150, 200},
+		{[2]throttler.Limit{limit(throttler.LeakyBucket, 100, minute, 0), limit(throttler.LeakyBucket, 90, minute, 0)}, 2, 5 * time.Second, 98, 108},
+		{[2]throttler.Limit{limit(throttler.FixedWindow, 100, minute, 0), limit(throttler.FixedWindow, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1000},
+		{[2]throttler.Limit{limit(throttler.SlidingLog, 100, minute, 0), limit(throttler.SlidingLog, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1000},
+		{[2]throttler.Limit{limit(throttler.SlidingWindow, 100, minute, 0), limit(throttler.SlidingWindow, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1100},
+	} {
+		c := &changed{t: t, forms: [2][]throttler.Limit{test.versions[:1], test.versions[1:]}}
+		served := 0
+		for i := range int(test.lasts / (20 * time.Millisecond)) {
+			if allowed, _ := c.take(min(i%test.turns, 1), 1, day+int64(i)*20); allowed {
+				served++
+			}
+		}
+		if served < test.least || served > test.most {
+			t.Errorf("%+v, one of %d, for %v: %d served, want %d to %d", test.versions, test.turns, test.lasts, served, test.least, test.most)
+		}
+	}
+}
+
+// TestVersionsInBursts lets both versions take as many units as fit, the shorter window first,
+// each time that the longer window's record has just ended. As docs/algorithms.md says, they
+// get one more quota of the shorter window per longer window.
+func TestVersionsInBursts(t *testing.T) {
+	for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog} {
+		for _, test := range []struct {
+			short throttler.Limit
+			most  int
+		}{
+			{throttler.Limit{Algorithm: a, Quota: 10, Window: 6 * time.Second}, 6600},
+			{throttler.Limit{Algorithm: a, Quota: 50, Window: 30 * time.Second}, 9000},
+		} {
+			long := throttler.Limit{Algorithm: a, Quota: 100, Window: time.Minute}
+			c := &changed{t: t, forms: [2][]throttler.Limit{{test.short}, {long}}}
+			served := 0
+			for now := int64(0); now < time.Hour.Milliseconds(); now += 30_001 {
+				for version := range int64(2) {
+					for allowed := true; allowed; {
+						if allowed, _ = c.take(int(version), 1, day+now+version); allowed {
+							served++
+						}
+					}
+				}
+			}
+			if served > test.most {
+				t.Errorf("%+v and %+v: %d served in an hour, want at most %d", test.short, long, served, test.most)
+			}
+		}
+	}
+}

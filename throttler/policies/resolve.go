@@ -1,0 +1,69 @@
+package policies
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// Resolve returns the policy that holds for a charge of key under p at now, in ms since the
+// epoch, and the override that it comes from, or nil. If the override is Blocked, the caller
+// must not make the charge; if it has an Err, the caller must not decide. The policy has no
+// limits if the override is Unlimited and no limit can count without a bound. p must not be
+// nil. The context is for overrides that a source has to find, and for plans.
+//
+// If the parent returned is not empty, the caller must charge its policy as well.
+func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
+	var plan *plan
+	for _, c := range v.contents {
+		e := c.names.get(p.Name)
+		if e == nil {
+			continue
+		}
+		if (by == nil || parent.Key == "") && (e.find || e.overrides != nil) {
+			if o := e.override(ctx, c.source, p.Name, key, now); o != nil {
+				if by == nil && o.limits() {
+					by = o
+				}
+				parent.Key = cmp.Or(parent.Key, o.ParentKey)
+			}
+		}
+		if inForce == nil && e.policy != nil && e.policy.HoldsAt(now) {
+			inForce = e.policy
+		}
+		plan = cmp.Or(plan, e.plan)
+	}
+	if inForce == nil {
+		inForce = p
+	}
+	if by == nil && plan != nil {
+		by = plan.override(ctx, v, inForce, key, now)
+	}
+	parent = parentOf(inForce, parent.Key)
+	if by == nil {
+		return inForce, nil, parent
+	}
+	return by.under(inForce), by, parent
+}
+
+// parentOf returns the parent of a charge under p. key is an override's ParentKey, or "".
+func parentOf(p *quota.Policy, key string) Parent {
+	if key = cmp.Or(key, p.ParentKey); key == "" || p.Parent == "" {
+		return Parent{}
+	}
+	return Parent{Policy: p.Parent, Key: key}
+}
+
+// override returns the override for key that e, an entry of s, holds or finds, or nil.
+func (e *entry) override(ctx context.Context, s *Source, policy, key string, now int64) *Override {
+	if held := e.overrides.get(key); held != nil && held.holds(now) {
+		return held
+	}
+	if e.find {
+		if o := s.found.get(ctx, policy, key); o != nil && o.holds(now) {
+			return o
+		}
+	}
+	return nil
+}
