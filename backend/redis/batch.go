@@ -26,6 +26,11 @@ const (
 	inlineTime = 20 * time.Millisecond
 )
 
+// connectTime is how long a decision waits for a connection, in addition to the server's time:
+// enough for five round trips of 50 ms, to dial, to agree on TLS, to log in and to select a
+// database.
+const connectTime = 250 * time.Millisecond
+
 // A batch is one round trip: calls of scripts, written at once, for many decisions.
 // The next batch reuses its memory.
 type batch struct {
@@ -44,9 +49,26 @@ type batch struct {
 
 // call is one call of a script, or one decision's read.
 type call struct {
-	jobs []*job
-	cmds []redis.Cmder
+	jobs  []*job
+	cmds  []redis.Cmder
+	first firstKey
 }
+
+// firstKey is the first key of a call. The client asks for its bytes when it writes the call to
+// a connection that is open and logged in: the server's time begins.
+type firstKey struct {
+	ctx *busy.Context
+	key *arg
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
+func (k *firstKey) MarshalBinary() ([]byte, error) {
+	k.ctx.Sent()
+	return *k.key, nil
+}
+
+// String returns the key: see arg.
+func (k *firstKey) String() string { return k.key.String() }
 
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
@@ -54,8 +76,7 @@ var batchPool = sync.Pool{New: func() any { return new(batch) }}
 // server has certainly not run it: with the script's text, and by the server's own client if
 // the client could not dial.
 func (b *batch) run(to *batcher) {
-	ctx := b.begin(to)
-	end, _ := ctx.Deadline()
+	ctx, had := b.begin(to)
 	c, again := to.client, false
 	b.outcome = outcome{}
 	start := b.sentAt // of the last try, as the outcome is
@@ -65,9 +86,11 @@ func (b *batch) run(to *batcher) {
 		}
 		decisions := len(b.jobs)
 		b.send(ctx, to, c, again)
+		end, _ := ctx.Deadline()
 		more := b.deliver(to, start, end, tries < 3)
 		to.server.sent(start, decisions, b.outcome.err)
 		if !more {
+			to.server.record(&b.outcome, start, end, had)
 			break
 		}
 		again = true
@@ -75,14 +98,14 @@ func (b *batch) run(to *batcher) {
 			c = *b.outcome.spare
 		}
 	}
-	to.server.record(&b.outcome, start, end)
 	b.end()
 }
 
-// begin returns the context of b. It ends with the last deadline of b's decisions, so
-// that no decision is cut short by another's, but not before minWait, and not after
-// the batcher's timeout.
-func (b *batch) begin(to *batcher) context.Context {
+// begin returns the context of b, and the time that the server has for its reply. It ends with
+// the last deadline of b's decisions, so that no decision is cut short by another's, but not
+// before minWait, and not after the batcher's timeout. Until b is sent, it lasts connectTime
+// longer, or until the caller's deadline if b is in its goroutine.
+func (b *batch) begin(to *batcher) (ctx *busy.Context, had time.Duration) {
 	end := b.sentAt
 	if !b.inline {
 		end = end.Add(to.minWait)
@@ -102,8 +125,12 @@ func (b *batch) begin(to *batcher) context.Context {
 	if len(b.jobs) == 1 {
 		values = b.jobs[0].ctx
 	}
-	b.ctx.Start(values, end)
-	return b.ctx
+	connecting := connectTime
+	if deadline, bounded := values.Deadline(); b.inline && bounded {
+		connecting = min(connecting, max(deadline.Sub(end), 0))
+	}
+	b.ctx.Start(values, end, connecting)
+	return b.ctx, end.Sub(b.sentAt)
 }
 
 func (b *batch) end() {
@@ -115,19 +142,21 @@ func (b *batch) end() {
 
 // send sends b's decisions in as few calls as possible, and returns when the calls
 // have their replies or errors, or when ctx ends.
-func (b *batch) send(ctx context.Context, to *batcher, c client, again bool) {
+func (b *batch) send(ctx *busy.Context, to *batcher, c client, again bool) {
 	b.plan(to.perSlot.Load())
 	for i := range b.calls {
 		c := &b.calls[i]
 		start := len(b.cmds)
+		c.first = firstKey{ctx, &c.jobs[0].keys[0]}
 		if script := c.jobs[0].script; script != nil {
-			b.cmds = append(b.cmds, script.newCmd(ctx, b.argsOf(c.jobs, again)...))
+			b.cmds = append(b.cmds, script.newCmd(ctx, b.argsOf(c, again)...))
 		} else {
 			if c.jobs[0].proves {
 				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "info", "replication"))
 			}
-			for k := range c.jobs[0].keys {
-				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[k]))
+			b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.first))
+			for k := range c.jobs[0].keys[1:] {
+				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[1+k]))
 			}
 		}
 		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
@@ -155,11 +184,11 @@ func (b *batch) plan(perSlot bool) {
 
 const _ = uint8(quota.MaxWork) // a byte counts the decisions of a call
 
-// argsOf returns the arguments of a call for jobs. Consecutive decisions with equal bytes,
+// argsOf returns the arguments of c. Consecutive decisions with equal bytes,
 // which have the same policies, costs and ms, are one argument. Its first byte is their
 // number, and the script reads it once.
-func (b *batch) argsOf(jobs []*job, again bool) []any {
-	start, keys := len(b.args), 0
+func (b *batch) argsOf(c *call, again bool) []any {
+	jobs, start, keys := c.jobs, len(b.args), 0
 	for _, j := range jobs {
 		keys += len(j.keys)
 	}
@@ -169,11 +198,13 @@ func (b *batch) argsOf(jobs []*job, again bool) []any {
 	} else {
 		b.args = append(b.args, "evalsha", script.hash, keys)
 	}
+	first := len(b.args)
 	for _, j := range jobs {
 		for i := range j.keys {
 			b.args = append(b.args, &j.keys[i])
 		}
 	}
+	b.args[first] = &c.first
 	var last *job
 	for _, j := range jobs {
 		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) { // calls of swap.lua have one job
@@ -252,7 +283,7 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 		b.outcome.spare = to.server.own.Load()
 		return b.outcome.spare != nil
 	}
-	return false
+	return errors.As(err, new(*unwrittenError)) // another connection may be open
 }
 
 // err returns the first error of c's commands. A missing key is not an error.

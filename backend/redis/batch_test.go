@@ -112,7 +112,7 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	swap := &job{script: swapScript, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
 	packed := func(jobs []*job) string {
 		var all []string
-		for _, a := range b.argsOf(jobs, false)[3+len(jobs):] {
+		for _, a := range b.argsOf(&call{jobs: jobs}, false)[3+len(jobs):] {
 			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0]%'0', (*a.(*arg))[1:]))
 		}
 		return fmt.Sprint(all)

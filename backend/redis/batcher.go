@@ -192,7 +192,13 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return b.client.keepsDeadlines && (bounded || !j.given.IsZero() || j.ctx.Done() == nil) && deadline.Sub(now) >= inlineTime
+	switch {
+	case !b.client.keepsDeadlines || deadline.Sub(now) < inlineTime:
+		return false
+	case bounded && !j.ownDeadline: // it leaves no time to connect
+		return b.server.answers.AnsweredSince(now.Add(-time.Second))
+	}
+	return bounded || !j.given.IsZero() || j.ctx.Done() == nil
 }
 
 // canSend reports whether another batch may be sent.

@@ -27,6 +27,8 @@ import (
 //   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of them
 //     announces it: the topology of a Cluster is read again after each failed decision, and
 //     every second.
+//   - A connection that the server closed while it was idle is noticed before it is used, also
+//     with TLS.
 //   - A reply that announces more than 8 MiB fails its connection before anything is allocated
 //     for it.
 //

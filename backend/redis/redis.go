@@ -27,7 +27,8 @@
 // Each decision has its own deadline, and its own error. If its context has no deadline,
 // Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds the
 // server's time: while the server answers, a decision that this process delays still waits, in
-// the queue for a second, or until that deadline if it is later.
+// the queue for a second, or until that deadline if it is later. The server's time begins when
+// the client has a connection to it that is logged in. To open one, there are 250 ms more.
 //
 //   - If a context ends before its decision was sent, the decision is never sent, and the
 //     error wraps the context's, not driver.ErrUnavailable.

@@ -2,8 +2,10 @@ package redisbackend
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -26,8 +28,13 @@ const (
 // see busy.Conn.
 func boundReplies(conn net.Conn, leastTime time.Duration) net.Conn {
 	c := &boundedConn{Conn: busy.Conn(conn, leastTime)}
-	if s, ok := conn.(syscall.Conn); ok {
-		return &boundedSocket{c, s}
+	switch socket := conn.(type) {
+	case syscall.Conn:
+		return &boundedSocket{c, socket}
+	case interface{ NetConn() net.Conn }: // a *tls.Conn
+		if raw, ok := socket.NetConn().(syscall.Conn); ok {
+			return &tlsSocket{c, conn, raw}
+		}
 	}
 	return c
 }
@@ -37,6 +44,10 @@ type boundedConn struct {
 	framing  framing
 	answered bool
 	err      error
+
+	last    time.Time // when a read last returned data
+	writing bool      // something was written since
+	wasIdle bool      // for longIdle, before that
 
 	closed func() // if not nil, called by the first Close
 	once   sync.Once
@@ -58,9 +69,12 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.answered = true
+		c.answered, c.writing, c.last = true, false, time.Now()
 	} else if err != nil {
 		c.closeUnused(err)
+		if c.answered && c.wasIdle && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, &idleClosedError{err}
+		}
 	}
 	if sound, reason := c.framing.follow(p[:n]); reason != "" {
 		c.err = fmt.Errorf("redisbackend: %v sent a reply that no Redis server sends: %s", c.RemoteAddr(), reason)
@@ -71,9 +85,16 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 
 // Write writes p.
 func (c *boundedConn) Write(p []byte) (int, error) {
+	first := !c.writing
+	if first {
+		c.writing, c.wasIdle = true, time.Since(c.last) > longIdle
+	}
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		c.closeUnused(err)
+		if first && n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) {
+			err = &unwrittenError{err}
+		}
 	}
 	return n, err
 }

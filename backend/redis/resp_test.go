@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -174,4 +176,67 @@ func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.TotalAlloc
+}
+
+// The end of a connection that was idle for long says nothing about the server; the end of
+// another one, or of one that never answered, does.
+func TestEndsOfConnections(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		answered bool
+		idle     time.Duration
+		err      error
+		isFault  bool
+	}{
+		{"idle for long", true, 2 * longIdle, io.EOF, false},
+		{"idle for long, reset", true, 2 * longIdle, syscall.ECONNRESET, false},
+		{"in use", true, 0, io.EOF, true},
+		{"new", false, 2 * longIdle, io.EOF, true},
+		{"a timeout", true, 2 * longIdle, os.ErrDeadlineExceeded, true},
+	} {
+		c := &boundedConn{Conn: ends{err: test.err}, answered: test.answered, last: time.Now().Add(-test.idle)}
+		if _, err := c.Write([]byte("PING\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, test.err) || isFault(err) != test.isFault {
+			t.Errorf("%s: error %v, a fault %t; want %v, %t", test.name, err, isFault(err), test.err, test.isFault)
+		}
+	}
+}
+
+// Only a request of which no byte was written is certainly not sent.
+func TestUnwrittenRequests(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		earlier   bool // a part was written before
+		n         int
+		err       error
+		unwritten bool
+	}{
+		{"nothing", false, 0, syscall.EPIPE, true},
+		{"a part", false, 3, syscall.EPIPE, false},
+		{"nothing more", true, 0, syscall.EPIPE, false},
+		{"late", false, 0, os.ErrDeadlineExceeded, false},
+	} {
+		c := &boundedConn{Conn: ends{n: test.n, writeErr: test.err}, answered: true, writing: test.earlier}
+		if _, err := c.Write([]byte("PING\r\n")); !errors.Is(err, test.err) || errors.As(err, new(*unwrittenError)) != test.unwritten {
+			t.Errorf("%s: error %v; want it unwritten: %t", test.name, err, test.unwritten)
+		}
+	}
+}
+
+// ends is a connection that ends with these errors.
+type ends struct {
+	failedConn
+	n             int
+	err, writeErr error
+}
+
+func (e ends) Read([]byte) (int, error) { return 0, e.err }
+
+func (e ends) Write(p []byte) (int, error) {
+	if e.writeErr != nil {
+		return e.n, e.writeErr
+	}
+	return len(p), nil
 }

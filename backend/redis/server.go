@@ -51,7 +51,7 @@ type server struct {
 type failure struct {
 	partition []byte
 	read      bool
-	had       time.Duration // the time until the end of its batch
+	had       time.Duration // the time that its batch had for the reply
 }
 
 // outcome is a batch's report about the server.
@@ -71,7 +71,8 @@ func (o *outcome) add(c *call, err error) {
 	switch {
 	case isFault(err):
 		o.fail(c.jobs[0], err)
-	case !errors.Is(err, context.Canceled) && !errors.Is(err, redis.ErrClosed): // these say nothing
+	case wasIdle(err): // says nothing, as these do
+	case !errors.Is(err, context.Canceled) && !errors.Is(err, redis.ErrClosed):
 		o.answered = true
 	}
 }
@@ -90,7 +91,7 @@ var unable = []string{
 // isFault reports whether err means that the server does not serve: a batch ended without a
 // reply, its connection broke, or the reply says that the server cannot serve now.
 func isFault(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) || wasIdle(err) {
 		return false
 	}
 	var reply redis.Error // not before: it is on the heap
@@ -109,19 +110,22 @@ func isFault(err error) bool {
 	return false
 }
 
-// record reports to the breaker the outcome of a batch that ran from began, with the deadline end.
-func (s *server) record(o *outcome, began, end time.Time) {
+// record reports to the breaker the outcome of a batch that ran from began, with the deadline
+// end, and had the given time for its reply.
+func (s *server) record(o *outcome, began, end time.Time, had time.Duration) {
 	switch {
 	case o.answered:
 		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
+	case wasIdle(o.err):
+		s.reconnect() // others may be closed, too
 	case o.fault == nil:
 	case s.isOwnDelay(o.fault, began, end):
 		s.reconnect() // a connection may have been missing
 	default:
 		s.answers.Silent()
 		f := o.failure
-		f.had = max(end.Sub(began), inlineTime)
+		f.had = max(had, inlineTime)
 		s.failed.Store(&f)
 		s.reconnect()
 		// A refused dial needs no second failure, and the primary does a replica's work.

@@ -1,6 +1,7 @@
 package redisbackend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,23 +200,37 @@ func (s *shard) load(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, s.backend.timeout)
 		defer cancel()
 	}
-	for _, script := range shapes.common() {
-		if err := s.batcher.client.within(ctx, func() error { return s.batcher.client.ScriptLoad(ctx, script.text.(string)).Err() }); err != nil {
-			return s.errorOf(err)
-		}
+	nodes, err := s.backend.monitor.nodesOf(s.batcher.client, "primary", true)
+	if err != nil {
+		return s.errorOf(err)
 	}
-	c := s.batcher.client
-	if s.cluster != nil {
-		_ = c.within(ctx, func() error {
-			return s.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-				c.connect(ctx, node)
-				return nil
-			})
-		})
-	} else if one := s.batcher.server.one(); one != nil {
-		c.connect(ctx, one)
+	errs := make(chan error, len(nodes))
+	for _, n := range nodes {
+		go func() { errs <- n.load(ctx) }()
+	}
+	for range nodes {
+		err = cmp.Or(err, <-errs)
+	}
+	if err != nil {
+		return s.errorOf(err)
 	}
 	return nil
+}
+
+// load loads the scripts on n in one round trip, and opens the connections that decisions need.
+func (n *node) load(ctx context.Context) error {
+	err := n.client.within(ctx, func() error {
+		pipe := n.client.Pipeline()
+		for _, script := range shapes.common() {
+			pipe.ScriptLoad(ctx, script.text.(string))
+		}
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+	if one, ok := n.client.UniversalClient.(*redis.Client); ok && err == nil {
+		n.client.connect(ctx, one)
+	}
+	return err
 }
 
 // errorOf returns err as an error of this shard: the context's if a decision was not sent

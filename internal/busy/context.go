@@ -18,14 +18,21 @@ const (
 // this process was late, up to some seconds. Its time is counted in steps. A step does not
 // count if a timer, or a goroutine that yields, was late by half of it.
 //
+// The time is for a server's answer to a request. Until the request is sent, c may last longer,
+// for a connection to be opened: see Start and Sent.
+//
 // A Context that was stopped may be started again.
 type Context struct {
 	context.Context // for its values
-	end             time.Time
 	done            chan struct{}
 	timer           *time.Timer
 
 	mu         sync.Mutex // guards the fields below
+	begun, end time.Time
+	time       time.Duration // for the answer
+	connecting time.Duration // how much later c ends if the request is not sent
+	extended   bool          // by connecting
+	sent       bool
 	step, left time.Duration
 	due        time.Time // when the step ends
 	stopped    bool
@@ -39,20 +46,45 @@ func NewContext() *Context {
 }
 
 // Start starts c with values, a context. An end that has passed, or nearly has, is moved to
-// LeastTime from now: a call that begins late has sent nothing yet.
-func (c *Context) Start(values context.Context, end time.Time) {
-	c.StartWithin(values, Fair(end, LeastTime))
+// LeastTime from now: a call that begins late has sent nothing yet. Until Sent, c lasts
+// connecting longer.
+func (c *Context) Start(values context.Context, end time.Time, connecting time.Duration) {
+	c.start(values, Fair(end, LeastTime), connecting)
 }
 
 // StartWithin starts c as Start does, but with no more time than is left until end.
-func (c *Context) StartWithin(values context.Context, end time.Time) {
+func (c *Context) StartWithin(values context.Context, end time.Time) { c.start(values, end, 0) }
+
+func (c *Context) start(values context.Context, end time.Time, connecting time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.Context, c.end = values, end
-	c.left = max(end.Sub(now), 0)
-	c.step = max(c.left/steps, leastOf)
+	c.Context, c.begun, c.end, c.connecting, c.sent = values, now, end, connecting, false
+	c.extended = false
+	c.time = max(end.Sub(now), 0)
+	c.step, c.left = max(c.time/steps, leastOf), c.time
 	c.arm(now)
+}
+
+// Sent begins the time again, because a request is being sent: connecting took the time until
+// now. Without time to connect, it does nothing.
+func (c *Context) Sent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, first := time.Now(), !c.sent
+	c.sent = true
+	if c.connecting == 0 || c.stopped || c.left <= 0 || first && now.Sub(c.begun) < leastOf {
+		return
+	}
+	c.end, c.left = now.Add(c.time), c.time
+	c.arm(now)
+}
+
+// IsSent reports whether Sent was called since Start.
+func (c *Context) IsSent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent
 }
 
 func (c *Context) arm(now time.Time) {
@@ -67,11 +99,15 @@ func (c *Context) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.stopped {
+	if c.stopped || now.Before(c.due) { // or Sent came first
 		return
 	}
 	if late := now.Sub(c.due); late < c.step/2 || now.Sub(c.end) > maxMore {
-		if c.left -= c.step; c.left <= 0 {
+		c.left -= c.step
+		if end := c.deadline(); c.left <= 0 && end.After(c.end) {
+			c.end, c.left, c.extended = end, c.connecting, true
+		}
+		if c.left <= 0 {
 			close(c.done)
 			return
 		}
@@ -97,7 +133,18 @@ func (c *Context) Stop() bool {
 func Late(end time.Time) bool { return time.Since(end) > LeastTime/2 }
 
 // Deadline implements context.Context.
-func (c *Context) Deadline() (time.Time, bool) { return c.end, true }
+func (c *Context) Deadline() (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deadline(), true
+}
+
+func (c *Context) deadline() time.Time {
+	if c.sent || c.extended {
+		return c.end
+	}
+	return c.end.Add(c.connecting)
+}
 
 // Done implements context.Context.
 func (c *Context) Done() <-chan struct{} { return c.done }

@@ -12,7 +12,7 @@ func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewContext()
 		for range 2 { // the second time for another call
-			c.Start(context.WithValue(t.Context(), valueKey{}, "alice"), time.Now().Add(50*time.Millisecond))
+			c.Start(context.WithValue(t.Context(), valueKey{}, "alice"), time.Now().Add(50*time.Millisecond), 0)
 			time.Sleep(25 * time.Millisecond)
 			if c.Err() != nil || c.Value(valueKey{}) != "alice" {
 				t.Errorf("before its end: %v, with the value %v", c.Err(), c.Value(valueKey{}))
@@ -22,7 +22,7 @@ func TestContextEnds(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		c.Start(t.Context(), began.Add(50*time.Millisecond))
+		c.Start(t.Context(), began.Add(50*time.Millisecond), 0)
 		<-c.Done()
 		if took := time.Since(began); took != 50*time.Millisecond || !errors.Is(c.Err(), context.DeadlineExceeded) || c.Stop() {
 			t.Errorf("it ended after %v with %v; want 50ms, and that it is not used again", took, c.Err())
@@ -37,7 +37,7 @@ func TestStepsThatCameLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		c := NewContext()
-		c.Start(t.Context(), began.Add(50*time.Millisecond))
+		c.Start(t.Context(), began.Add(50*time.Millisecond), 0)
 		for range 10 {
 			c.mu.Lock()
 			c.due = time.Now().Add(-40 * time.Millisecond) // as if the process had been stopped
@@ -57,7 +57,7 @@ func TestNoTimeLeft(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := NewContext()
 			began := time.Now()
-			c.Start(t.Context(), began.Add(left))
+			c.Start(t.Context(), began.Add(left), 0)
 			end, _ := c.Deadline()
 			<-c.Done()
 			if took := time.Since(began); took != LeastTime || end.Sub(began) != LeastTime {
@@ -95,4 +95,36 @@ func TestAnswers(t *testing.T) {
 		a.Answered(first) // by a goroutine that was late
 		check("an old answer", third, true, false)
 	})
+}
+
+// The time begins again when the request is sent, and lasts as long as the caller wanted.
+func TestConnecting(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name       string
+		connecting time.Duration
+		sent       []time.Duration // since the start
+		want       time.Duration
+	}{
+		{"at once", 250 * ms, []time.Duration{0}, 50 * ms},
+		{"never", 250 * ms, nil, 300 * ms},
+		{"after a while", 250 * ms, []time.Duration{30 * ms}, 80 * ms},
+		{"after the time", 250 * ms, []time.Duration{200 * ms}, 250 * ms},
+		{"again", 250 * ms, []time.Duration{0, 40 * ms}, 90 * ms},
+		{"no time to connect", 0, []time.Duration{30 * ms}, 50 * ms},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, began := NewContext(), time.Now()
+			c.Start(t.Context(), began.Add(50*ms), test.connecting)
+			for _, at := range test.sent {
+				time.Sleep(time.Until(began.Add(at)))
+				c.Sent()
+			}
+			end, _ := c.Deadline()
+			<-c.Done()
+			if took := time.Since(began); took != test.want || end.Sub(began) != test.want {
+				t.Errorf("%s: ended after %v, with a deadline after %v; want %v", test.name, took, end.Sub(began), test.want)
+			}
+		})
+	}
 }

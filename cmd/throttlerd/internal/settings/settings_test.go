@@ -75,7 +75,7 @@ func TestWarnings(t *testing.T) {
 	if s, err = settings.Read(environ); err != nil {
 		t.Fatal(err)
 	}
-	want := "REDIS_TIMEOUT has no effect: WEIR_DEADLINE bounds each decision, connecting included\n" +
+	want := "REDIS_TIMEOUT has no effect: WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more\n" +
 		"REDIS_URL has no effect: the file of WEIR_CONFIG says it\nWEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides"
 	if got := strings.Join(s.Warnings(environ), "\n"); got != want {
 		t.Errorf("with a file, warnings %q; want %q", got, want)

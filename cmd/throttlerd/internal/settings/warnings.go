@@ -18,7 +18,7 @@ var without = map[string]string{
 	"REDIS_PERSECOND":                         "limits of a second are counted with the others; for more servers, WEIR_CONFIG has shards",
 	"REDIS_PIPELINE_WINDOW":                   "concurrent decisions share round trips without waiting for each other",
 	"REDIS_POOL_SIZE":                         "the pool grows as it is needed",
-	"REDIS_TIMEOUT":                           "WEIR_DEADLINE bounds each decision, connecting included",
+	"REDIS_TIMEOUT":                           "WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more",
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR":            "WEIR_DEADLINE bounds each decision",
 	"CACHE_KEY_PREFIX":                        "keys begin with weir:",
 	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
