@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -90,11 +89,11 @@ var (
 )
 
 // do sends j and returns when it has its reply, or at once when its context is done.
-// The error is breaker.ErrOpen if the breaker is open, and an *unsentError if j was
+// The error wraps breaker.ErrOpen if the breaker is open, and an *unsentError if j was
 // not sent, and never will be, because of its context.
 func (b *batcher) do(j *job) error {
 	if b.server.breaker.Open() {
-		return breaker.ErrOpen
+		return b.server.open.Load()
 	}
 	now := time.Now()
 	j.asked = now
@@ -145,7 +144,7 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 	}
 	switch {
 	case b.server.breaker.Open(): // it opened since; no batch would take j from the queue
-		return breaker.ErrOpen
+		return b.server.open.Load()
 	case len(b.waiting) >= b.room:
 		return errCrowded
 	}
@@ -304,7 +303,7 @@ func (b *batcher) opened() {
 	defer b.mu.Unlock()
 	for _, j := range b.waiting {
 		if j.stage.CompareAndSwap(waiting, failed) {
-			j.finish(breaker.ErrOpen)
+			j.finish(b.server.open.Load())
 		}
 	}
 	b.waiting = slices.Delete(b.waiting, 0, len(b.waiting))

@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"slices"
@@ -94,7 +93,7 @@ func noMaintNotifications() *maintnotifications.Config {
 // boundedDialer returns the Dialer of o, or one with the settings of o. It bounds the replies
 // of its connections, on a TLS connection after decryption.
 func boundedDialer(o *redis.UniversalOptions) dialFunc {
-	dial := o.Dialer
+	dial, explain := o.Dialer, (func(network, addr string, err error) error)(nil)
 	if dial == nil {
 		d := &net.Dialer{
 			Timeout: o.DialTimeout,
@@ -103,7 +102,9 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 		}
 		dial = d.DialContext
 		if o.TLSConfig != nil { // go-redis's dialer lets a handshake outlast its context
-			dial = (&tls.Dialer{NetDialer: d, Config: o.TLSConfig}).DialContext
+			dial = dialTLS(d, o.TLSConfig)
+		} else {
+			explain = func(network, addr string, err error) error { return wantsTLS(d, network, addr, err) }
 		}
 	}
 	leastTime := busy.LeastTime
@@ -112,17 +113,22 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 			leastTime = min(leastTime, t)
 		}
 	}
-	return bounded(dial, leastTime)
+	return bounded(dial, leastTime, explain)
 }
 
-// bounded returns a dialer like dial that bounds the replies of its connections.
-func bounded(dial dialFunc, leastTime time.Duration) dialFunc {
+// bounded returns a dialer like dial that bounds the replies of its connections. If a connection
+// ends without a reply, explain, which may be nil, returns the error.
+func bounded(dial dialFunc, leastTime time.Duration, explain func(network, addr string, err error) error) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if _, is := conn.(interface{ bounded() *boundedConn }); err != nil || is {
 			return conn, err
 		}
-		return boundReplies(conn, leastTime), nil
+		all := boundReplies(conn, leastTime)
+		if explain != nil {
+			all.(interface{ bounded() *boundedConn }).bounded().explain = func(err error) error { return explain(network, addr, err) }
+		}
+		return all, nil
 	}
 }
 

@@ -49,6 +49,8 @@ type boundedConn struct {
 	writing bool      // something was written since
 	wasIdle bool      // for longIdle, before that
 
+	explain func(err error) error // of a connection that ended without a reply; may be nil
+
 	closed func() // if not nil, called by the first Close
 	once   sync.Once
 }
@@ -71,6 +73,9 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.answered, c.writing, c.last = true, false, time.Now()
 	} else if err != nil {
+		if !c.answered && c.explain != nil {
+			err = errors.Join(c.explain(err)) // go-redis takes a layer off the error of a login, here Join's
+		}
 		c.closeUnused(err)
 		if c.answered && c.wasIdle && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, &idleClosedError{err}
@@ -91,12 +96,28 @@ func (c *boundedConn) Write(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(p)
 	if err != nil {
+		if alert := c.alert(); alert != nil {
+			err = alert
+		}
 		c.closeUnused(err)
 		if first && n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) {
 			err = &unwrittenError{err}
 		}
 	}
 	return n, err
+}
+
+// alert returns the TLS alert that a connection without a reply has received, or nil. With TLS
+// 1.3 the server looks at a client's certificate when the client may have written already.
+func (c *boundedConn) alert() error {
+	if c.answered || c.Conn.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
+		return nil
+	}
+	var op *net.OpError
+	if _, err := c.Conn.Read(make([]byte, 1)); errors.As(err, &op) && op.Op == "remote error" {
+		return errors.Join(err) // as explained above
+	}
+	return nil
 }
 
 // closeUnused closes the connection after err, if it has had no reply. go-redis 9.22 leaves a

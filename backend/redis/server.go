@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -36,7 +38,8 @@ type server struct {
 	own    atomic.Pointer[client]
 	failed atomic.Pointer[failure] // the last one
 
-	answers *busy.Answers // to batches
+	answers *busy.Answers                           // to batches
+	open    atomic.Pointer[driver.UnavailableError] // the error of decisions while the breaker is open, made once
 
 	reconnecting atomic.Bool
 	background   sync.WaitGroup // of reconnect
@@ -192,6 +195,11 @@ func (s *server) reconnect() {
 
 const reconnectTime = time.Second // at most, for all connections
 
+// opens makes the error of decisions while the breaker is open because of cause.
+func (s *server) opens(cause error) {
+	s.open.Store(&driver.UnavailableError{Backend: "redisbackend", Shard: s.shard, Err: fmt.Errorf("%w; its last error: %v", breaker.ErrOpen, cause)}) //nolint:errorlint // of an earlier decision
+}
+
 func (s *server) close() {
 	s.breaker.Close()
 	s.mu.Lock()
@@ -291,7 +299,7 @@ func clientOf(c *redis.Client) *client {
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = noMaintNotifications()
-	o.Dialer = bounded(o.Dialer, busy.LeastTime)
+	o.Dialer = bounded(o.Dialer, busy.LeastTime, nil)
 	own := redis.NewClient(&o)
 	own.AddHook(failLate{})
 	return &client{own, true, o.PoolSize}

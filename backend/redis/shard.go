@@ -42,7 +42,6 @@ type shard struct {
 	writes   writes      // of the primary, to compare replicas with
 	demoted  atomic.Bool // the primary has become a replica
 
-	errOpen error // of a decision while a breaker is open, made once
 }
 
 // shardOf returns the shard of charges, which share a partition or are all on one server.
@@ -52,7 +51,6 @@ func (b *Backend) shardOf(charges []quota.Charge) *shard {
 
 func newShard(b *Backend, s Shard) *shard {
 	sh := &shard{backend: b, name: s.Name}
-	sh.errOpen = &driver.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: breaker.ErrOpen}
 	_, oneServer := s.Primary.(*redis.Client)
 	sh.perSlot = s.Proxy || !oneServer
 	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
@@ -79,10 +77,12 @@ func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Cli
 		backend: s.backend, client: b.client, node: node, shard: s.name, name: name, answers: busy.NewAnswers(),
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
+	b.server.opens(errors.New("unknown")) // until it has opened
 	b.server.closed, b.server.stop = context.WithCancel(context.Background())
 	b.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: minWait})
 	b.server.breaker = breaker.New(b.server.probe, func(open bool, cause error) {
 		if open {
+			b.server.opens(cause)
 			b.opened()
 		}
 		b.server.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
@@ -236,8 +236,8 @@ func (n *node) load(ctx context.Context) error {
 // errorOf returns err as an error of this shard: the context's if a decision was not sent
 // because of it, otherwise a driver.UnavailableError.
 func (s *shard) errorOf(err error) error {
-	if err == breaker.ErrOpen { //nolint:errorlint // a batcher returns it as it is
-		return s.errOpen
+	if open, ok := err.(*driver.UnavailableError); ok { //nolint:errorlint // a batcher returns it as it is
+		return open
 	}
 	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
 		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)

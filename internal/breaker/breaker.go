@@ -14,7 +14,7 @@ import (
 )
 
 // ErrOpen is the error of a call that was not made, because the breaker is open.
-var ErrOpen = fmt.Errorf("circuit breaker is open: the server did not answer, and %w", driver.ErrNotSent)
+var ErrOpen = fmt.Errorf("circuit breaker is open: the server failed, and %w", driver.ErrNotSent)
 
 // A breaker opens by two rules about shares and times: a count of failures would, at
 // enough calls a second, open it for any small share of errors.
