@@ -230,6 +230,20 @@ func TestParentsThatCannotBeCharged(t *testing.T) {
 	if take(t, th, room...); room[:2][1].Policy != nil {
 		t.Error("the caller's slice is changed")
 	}
+	edit(func(e *policies.Edit) { // 40 more above them
+		for i := range 40 {
+			e.Set(under(policy(fmt.Sprint("p", -i), per(9, time.Hour)), fmt.Sprint("p", -i-1), "k"))
+		}
+		e.Set(policy("p-40", per(9, time.Hour)))
+	})
+	for name, want := range map[string]string{"p15": "33 charges", "p-23": "18 charges"} {
+		if _, err := th.Take(t.Context(), policy(name).Charge("k")); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), want+", with those of the policies' parents") {
+			t.Errorf("%s: %v; want %s", name, err, want)
+		}
+	}
+	if d := take(t, th, policy("p-25").Charge("k")); !d.Allowed || d.Added != 15 {
+		t.Errorf("p-25: %v; want 16 charges", d)
+	}
 }
 
 // Random charges in a changing random tree have the counts of a model that walks up the

@@ -66,13 +66,17 @@ func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64
 		return nil, nil, err
 	}
 	if len(all) > quota.MaxCharges {
-		return nil, nil, invalid.Errorf("throttler: %d charges, with those of the policies' parents; a decision can have at most %d", len(all), quota.MaxCharges)
+		return nil, nil, tooMany(len(all))
 	}
 	if linked {
 		l = newLinks(asked, given, parents, places, len(all))
 	}
 	*r = driver.NewRequest(now, all...)
 	return nil, l, nil
+}
+
+func tooMany(n int) error {
+	return invalid.Errorf("throttler: %d charges, with those of the policies' parents; a decision can have at most %d", n, quota.MaxCharges)
 }
 
 // resolveOne puts c, the only charge of r, under the policy in force. If that leaves nothing
@@ -153,6 +157,9 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		above, err := parentOf(view, c.Policy, parent.Policy, now)
 		if err != nil {
 			return nil, nil, nil, nil, err
+		}
+		if len(charges) >= quota.MaxCharges*(1+len(given)) { // a line of parents may be endless
+			return nil, nil, nil, nil, tooMany(len(charges) + 1)
 		}
 		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, child)
 	}

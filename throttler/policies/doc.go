@@ -43,8 +43,8 @@
 // overrides for that key apply, and it charges the parent's parent. If the program charges
 // the same count itself, both charges add up.
 //
-// Parents must not form a cycle, or a line of more than MaxDepth policies. A change that
-// forms one, or that removes a parent, is a mistake.
+// A change that makes parents a cycle, or that removes a parent, is a mistake. A decision makes
+// at most quota.MaxCharges charges: under a longer line of parents, it is an error.
 //
 // # Memory
 //

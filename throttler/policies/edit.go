@@ -11,8 +11,8 @@ import (
 type Edit struct {
 	content
 	owner    *owner
-	linked   map[string]string // changed policies, and the parents that count them
-	found    []func(*found)    // changes to the overrides that the source has found
+	changed  map[string]*quota.Policy // what the policies were that change and have parents or children
+	found    []func(*found)           // changes to the overrides that the source has found
 	errs     []error
 	mistakes int
 }
@@ -60,7 +60,7 @@ func (e *Edit) Replace(c Content) {
 }
 
 // Clear removes all policies, overrides and plans.
-func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = nil, 0, 0, nil }
+func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.changed = nil, 0, 0, nil }
 
 // SetVersion makes n the version of the source.
 func (e *Edit) SetVersion(n int64) { e.version = n }
@@ -162,7 +162,7 @@ func (e *Edit) at(name string) entry {
 
 // put makes at the source's entry for a policy's name.
 func (e *Edit) put(name string, at entry) {
-	if at.policy == nil && at.overrides == nil && at.below == nil && !at.find && at.plan == nil {
+	if at.policy == nil && at.overrides == nil && at.children == 0 && !at.find && at.plan == nil {
 		e.names = e.names.remove(e.owner, name)
 		return
 	}

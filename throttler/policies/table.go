@@ -39,9 +39,9 @@ type content struct {
 type entry struct {
 	policy    *quota.Policy // or nil
 	overrides *trie[*Override]
-	below     *children // the policies under it, or nil
-	find      bool      // there may be overrides that the source does not hold
-	plan      *plan     // or nil
+	children  int32 // policies whose parent it is
+	find      bool  // there may be overrides that the source does not hold
+	plan      *plan // or nil
 }
 
 // View returns the state of t.

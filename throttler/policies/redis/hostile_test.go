@@ -62,7 +62,7 @@ func TestForeignFields(t *testing.T) {
 	client.HSet(t.Context(), "{weir:policies}:overrides", "no newline", "{}", "core\nbob", "{", "core\ncarol", `{"limits": 7}`, "\n", "")
 	client.HSet(t.Context(), "{weir:policies}:marks", "\xff", "x", "", "7")
 	client.HSet(t.Context(), "{weir:policies}:parents", "orphan", "orgs\nk", "loop", "loop")
-	client.HSet(t.Context(), "{weir:policies}:heights", "orphan", "1", "orgs", "1,x")
+	client.HSet(t.Context(), "{weir:policies}:children", "orphan", "1", "orgs", "x")
 	client.ZAdd(t.Context(), "{weir:policies}:log", redis.Z{Score: 1, Member: ""}, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 2, Member: "zebra"}, redis.Z{Score: 2, Member: ""})
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 9)}})
 	refresh(t, f) // it reads only the changes

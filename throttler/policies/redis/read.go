@@ -19,7 +19,7 @@ func (s *Store) key(name string) string { return s.prefix + name }
 
 // keys returns the keys of the scripts.
 func (s *Store) keys() (all []string) {
-	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "heights"} {
+	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "children"} {
 		all = append(all, s.key(name))
 	}
 	return all

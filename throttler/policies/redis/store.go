@@ -100,9 +100,8 @@ type Change struct {
 // Write makes a change as one version, and returns its number. The change is in force in all
 // processes within their Options.Every. The error wraps quota.ErrInvalid, and lists the
 // mistakes, if a policy or an override is invalid, if there are no entries or more than
-// MaxChange, or if the parents of policies are not in the store, form a cycle, or are more
-// than policies.MaxDepth in a line. Then nothing has changed. After another error the change
-// may have been made; Write may be called again.
+// MaxChange, or if the parents of policies are not in the store or form a cycle. Then nothing
+// has changed. After another error the change may have been made; Write may be called again.
 func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) {
 	entries, err := c.entries()
 	if err != nil {
@@ -113,7 +112,7 @@ func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) 
 
 // write makes a change of entries, arguments of write.lua.
 func (s *Store) write(ctx context.Context, entries []any) (version int64, err error) {
-	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8], policies.MaxDepth}, entries...)...).Int64()
+	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8]}, entries...)...).Int64()
 	if err == nil {
 		return version, nil
 	}

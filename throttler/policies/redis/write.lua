@@ -9,19 +9,15 @@
 --                     of overrides; the last version that changed it. Also 'v' and the
 --                     text of a version; its number
 -- KEYS[7]  parents    a hash: name of a policy that has a parent; the parent, newline, its key
--- KEYS[8]  heights    a hash: name of a parent; how many of its children have no policy
---                     below them, how many one level, and so on
+-- KEYS[8]  children   a hash: name of a parent; how many policies are its children
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
--- ARGV[3]  depth      of the tree, at most
--- ARGV[i]  kind       from 4 on, four each: 'p' or 'o', or 'e' for an override that has ended
+-- ARGV[i]  kind       from 3 on, four each: 'p' or 'o', or 'e' for an override that has ended
 --          field      of the hash,
 --          value      or '' to remove it; for 'e', the value that it must have to be removed,
 --          parent     of a policy, as in parents, or ''
 -- Returns  the number of the version, or 0 if nothing had to change, or an error that begins
 --          with TREE if parents are not valid; then nothing has changed
-
-local depth = tonumber(ARGV[3])
 
 local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^%d+') or '0') + 1
 
@@ -31,7 +27,7 @@ end
 
 -- The parents and texts of changed policies; the parent is false if the policy is removed.
 local after, texts = {}, {}
-for i = 4, #ARGV, 4 do
+for i = 3, #ARGV, 4 do
   if ARGV[i] == 'p' then
     after[ARGV[i + 1]] = ARGV[i + 2] ~= '' and ARGV[i + 3]
     texts[ARGV[i + 1]] = ARGV[i + 2]
@@ -52,64 +48,36 @@ local function exists(name)
   return redis.call('HEXISTS', KEYS[3], name) == 1
 end
 
--- The tree is changed as in throttler/policies/tree.go: changed policies are taken out, and put back
--- where they fit. Nothing is written before all of them fit.
-local linked = {} -- current parents of changed policies
-local was = {} -- their parents before the change
-local below = {} -- heights that were read, as lists
-local counted = {} -- the lists of below that have changed
+-- The tree is checked as in throttler/policies/tree.go. Nothing is written before all of it is valid.
+local before = {} -- the parents of changed policies
+local children = {} -- how many policies are the children of parents
+local function stored_parent(name)
+  return name_of(redis.call('HGET', KEYS[7], name) or '')
+end
 local function parent_of(name)
-  return linked[name] or name_of(redis.call('HGET', KEYS[7], name) or '')
-end
-local function heights(name)
-  local all = below[name]
-  if not all then
-    all = {}
-    for n in string.gmatch(redis.call('HGET', KEYS[8], name) or '', '%d+') do
-      all[#all + 1] = tonumber(n)
-    end
-    for i = #all + 1, depth do
-      all[i] = 0
-    end
-    below[name] = all
+  if after[name] ~= nil then
+    return name_of(after[name] or '')
   end
-  return all
+  return stored_parent(name)
 end
-local function height(name)
-  if not below[name] and redis.call('HEXISTS', KEYS[8], name) == 0 then
-    return 1
-  end
-  local all = heights(name)
-  for i = depth, 1, -1 do
-    if all[i] > 0 then
-      return i + 1
-    end
-  end
-  return 1
+local function children_of(name)
+  return children[name] or tonumber(redis.call('HGET', KEYS[8], name) or '0') or 0
 end
-local function count(name, from, to)
-  while name ~= '' and from ~= to do
-    local all, before = heights(name), height(name)
-    counted[name] = all
-    if from > 0 then
-      all[from] = all[from] - 1
-    end
-    if to > 0 then
-      all[to] = all[to] + 1
-    end
-    name, from, to = parent_of(name), before, height(name)
+local function count(name, n)
+  if name ~= '' then
+    children[name] = children_of(name) + n
   end
 end
 
 for name in pairs(after) do
-  local parent = parent_of(name)
-  was[name], linked[name] = parent, ''
-  if parent ~= '' then
-    count(parent, height(name), 0)
-  end
+  before[name] = stored_parent(name)
+  count(before[name], -1)
 end
 for name, parent in pairs(after) do
-  if parent and height(name) > 1 then -- its children that do not change count in its old unit
+  if children_of(name) > 0 then -- these do not change
+    if parent == false then
+      return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of others; give them another parent, or remove theirs, in the same change')
+    end
     local unit, theirs = unit_of(texts[name]), unit_of(redis.call('HGET', KEYS[3], name))
     if unit ~= theirs then
       return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and is the parent of others that count ' .. theirs .. '; change them in the same change')
@@ -119,52 +87,46 @@ for name, parent in pairs(after) do
     end
   end
 end
-for name, parent in pairs(after) do
-  local is = name_of(parent or '')
-  if is ~= '' then
-    if not exists(is) then
-      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which the store lacks')
+for name in pairs(after) do
+  local parent = parent_of(name)
+  if parent ~= '' then
+    if not exists(parent) then
+      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. parent .. '", which the store lacks')
     end
-    local above = texts[is] or redis.call('HGET', KEYS[3], is)
+    local above = texts[parent] or redis.call('HGET', KEYS[3], parent)
     if ends(above) then
-      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which has an end; a parent cannot have an end')
+      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. parent .. '", which has an end; a parent cannot have an end')
     end
     local unit, its = unit_of(texts[name]), unit_of(above)
     if unit ~= its then
-      return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and its parent "' .. is .. '" counts ' .. its .. '; both are charged the same cost, so they must count the same')
+      return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and its parent "' .. parent .. '" counts ' .. its .. '; both are charged the same cost, so they must count the same')
     end
-    local line, at = {name}, is
-    while at ~= '' do
-      line[#line + 1] = at
-      if at == name then
-        return redis.error_reply('TREE the parents of policy "' .. name .. '" are a cycle: ' .. table.concat(line, ', '))
-      end
-      at = parent_of(at)
-    end
-    local n = height(name)
-    if #line - 1 + n > depth then
-      return redis.error_reply('TREE ' .. #line - 1 + n .. ' policies in a line of parents, ' .. n - 1 .. ' below ' .. table.concat(line, ', ') .. '; they may be ' .. depth)
-    end
-    linked[name] = is
-    count(is, 0, n)
+    count(parent, 1)
   end
 end
-for name, parent in pairs(after) do
-  if parent == false and height(name) > 1 then
-    return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of others; give them another parent, or remove theirs, in the same change')
+local seen = {} -- policies that a walk came to, and where the walk began
+for name in pairs(after) do
+  local line, at = {}, children_of(name) > 0 and name or '' -- others are in no cycle
+  while at ~= '' and not seen[at] do
+    seen[at] = name
+    line[#line + 1] = at
+    at = parent_of(at)
+  end
+  if #line > 0 and seen[at] == name then
+    return redis.error_reply('TREE the parents of policy "' .. at .. '" are a cycle: ' .. table.concat(line, ', ') .. ', ' .. at)
   end
 end
 
 for name, parent in pairs(after) do
   if parent and parent ~= '' then
     redis.call('HSET', KEYS[7], name, parent)
-  elseif was[name] ~= '' then
+  elseif before[name] ~= '' then
     redis.call('HDEL', KEYS[7], name)
   end
 end
-for name, all in pairs(counted) do
-  if height(name) > 1 then
-    redis.call('HSET', KEYS[8], name, table.concat(all, ','))
+for name, n in pairs(children) do
+  if n > 0 then
+    redis.call('HSET', KEYS[8], name, n)
   else
     redis.call('HDEL', KEYS[8], name)
   end
@@ -172,7 +134,7 @@ end
 
 -- Overrides that have ended are removed unless they have changed since.
 local changes = {}
-for i = 4, #ARGV, 4 do
+for i = 3, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind ~= 'e' then
     changes[#changes + 1] = {kind, field, value}
