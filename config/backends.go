@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -107,65 +106,61 @@ func (s *store) UnmarshalText(text []byte) error {
 }
 
 type redisKeys struct {
-	Shards    shards `is:"a list of shards, such as [{name: a, primary: 127.0.0.1:6379}]"`
-	Resharded shards `is:"a list of shards, such as [{name: a, primary: 127.0.0.1:6379}]"`
+	Shards    []shard
+	Resharded []shard
 }
 
 type memcachedKeys struct {
-	Servers memcachedServers `is:"a list of servers, such as [127.0.0.1:11211]"`
+	Servers []memcachedServer
 }
 
 // memcachedServer is a server of Memcached. The short form is its address.
 type memcachedServer struct {
-	Name    string  `is:"a name, such as a: keys find their server by it"` // the address if left out
-	Address Address `yaml:",required"`
+	Name    string // the address if left out
+	Address Address
 }
 
-func (*memcachedServer) long(node *yaml.Node) *yaml.Node {
+func (s *memcachedServer) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return under("address", node)
+		return load(node, &s.Address)
 	}
-	return node
-}
-
-type memcachedServers []memcachedServer
-
-func (all memcachedServers) check(r *reader, p *place) {
-	for i := range all {
-		all[i].Name = cmp.Or(all[i].Name, string(all[i].Address))
-	}
-	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their server by it")
+	type long memcachedServer
+	return load(node, (*long)(s))
 }
 
 // refusalCache is true, false, or the policies that opt out.
 type refusalCache struct {
-	Except []string `is:"a list of policies, such as [search]"`
+	Except []string
 	off    bool
 }
 
-func (c *refusalCache) UnmarshalText(text []byte) error {
-	if c.off = string(text) == "false"; !c.off && string(text) != "true" {
+func (c *refusalCache) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.MappingNode {
+		type long refusalCache
+		return load(node, (*long)(c))
+	}
+	if c.off = node.Value == "false"; !c.off && node.Value != "true" {
 		return errors.New("it must be true, false or a mapping with except")
 	}
 	return nil
 }
 
 // refusals sets the refusal cache, which is on by default wherever it saves a round trip.
-func (c *Config) refusals(r *reader) {
+func (c *Config) refusals(d *document) {
 	saves := c.Remote() && c.Backend != sharesName
 	cache := c.keys.RefusalCache
 	if cache == nil {
 		c.keys.RefusalCache = &refusalCache{off: !saves}
 		return
 	}
-	unsure := len(r.problems) > 0 // a missing policy may be one with a problem
+	unsure := len(d.problems) > 0 // a missing policy may be one with a problem
 	for i, name := range cache.Except {
 		if c.Policies[name] == nil && !unsure {
-			r.mustBe(r.at("refusal_cache", "except").item(i), "the name of a policy, such as core")
+			d.mustBe(path{"refusal_cache", "except"}.item(i), "the name of a policy, such as core")
 		}
 	}
-	if !saves && !cache.off && !r.at("refusal_cache").wrong {
-		r.problem(r.at("refusal_cache"), "refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend")
+	if !saves && !cache.off {
+		d.problem(path{"refusal_cache"}, "refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend")
 	}
 }
 
@@ -185,24 +180,24 @@ func (c *Config) Remote() bool { return c.Backend != memoryName || c.keys.Flags.
 
 // backends checks that the file has servers for the backend, the shadow, and the backends
 // that the flags choose from, and for no others.
-func (c *Config) backends(r *reader) {
+func (c *Config) backends(d *document) {
 	for _, key := range append(sections(func(kind) bool { return true }), "backend", "shadow", "flags") {
-		if r.at(key).wrong {
+		if d.wrong[key] {
 			return // a key with a problem may seem to be missing
 		}
 	}
 	names := c.names()
 	switch {
-	case !c.isThere(r, c.Backend, r.at("backend")), c.keys.Shadow != "" && !c.isThere(r, string(c.keys.Shadow), r.at("shadow")):
+	case !c.isThere(d, c.Backend, path{"backend"}), c.keys.Shadow != "" && !c.isThere(d, string(c.keys.Shadow), path{"shadow"}):
 	case c.keys.Flags.name != "" && slices.Contains(names, sharesName):
-		r.problem(r.at("flags"), "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
+		d.problem(path{"flags"}, "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.keys.Flags.name != "" && len(names) == 1:
-		r.problem(r.at("flags"), "flags is set, but there is no backend other than %s to move clients to; set %s", c.Backend, either(sections(kind.isStore)))
+		d.problem(path{"flags"}, "flags is set, but there is no backend other than %s to move clients to; set %s", c.Backend, either(sections(kind.isStore)))
 	case c.keys.Flags.name == "":
 		for _, name := range names[1:] {
 			if name != string(c.keys.Shadow) {
 				section := kindOf(name).section()
-				r.problem(r.at(section), "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
+				d.problem(path{section}, "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
 			}
 		}
 	}
@@ -210,15 +205,15 @@ func (c *Config) backends(r *reader) {
 
 // isThere reports whether the backend of that name has a server. If not, it adds a problem
 // at the list of servers, or at the name if there is no list.
-func (c *Config) isThere(r *reader, name string, named *place) bool {
+func (c *Config) isThere(d *document, name string, named path) bool {
 	k := kindOf(name)
 	if k.servers(&c.keys) > 0 {
 		return true
 	}
-	if list := r.find(k.list); list.has() {
+	if list := pathOf(k.list); d.has(list) {
 		named = list
 	}
-	r.problem(named, "%s is empty; the %s backend needs at least %s", k.list, name, k.least)
+	d.problem(named, "%s is empty; the %s backend needs at least %s", k.list, name, k.least)
 	return false
 }
 

@@ -39,13 +39,11 @@ type Options struct {
 	// these names is a mistake. If nil, the program uses the policies of the file.
 	Policies []*quota.Policy
 
-	// Program points to a struct for the program's own keys, at the top of the file.
-	// Fields that the file leaves out keep their values. A field's key is in its tag, as in
-	// `yaml:"listen"`, or is its name in snake_case; in problems, a tag such as
-	// `is:"a file"` describes a valid value. A field may be a string, bool, int64, uint64,
-	// time.Duration, struct, or encoding.TextUnmarshaler, or a slice or map of these. If
-	// an UnmarshalText returns an error that begins with "it must be", the problem also
-	// names the field and its value.
+	// Program points to a struct for the program's own keys, at the top of the file. Fields
+	// that the file leaves out keep their values. The YAML package decodes it: a field's key is
+	// in its tag, as in `yaml:"listen_on"`, or is its name in lower case. If an UnmarshalText or
+	// UnmarshalYAML returns an error that begins with "it must be", the problem also names the
+	// field and its value.
 	//
 	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
 	// end: mustBe adds a problem with the value of key; right describes a valid one.
@@ -108,18 +106,18 @@ type keys struct {
 	Redis        redisKeys
 	Memcached    memcachedKeys
 	Shares       *sharesKeys
-	Seed         uint64 // of the choice of a shard or server
-	Flags        file   `is:"a file in flagd's form"`
+	Seed         whole // of the choice of a shard or server
+	Flags        file
 	Shadow       store
-	RefusalCache *refusalCache
-	Roots        roots             `is:"a list of Redis servers, such as [127.0.0.1:6379]"`
-	PoliciesAt   *policiesAt       `is:"the address or URL of one Redis server, such as 127.0.0.1:6379, or a mapping with its settings"`
-	Policies     map[string]policy `is:"a mapping of policies by their names"`
-	DryRuns      map[string]dryRun `is:"a mapping of policies by their names"`
-	Deadline     time.Duration
-	OnFailure    *fallback.Choice `is:"open, local or closed"`
-	OpenFor      time.Duration
-	Processes    int64
+	RefusalCache *refusalCache `yaml:"refusal_cache"`
+	Roots        []root
+	PoliciesAt   *policiesAt `yaml:"policies_at"`
+	Policies     map[string]policy
+	DryRuns      map[string]dryRun `yaml:"dry_runs"`
+	Deadline     duration
+	OnFailure    *fallback.Choice `yaml:"on_failure"`
+	OpenFor      duration         `yaml:"open_for"`
+	Processes    whole
 }
 
 // Read reads a file. It makes no connections, and may be called again while a Stack of the
@@ -138,45 +136,57 @@ func Read(file string, options *Options) (*Config, error) {
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
 		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Modes: make(map[string]modes.Mode),
-		keys: keys{Backend: memoryName, Deadline: 50 * time.Millisecond}, options: *cmp.Or(options, new(Options)),
+		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)),
 	}
 	c.options.Log = cmp.Or(c.options.Log, slog.Default())
-	r := newReader(file)
+	d := newDocument(file)
 	if c.options.Getenv != nil {
-		r.getenv = c.options.Getenv
+		d.getenv = c.options.Getenv
 	}
 	// If the file was cut off, the defaults would silently be the wrong limits.
-	top := r.parse(text, "the file is empty; any key may be left out, but not all of them")
-	if top == nil {
-		return nil, r.err()
+	if d.parse(text, "the file is empty; any key may be left out, but not all of them") && d.decode(c.together()) {
+		c.complete(d)
+		d.checkProgram(c.options.Program)
 	}
-	var all []field
-	if c.options.Program != nil {
-		all = fieldsOf(reflect.ValueOf(c.options.Program).Elem())
-	}
-	r.read(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top)
-	c.complete(r)
-	r.checkProgram(c.options.Program)
-	if err := r.err(); err != nil {
+	if err := d.err(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// complete checks the keys together, and sets the fields of c.
-func (c *Config) complete(r *reader) {
-	c.Backend, c.Deadline = string(c.keys.Backend), c.keys.Deadline
-	c.backends(r)
-	c.failures(r)
-	c.policies(r)
-	c.parents(r)
-	c.refusals(r)
-	c.divisible(r)
-	c.modes(r)
-	if c.keys.PoliciesAt != nil && c.options.Table == nil {
-		r.problem(r.at("policies_at"), "policies_at is set, but the program has no table of policies; remove it")
+// together returns a pointer to a struct with the program's keys and the configuration's.
+func (c *Config) together() any {
+	const inline = `yaml:",inline"`
+	fields := []reflect.StructField{{Name: "Keys", Type: reflect.TypeFor[*keys](), Tag: inline}}
+	values := []reflect.Value{reflect.ValueOf(&c.keys)}
+	if c.options.Program != nil {
+		program := reflect.ValueOf(c.options.Program)
+		fields, values = slices.Insert(fields, 0, reflect.StructField{Name: "Program", Type: program.Type(), Tag: inline}), slices.Insert(values, 0, program)
 	}
-	r.within(r.at("deadline"), c.Deadline, time.Millisecond, 30*time.Second)
+	all := reflect.New(reflect.StructOf(fields))
+	for i, v := range values {
+		all.Elem().Field(i).Set(v)
+	}
+	return all.Interface()
+}
+
+// complete checks the keys together, and sets the fields of c.
+func (c *Config) complete(d *document) {
+	c.Backend, c.Deadline = string(c.keys.Backend), time.Duration(c.keys.Deadline)
+	c.servers(d)
+	c.shares(d)
+	d.read(&c.keys.Flags, path{"flags"}, "a file in flagd's form")
+	c.backends(d)
+	c.failures(d)
+	c.policies(d)
+	c.parents(d)
+	c.refusals(d)
+	c.divisible(d)
+	c.modes(d)
+	if c.keys.PoliciesAt != nil && c.options.Table == nil {
+		d.problem(path{"policies_at"}, "policies_at is set, but the program has no table of policies; remove it")
+	}
+	d.within(path{"deadline"}, c.Deadline, time.Millisecond, 30*time.Second)
 }
 
 // DryRun returns the policy that replaces the policy of that name in a dry run of a

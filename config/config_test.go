@@ -129,7 +129,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:2: memcached.servers is empty; the memcached backend needs at least one server, such as 127.0.0.1:11211`,
 		}, {
 			"server without a port", "backend: memcached\nmemcached:\n  servers: [localhost]\n",
-			`weir.yaml:3: memcached.servers[0].address is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,
+			`weir.yaml:3: memcached.servers[0] is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,
 		}, {
 			"server twice", "backend: memcached\nmemcached:\n  servers:\n    - 127.0.0.1:1\n    - 127.0.0.1:1\n",
 			`weir.yaml:5: memcached.servers[1] is "127.0.0.1:1", as memcached.servers[0] is; names must differ, because keys find their server by it`,
@@ -234,7 +234,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: policies.core.limits[0].quota is missing; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
 			"a limit in words that is none", "policies:\n  core:\n    limits:\n      - 60 / 1h\n",
-			`weir.yaml:4: policies.core.limits[0]: limit is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31`,
+			`weir.yaml:4: policies.core.limits[0] is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31`,
 		}, {
 			"a limit in words that no policy may have", "policies: {core: {limits: [60 per 1h burst 5]}}\n",
 			`weir.yaml:1: policies.core.limits[0]: limit is "60 per 1h burst 5": burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`,
@@ -252,7 +252,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:2: policy "core": limits 0 and 1 are both a fixed-window of 1h0m0s; only the smaller quota could ever refuse, so keep that one`,
 		}, {
 			"unknown algorithm", "policies:\n  core:\n    limits:\n      - quota: 1\n        window: 1h\n        algorithm: gcra\n",
-			`weir.yaml:6: policies.core.limits[0].algorithm: algorithm is "gcra"; it must be one of ` + fmt.Sprintf("%q", algorithms),
+			`weir.yaml:6: policies.core.limits[0].algorithm is "gcra"; it must be one of ` + fmt.Sprintf("%q", algorithms),
 		}, {
 			"aligned is no truth", "policies: {core: {limits: [{quota: 1, window: 1h, aligned: perhaps}]}}\n",
 			`weir.yaml:1: policies.core.limits[0].aligned is "perhaps"; it must be true or false`,
@@ -279,16 +279,16 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:1: policies.core.limits[0].quota is "010"; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
 			"a value without end", "on_failure: " + strings.Repeat("a", 1000) + "\n",
-			`weir.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open, local or closed`,
+			`weir.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be one of ["open" "local" "closed"]`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
 			`weir.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown failure policy", "on_failure: serve\n",
-			`weir.yaml:1: on_failure is "serve"; it must be open, local or closed`,
+			`weir.yaml:1: on_failure is "serve"; it must be one of ["open" "local" "closed"]`,
 		}, {
 			"unknown failure policy of a policy", "policies:\n  core: {limits: [{quota: 1, window: 1h}], on_failure: 503}\n",
-			`weir.yaml:2: policies.core.on_failure is "503"; it must be open, local or closed`,
+			`weir.yaml:2: policies.core.on_failure is "503"; it must be one of ["open" "local" "closed"]`,
 		}, {
 			"local without processes", "policies:\n  core:\n    limits: [{quota: 1, window: 1h}]\n    on_failure: local\non_failure: local\n",
 			"weir.yaml:4: policies.core.on_failure is local, which needs processes: how many processes share the backend, such as processes: 3\n" +
@@ -310,13 +310,13 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:2: unknown key on_failure; the keys here are limits`,
 		}, {
 			"all at once", "on_failure: no\nlisten: 1\nlisten: 2\nfoo: 1\npolicies:\n  core: {limits: [{quota: 010, window: 5}]}\n  b: 3\nbackend: disk\n",
-			"weir.yaml:1: on_failure is \"no\"; it must be open, local or closed\n" +
+			"weir.yaml:1: on_failure is \"no\"; it must be one of [\"open\" \"local\" \"closed\"]\n" +
 				"weir.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"weir.yaml:3: listen is set twice, first in line 2\n" +
 				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
 				"weir.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"weir.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
-				"weir.yaml:7: policies.b.limits[0]: limit is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +
+				"weir.yaml:7: policies.b is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +
 				"weir.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
 	} {
@@ -338,10 +338,10 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"":                                 "weir.yaml: the file is empty; any key may be left out, but not all of them",
 		"# listen: 1\n":                    "weir.yaml: the file is empty; any key may be left out, but not all of them",
 		"---\n":                            "weir.yaml: the file is empty; any key may be left out, but not all of them",
-		"policies: 3\n":                    `weir.yaml:1: policies is "3"; it must be a mapping of policies by their names`,
+		"policies: 3\n":                    `weir.yaml:1: policies is "3"; it must be a mapping, and each value a mapping with limits, unit, `,
 		"- a\n- b\n":                       "weir.yaml:1: the file is a list; it must be a mapping with listen, backend, ",
 		"\nlisten: {a: b}\n":               "weir.yaml:2: listen is a mapping; it must be a host and a port, such as 127.0.0.1:8080",
-		"policies:\n core: {limits: {}}\n": "weir.yaml:2: policies.core.limits is a mapping; it must be a list of limits",
+		"policies:\n core: {limits: {}}\n": "weir.yaml:2: policies.core.limits.quota is missing; it must be a whole number, ",
 		"policies: {core: {limits: [{quota: [60], window: 1h}]}}\n": "weir.yaml:1: policies.core.limits[0].quota is a list; it must be a whole number, ",
 		"deadline: 50ms\n\tlisten: x\n":                             "weir.yaml:2: the line begins with a tab; indent it by spaces, as YAML asks",
 		"a: 1\n b: 2\n":                                             "weir.yaml:2: mapping values are not allowed in this context",
@@ -356,8 +356,8 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"\xff\xfel\x00":                                             "weir.yaml:1: the text is not UTF-8",
 		"listen: \x00\n":                                            "weir.yaml:1: the line has a control character",
 		strings.Repeat("[", 20_000):                                 "weir.yaml:1: exceeded max depth of 10000",
-		"policies: &p {core: *p}\n":                                 "weir.yaml:1: policies.core is the alias *p; write the value itself",
-		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, unit, parent, parent_key, on_failure",
+		"policies: &p {core: *p}\n":                                 "weir.yaml:1: unknown key core; the keys here are limits, unit, parent, parent_key, on_failure",
+		"policies:\n  <<: {core: 3}\n":                              `weir.yaml:2: policies.<<.core is "3"; it must be a quota, per, and a window`,
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "weir.yaml:1: ",
 		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced; write the value itself",
 	} {
@@ -396,8 +396,8 @@ func TestConfigBombs(t *testing.T) {
 	for i := range 40 {
 		bomb += fmt.Sprintf("  a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
-	if _, err := parse("weir.yaml", bomb); err == nil || strings.Count(err.Error(), "\n") != 399 {
-		t.Errorf("got %.1000v, want an error for each of the 400 aliases", err)
+	if _, err := parse("weir.yaml", bomb); err == nil || strings.Count(err.Error(), "\n") != 39 {
+		t.Errorf("got %.1000v, want an error for each of the 39 lists that are items of others, and one for the key limits", err)
 	}
 }
 
@@ -548,31 +548,31 @@ processes: 3
 	want := keys{
 		Backend: "redis",
 		Redis: redisKeys{
-			Shards: shards{
+			Shards: []shard{
 				{Name: "a", server: at("127.0.0.1:7001"), Replicas: []Address{"127.0.0.1:7002"}},
 				{Name: "b", server: at("127.0.0.1:7003")},
 			},
-			Resharded: shards{{Name: "a", server: at("127.0.0.1:7005")}},
+			Resharded: []shard{{Name: "a", server: at("127.0.0.1:7005")}},
 		},
-		Memcached:    memcachedKeys{memcachedServers{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}}},
+		Memcached:    memcachedKeys{[]memcachedServer{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}}},
 		Seed:         7,
 		Flags:        file{filepath.Join(dir, "flags.json"), []byte("{}")},
 		Shadow:       "memory",
 		RefusalCache: &refusalCache{Except: []string{"search", "queue"}},
-		Roots:        roots{{Name: "127.0.0.1:7008", server: at("127.0.0.1:7008")}, {Name: "r", Group: "far", server: at("127.0.0.1:7009")}},
+		Roots:        []root{{Name: "127.0.0.1:7008", server: at("127.0.0.1:7008")}, {Name: "r", Group: "far", server: at("127.0.0.1:7009")}},
 		Policies: map[string]policy{
 			"core": {
-				dryRun:    dryRun{limits{{Quota: 5, Window: 90 * time.Second, Aligned: true}}},
-				OnFailure: &local, Mode: &leased, Was: &synced, Sync: time.Second, Low: 0.5,
+				Limits:    limits{{Quota: 5, Window: 90 * time.Second, Aligned: true}},
+				OnFailure: &local, Mode: &leased, Was: &synced, Sync: duration(time.Second), Low: 0.5,
 			},
-			"burst": {dryRun: dryRun{limits{{Quota: 10, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 30}, {Quota: 100, Window: 24 * time.Hour}}}},
-			"queue": {dryRun: dryRun{limits{{Quota: 10, Window: time.Second, Algorithm: quota.LeakyBucket, MaxWait: 2 * time.Second}}}, OnFailure: &open},
-			"short": {dryRun: dryRun{limits{{Quota: 7, Window: time.Hour}}}, Unit: quota.InputTokens},
+			"burst": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 30}, {Quota: 100, Window: 24 * time.Hour}}},
+			"queue": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.LeakyBucket, MaxWait: 2 * time.Second}}, OnFailure: &open},
+			"short": {Limits: limits{{Quota: 7, Window: time.Hour}}, Unit: quota.InputTokens},
 		},
 		DryRuns:   map[string]dryRun{"core": {limits{{Quota: 4, Window: 90 * time.Second, Aligned: true}}}, "search": {limits{{Quota: 5, Window: time.Minute}}}},
-		Deadline:  20 * time.Millisecond,
+		Deadline:  duration(20 * time.Millisecond),
 		OnFailure: &closed,
-		OpenFor:   time.Minute,
+		OpenFor:   duration(time.Minute),
 		Processes: 3,
 	}
 	if !reflect.DeepEqual(got.keys, want) {
@@ -642,10 +642,61 @@ func TestShortFormsOfPolicies(t *testing.T) {
 		t.Errorf("a calendar: got %+v, error %v", c, err)
 	}
 	_, err = Parse("weir.yaml", []byte("policies:\n  core: {quota: 10, windw: 1m}\n"), nil)
-	const wrong = "weir.yaml:2: unknown key windw; did you mean window? The keys here are quota, window, algorithm, aligned, burst, max_wait\n" +
-		"weir.yaml:2: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
+	const wrong = "weir.yaml:2: unknown key windw; did you mean window? The keys here are quota, window, algorithm, aligned, burst, max_wait"
 	if err == nil || err.Error() != wrong {
 		t.Errorf("got %v, want %s", err, wrong)
+	}
+}
+
+// Anchors, aliases and merge keys work anywhere, with short forms too. A mistake is in the line
+// that has the value, once, whatever number of aliases name it.
+func TestAliasesAndMergeKeys(t *testing.T) {
+	const text = `
+backend: redis
+redis:
+  shards:
+    - &shard {name: a, primary: 127.0.0.1:1, username: &user weir}
+    - {<<: *shard, name: b, primary: 127.0.0.1:2}
+roots: [&root 127.0.0.1:1, {<<: [{username: *user}, {group: far}], primary: 127.0.0.1:3}]
+policies:
+  core: &core {limits: &limits [&limit 60 per 1h aligned], mode: leased}
+  search: {<<: *core, mode: synced}
+  a.b: *limits
+  c: *limit
+  d: {<<: {quota: 5, window: 1m}, burst: 7, algorithm: token-bucket}
+dry_runs: {core: *limit, search: {limits: *limits}}
+`
+	c, err := Parse("weir.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hourly := quota.Limit{Quota: 60, Window: time.Hour, Aligned: true}
+	for _, name := range []string{"core", "search", "a.b", "c"} {
+		if got := c.Policies[name].Limits; len(got) != 1 || got[0] != hourly {
+			t.Errorf("%s has %v", name, got)
+		}
+	}
+	if got := c.Policies["d"].Limits[0]; got.Quota != 5 || got.Burst != 7 {
+		t.Errorf("d has %v", got)
+	}
+	if c.Modes["core"] != modes.Leased || c.Modes["search"] != modes.Synced || len(c.DryRuns) != 2 {
+		t.Errorf("modes %v, dry runs %v", c.Modes, c.DryRuns)
+	}
+	if s := c.keys.Redis.Shards[1]; s.Name != "b" || s.options.Username != "weir" || s.options.Addrs[0] != "127.0.0.1:2" {
+		t.Errorf("a merged shard is %+v", s)
+	}
+	if r := c.keys.Roots[1]; r.Group != "far" || r.options.Username != "weir" {
+		t.Errorf("a merged root is %+v", r)
+	}
+	for text, want := range map[string]string{
+		"policies:\n  core: &p {limits: 0 per 1h}\n  search: *p\n  org: {<<: *p}\n":                           `weir.yaml:2: policies.core.limits is "0 per 1h"; it must be a quota, per, and a window`,
+		"policies:\n  core: &p\n    limits: 1 per 1h\n    mode: exact\n  search: *p\ndry_runs:\n  core: *p\n": "weir.yaml:4: unknown key mode; the keys here are limits",
+		"policies:\n  core: {limits: 1 per 1h}\n  search: {<<: 5}\n":                                          "weir.yaml:3: policies.search.<<: map merge requires map or sequence of maps as the value; write the value itself",
+		"policies: &p {<<: *p}\n": "weir.yaml:1: cyclic merge alias; write the value itself",
+	} {
+		if _, err := Parse("weir.yaml", []byte(text), nil); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v; want %s", text, err, want)
+		}
 	}
 }
 
@@ -691,11 +742,18 @@ func FuzzConfig(f *testing.F) {
 	f.Add("listen: 127.0.0.0:8\ndeadline: 50ms\non_failure: local\nprocesses: 3\nopen_for: 1m\n")
 	f.Add("memcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
+	f.Add("!tag\nbackend: 1\n")
+	f.Add("redis: {shards: {0}}\n")
+	f.Add(": &r [!t {a, {b}}]\npolicies_at: *r\n")
+	f.Add("roots: &r [&a 'a:1', {<<: {group: g}, primary: 'b:1', tls: {ca_file: *a}}]\npolicies_at: *r\npolicies: {<<: {a: &l [1 per 1s]}, b: {limits: *l, mode: exact}, c: !t 5}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse("weir.yaml", text)
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "weir.yaml:") {
-				t.Errorf("%q: error does not name the file: %v", text, err)
+			// The whole file has no line.
+			for _, line := range strings.Split(err.Error(), "\n") {
+				if !regexp.MustCompile(`^weir\.yaml:(\d+: | the file is empty)`).MatchString(line) {
+					t.Errorf("%q: the error has no line: %s", text, line)
+				}
 			}
 			return
 		}

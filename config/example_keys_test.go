@@ -4,6 +4,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -18,14 +19,18 @@ func TestExampleHasEveryKey(t *testing.T) {
 		for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice || of.Kind() == reflect.Map {
 			of = of.Elem()
 		}
-		if of.Kind() != reflect.Struct || of.PkgPath() != reflect.TypeFor[keys]().PkgPath() {
+		if of == reflect.TypeFor[limit]() || of.Kind() != reflect.Struct || of.PkgPath() != reflect.TypeFor[keys]().PkgPath() {
 			return
 		}
-		for _, f := range fieldsOf(reflect.New(of).Elem()) {
-			if !regexp.MustCompile(`\b` + f.key + `:`).Match(text) {
-				t.Errorf("there is no %s%s:", path, f.key)
+		for _, key := range keysOf(of) {
+			if !regexp.MustCompile(`\b` + key + `:`).Match(text) {
+				t.Errorf("there is no %s%s:", path, key)
 			}
-			look(f.value.Type(), path+f.key+".")
+		}
+		for i := range of.NumField() {
+			if f := of.Field(i); f.IsExported() || f.Anonymous {
+				look(f.Type, path+strings.ToLower(f.Name)+".")
+			}
 		}
 	}
 	look(reflect.TypeFor[keys](), "")

@@ -192,7 +192,7 @@ func (s *Stack) open(ctx context.Context) error {
 
 // fallback returns the options for outages.
 func (c *Config) fallback() *fallback.Options {
-	o := &fallback.Options{Policies: make(map[string]fallback.Choice), Processes: int(c.keys.Processes), OpenFor: c.keys.OpenFor}
+	o := &fallback.Options{Policies: make(map[string]fallback.Choice), Processes: int(c.keys.Processes), OpenFor: time.Duration(c.keys.OpenFor)}
 	switch {
 	case c.keys.OnFailure != nil:
 		o.OnFailure = *c.keys.OnFailure

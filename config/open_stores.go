@@ -49,7 +49,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 		return nil, failed
 	}
 	backend, err := redisbackend.New(opened, &redisbackend.Options{
-		Prefix: prefix, Seed: s.Config.keys.Seed, Deadline: s.Config.clientTimeout(),
+		Prefix: prefix, Seed: uint64(s.Config.keys.Seed), Deadline: s.Config.clientTimeout(),
 		Observer: s.Config.options.Observer,
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Stack) openMemcached(prefix string) (handoff.Store, error) {
 		servers = append(servers, memcachedbackend.Server{Name: m.Name, Client: client})
 	}
 	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{
-		Prefix: prefix, Seed: c.keys.Seed,
+		Prefix: prefix, Seed: uint64(c.keys.Seed),
 		Deadline: max(memcachedbackend.DefaultDeadline, c.Deadline), Observer: c.options.Observer,
 	})
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Stack) openShares() (driver.Backend, error) {
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(c.Policies)), maps.Values(c.DryRuns))
 	b, err := shares.New(string(k.Self), k.list(), sender, policies, &shares.Options{
-		Refresh: k.Refresh, Observer: c.options.Observer,
+		Refresh: time.Duration(k.Refresh), Observer: c.options.Observer,
 		ListChanged: func(list shares.List) {
 			c.options.Log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
 		},

@@ -2,11 +2,9 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,114 +20,101 @@ import (
 
 // policy is a policy of the file. Its short form is a limit, or a list of limits.
 type policy struct {
-	dryRun
-	Unit      quota.Unit       `is:"requests, tokens, input-tokens or output-tokens"`
-	Parent    string           `is:"the name of a policy that is charged, too"`
-	ParentKey string           `is:"the key that the parent is charged for"`
-	OnFailure *fallback.Choice `is:"open, local or closed"`
-	Mode      *modes.Mode      `is:"exact, leased or synced"`
-	Was       *modes.Mode      `is:"exact, leased or synced"` // the mode that it begins in; Mode if nil
-	Sync      time.Duration
+	Limits    limits
+	Unit      quota.Unit
+	Parent    string
+	ParentKey string           `yaml:"parent_key"`
+	OnFailure *fallback.Choice `yaml:"on_failure"`
+	Mode      *modes.Mode
+	Was       *modes.Mode // the mode that it begins in; Mode if nil
+	Sync      duration
 	Low       part
 }
 
-// dryRun is the part of a policy that a dry run has, too.
-type dryRun struct {
-	Limits limits `is:"a list of limits"`
+func (p *policy) UnmarshalYAML(node *yaml.Node) error {
+	type long policy
+	return shortForm(node, &p.Limits, (*long)(p))
 }
 
-func (*dryRun) long(node *yaml.Node) *yaml.Node {
-	if isLimit(node) || node.Kind == yaml.SequenceNode {
-		return under("limits", node)
+// dryRun is the part of a policy that a dry run has, too.
+type dryRun struct{ Limits limits }
+
+func (r *dryRun) UnmarshalYAML(node *yaml.Node) error {
+	type long dryRun
+	return shortForm(node, &r.Limits, (*long)(r))
+}
+
+// shortForm decodes a node as limits, if it has their form, or as a mapping with limits.
+func shortForm(node *yaml.Node, limits *limits, long any) error {
+	var first struct{ Quota yaml.Node }
+	if node.Kind == yaml.MappingNode && (node.Decode(&first) != nil || first.Quota.Kind == 0) {
+		return load(node, long)
 	}
-	return node
+	return load(node, limits)
 }
 
 // limits are a list of limits. A single limit may be written without the list.
 type limits []limit
 
-func (*limits) long(node *yaml.Node) *yaml.Node {
-	if isLimit(node) {
-		return &yaml.Node{Kind: yaml.SequenceNode, Line: node.Line, Content: []*yaml.Node{node}}
+func (l *limits) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.SequenceNode {
+		return load(node, (*[]limit)(l))
 	}
-	return node
+	*l = make(limits, 1)
+	return load(node, &(*l)[0])
 }
 
-// isLimit reports whether a node is a limit in words, or has the key quota.
-func isLimit(node *yaml.Node) bool {
-	if node.Kind == yaml.MappingNode {
-		for i := 0; i < len(node.Content); i += 2 {
-			if node.Content[i].Value == "quota" {
-				return true
-			}
-		}
+// limit is a quota.Limit in words, or a mapping.
+type limit quota.Limit
+
+func (l *limit) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind != yaml.MappingNode {
+		return (*quota.Limit)(l).UnmarshalText([]byte(node.Value))
 	}
-	return node.Kind == yaml.ScalarNode
-}
-
-// under returns a mapping of key to node, its short form.
-func under(key string, node *yaml.Node) *yaml.Node {
-	return &yaml.Node{Kind: yaml.MappingNode, Line: node.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: key, Line: node.Line}, node}}
-}
-
-// limit is a quota.Limit that may be a mapping, with its fields as keys.
-type limit struct {
-	Quota     int64         `yaml:",required"`
-	Window    time.Duration `yaml:",required"`
-	Algorithm quota.Algorithm
-	Aligned   bool
-	Burst     int64
-	MaxWait   time.Duration
-	Calendar  quota.Calendar `yaml:"-"` // only in words
-}
-
-func (l *limit) UnmarshalText(text []byte) error { return (*quota.Limit)(l).UnmarshalText(text) }
-
-// part is a number above 0 and at most 1.
-type part float64
-
-func (p *part) UnmarshalText(text []byte) error {
-	f, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || !(f > 0 && f <= 1) {
-		return errors.New("it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5")
+	var k struct {
+		Quota     whole
+		Window    duration
+		Algorithm quota.Algorithm
+		Aligned   bool
+		Burst     whole
+		MaxWait   duration `yaml:"max_wait"`
 	}
-	*p = part(f)
-	return nil
+	err := load(node, &k)
+	*l = limit{Quota: int64(k.Quota), Window: time.Duration(k.Window), Algorithm: k.Algorithm, Aligned: k.Aligned, Burst: int64(k.Burst), MaxWait: time.Duration(k.MaxWait)}
+	return err
 }
 
 // dryRunSuffix ends the names of dry runs, which have separate counts.
 const dryRunSuffix = ".dry-run"
 
 // policies checks the policies and dry runs of the file, and sets c.Policies and c.DryRuns.
-func (c *Config) policies(r *reader) {
+func (c *Config) policies(d *document) {
 	var used []string
 	for _, p := range c.options.Policies {
 		used = append(used, p.Name)
-		if _, ok := c.keys.Policies[p.Name]; !ok {
-			c.Policies[p.Name] = c.preset(r, p)
+		if !d.has(path{"policies", p.Name}) || d.wrong[path{"policies", p.Name}.String()] {
+			c.Policies[p.Name] = c.preset(d, p)
 		}
 	}
 	for _, name := range sorted(c.keys.Policies) {
-		at := r.at("policies", name)
-		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
-		p := c.keys.Policies[name]
+		p, at := c.keys.Policies[name], path{"policies", name}
+		c.Policies[name] = d.policy(name, at, p.Limits)
 		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
 		// A policy that the program does not use is worth a warning. If its name is
 		// misspelled, a limit other than the one meant stays in force.
 		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
-			r.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
+			d.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
 		}
 		if strings.HasSuffix(name, dryRunSuffix) {
-			r.problem(at, "%s is a name that ends in %s, as dry runs do; choose another", at, dryRunSuffix)
+			d.problem(at, "%s is a name that ends in %s, as dry runs do; choose another", at, dryRunSuffix)
 		}
 	}
 	for _, name := range sorted(c.keys.DryRuns) {
-		at := r.at("dry_runs", name)
-		if p := r.policy(name+dryRunSuffix, at, c.keys.DryRuns[name].Limits); c.Policies[name] != nil {
-			c.DryRuns[name] = p
-			continue
+		at := path{"dry_runs", name}
+		p := d.policy(name+dryRunSuffix, at, c.keys.DryRuns[name].Limits)
+		if c.DryRuns[name] = p; c.Policies[name] == nil && !d.has(path{"policies", name}) {
+			d.problem(at, "%s is next to no policy; %s", at, c.whichPolicy(name))
 		}
-		r.problem(at, "%s is next to no policy; %s", at, c.whichPolicy(name))
 	}
 }
 
@@ -140,34 +125,35 @@ func (c *Config) whichPolicy(name string) string {
 }
 
 // parents checks the parents of the file's policies.
-func (c *Config) parents(r *reader) {
-	all, found := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}, false
+func (c *Config) parents(d *document) {
+	found := false
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], r.at("policies", name)
-		for _, key := range []string{"parent", "parent_key"} {
-			if at.at(key).has() && c.options.Table == nil {
-				r.problem(at.at(key), "%s is set, but the program has no table of policies, which parents need; remove it", at.at(key))
-			}
+		p, at := c.keys.Policies[name], path{"policies", name}
+		if p.Parent == "" && p.ParentKey == "" {
+			continue
+		}
+		if found = true; c.options.Table == nil {
+			d.problem(at, "%s has a parent, but the program has no table of policies, which parents need; remove it", at)
 		}
 		if p.Parent != "" && c.Policies[p.Parent] == nil {
-			r.problem(at.at("parent"), "%s is %q, which is no policy; %s", at.at("parent"), p.Parent, c.whichPolicy(p.Parent))
+			d.problem(at.at("parent"), "%s is %q, which is no policy; %s", at.at("parent"), p.Parent, c.whichPolicy(p.Parent))
 		}
-		found = found || p.Parent+p.ParentKey != ""
 	}
-	if !found || len(r.problems) > 0 {
+	if !found || len(d.problems) > 0 {
 		return // a policy has a problem already
 	}
 	var scratch policies.Table // it validates the tree
+	all := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}
 	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(all) }); err != nil {
-		r.problem(r.at("policies"), "%s", withoutPackage(err))
+		d.problem(path{"policies"}, "%s", withoutPackage(err))
 	}
 }
 
 // preset returns a policy of the program that the file leaves out.
-func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
+func (c *Config) preset(d *document, p *quota.Policy) *quota.Policy {
 	if len(p.Limits) == 0 {
-		at := r.at("policies", p.Name)
-		r.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
+		at := path{"policies", p.Name}
+		d.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
 		return p
 	}
 	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit, Parent: p.Parent, ParentKey: p.ParentKey}
@@ -180,98 +166,123 @@ func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 }
 
 // policy returns the policy at a place, and adds a problem if it is not valid.
-func (r *reader) policy(name string, at *place, limits limits) *quota.Policy {
-	p := &quota.Policy{Name: name}
-	for _, l := range limits {
+func (d *document) policy(name string, at path, limits limits) *quota.Policy {
+	p, before := &quota.Policy{Name: name}, len(d.problems)
+	for i, l := range limits {
 		p.Limits = append(p.Limits, quota.Limit(l))
+		if l.Quota == 0 {
+			d.mustBe(d.limitAt(at, i).at("quota"), wholeMustBe)
+		}
+		if l.Window == 0 && l.Calendar.IsZero() {
+			d.mustBe(d.limitAt(at, i).at("window"), durationMustBe)
+		}
 	}
-	if at.wrong {
+	if len(d.problems) > before {
 		return p
 	}
 	if err := p.Validate(); err != nil {
 		for i := range p.Limits { // which one is it?
 			alone := quota.Policy{Name: name, Limits: p.Limits[i : i+1]}
 			if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
-				at = at.at("limits").item(i)
+				at = d.limitAt(at, i)
 				break
 			}
 		}
-		r.problem(at, "%s", withoutPackage(err))
+		d.problem(at, "%s", withoutPackage(err))
 	}
 	return p
+}
+
+// limitAt returns the path of a limit of the policy at a place.
+func (d *document) limitAt(at path, i int) path {
+	if d.has(at.at("limits")) {
+		at = at.at("limits")
+	}
+	if node := resolved(d.get(at)); node != nil && node.Kind == yaml.SequenceNode {
+		at = at.item(i)
+	}
+	return at
+}
+
+// within adds a problem if a time is out of bounds. Zero is no time.
+func (d *document) within(p path, is, least, most time.Duration) {
+	if is != 0 && (is < least || is > most) {
+		d.mustBe(p, fmt.Sprintf("from %v to %v", least, most))
+	}
 }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // divisible adds a problem for each limit that the shares backend can't divide.
-func (c *Config) divisible(r *reader) {
-	if c.Backend != sharesName || len(r.problems) > 0 {
+func (c *Config) divisible(d *document) {
+	if c.Backend != sharesName || len(d.problems) > 0 {
 		return
 	}
-	check := func(p *quota.Policy, at *place) {
-		if !at.has() {
-			at = r.at("shares") // the policy is the program's
+	check := func(p *quota.Policy, at path) {
+		if !d.has(at) {
+			at = path{"shares"} // the policy is the program's
 		}
 		for i, l := range p.Limits {
 			if why := shares.Unsupported(&l, len(c.keys.Shares.Members)); why != "" {
-				r.problem(at, "policy %q: limit %d is %v, and the backend is shares; %s", p.Name, i, l, why)
+				d.problem(at, "policy %q: limit %d is %v, and the backend is shares; %s", p.Name, i, l, why)
 			}
 		}
 	}
 	for _, name := range sorted(c.Policies) {
-		check(c.Policies[name], r.at("policies", name))
+		check(c.Policies[name], path{"policies", name})
 	}
 	for _, name := range sorted(c.DryRuns) {
-		check(c.DryRuns[name], r.at("dry_runs", name))
+		check(c.DryRuns[name], path{"dry_runs", name})
 	}
 }
 
 // failures checks the choices for outages.
-func (c *Config) failures(r *reader) {
+func (c *Config) failures(d *document) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
-		c.keys.Processes = int64(kindOf(sharesName).servers(&c.keys))
+		c.keys.Processes = whole(kindOf(sharesName).servers(&c.keys))
 	}
-	local := func(at *place, choice *fallback.Choice) {
-		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !r.at("processes").has() {
-			r.problem(at, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", at)
+	local := func(at path, choice *fallback.Choice) {
+		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !d.has(path{"processes"}) {
+			d.problem(at, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", at)
 		}
 	}
-	local(r.at("on_failure"), c.keys.OnFailure)
+	local(path{"on_failure"}, c.keys.OnFailure)
 	for _, name := range sorted(c.keys.Policies) {
-		local(r.at("policies", name, "on_failure"), c.keys.Policies[name].OnFailure)
+		local(path{"policies", name, "on_failure"}, c.keys.Policies[name].OnFailure)
 	}
 	if c.keys.Processes > fallback.MaxProcesses {
-		r.mustBe(r.at("processes"), fmt.Sprintf("at most %d", fallback.MaxProcesses))
+		d.mustBe(path{"processes"}, fmt.Sprintf("at most %d", fallback.MaxProcesses))
 	}
 }
 
 // modes checks the modes of policies, and sets c.Modes.
-func (c *Config) modes(r *reader) {
+func (c *Config) modes(d *document) {
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], r.at("policies", name)
-		for _, key := range []string{"was", "sync", "low"} {
-			if at.at(key).has() && p.Mode == nil {
-				r.problem(at.at(key), "%s is set, but there is no mode; it is exact, leased or synced", at.at(key))
-			}
-		}
+		p, at := c.keys.Policies[name], path{"policies", name}
 		if p.Mode == nil {
+			for _, key := range []string{"was", "sync", "low"} {
+				if d.has(at.at(key)) {
+					d.problem(at.at(key), "%s is set, but there is no mode; it is exact, leased or synced", at.at(key))
+				}
+			}
 			continue
 		}
 		c.Modes[name] = *p.Mode
-		r.within(at.at("sync"), p.Sync, 10*time.Millisecond, time.Minute)
-		if c.sync != 0 && p.Sync != 0 && c.sync != p.Sync {
-			r.problem(at.at("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at.at("sync"), p.Sync, c.sync)
+		sync := time.Duration(p.Sync)
+		d.within(at.at("sync"), sync, 10*time.Millisecond, time.Minute)
+		if c.sync != 0 && sync != 0 && c.sync != sync {
+			d.problem(at.at("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at.at("sync"), sync, c.sync)
 		}
-		c.sync = cmp.Or(c.sync, p.Sync)
+		c.sync = cmp.Or(c.sync, sync)
 	}
-	if len(r.problems) > 0 {
+	if len(d.problems) > 0 {
 		return // a mode may need a key that has a problem
 	}
-	if r.at("roots").has() && len(c.Modes) == 0 && !c.options.Modes {
-		r.problem(r.at("roots"), "roots is set, but no policy has a mode; write mode: synced in one")
+	if d.has(path{"roots"}) && len(c.Modes) == 0 && !c.options.Modes {
+		d.problem(path{"roots"}, "roots is set, but no policy has a mode; write mode: synced in one")
 	}
 	for _, name := range sorted(c.Modes) {
-		c.mode(r, name, r.at("policies", name, "mode"))
+		c.mode(d, name, path{"policies", name, "mode"})
 	}
 }
 
@@ -284,20 +295,20 @@ func (c *Config) was(name string) modes.Mode {
 }
 
 // mode checks that the policy of that name can be in its modes.
-func (c *Config) mode(r *reader, name string, at *place) {
+func (c *Config) mode(d *document, name string, at path) {
 	uses := func(m modes.Mode) bool { return c.Modes[name] == m || c.was(name) == m }
 	for _, m := range []modes.Mode{modes.Leased, modes.Synced} {
 		if why := c.lacks(m); uses(m) && why != "" {
-			r.problem(at, "%s is %v, but %s", at, m, why)
+			d.problem(at, "%s is %v, but %s", at, m, why)
 		}
 	}
 	if !uses(modes.Synced) {
 		return
 	}
 	if err := synced.Supports(c.Policies[name]); err != nil {
-		r.problem(at, "%s", withoutPackage(err))
+		d.problem(at, "%s", withoutPackage(err))
 	}
 	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
-		r.problem(r.at("dry_runs", name), "%s", withoutPackage(err))
+		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))
 	}
 }

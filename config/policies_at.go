@@ -10,21 +10,19 @@ import (
 
 // policiesAt is the server from which this process reads policies and overrides. The short
 // form is its address or URL.
-type policiesAt struct{ server }
+type policiesAt server
 
-func (*policiesAt) long(node *yaml.Node) *yaml.Node {
+func (s *policiesAt) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return under("primary", node)
+		return load(node, &s.Primary)
 	}
-	return node
+	return load(node, (*server)(s))
 }
-
-func (s *policiesAt) check(r *reader, p *place) { s.complete(r, p, nil) }
 
 // openPolicies makes the table watch the server of policies_at.
 func (s *Stack) openPolicies(ctx context.Context) error {
 	c := s.Config
-	at := c.keys.PoliciesAt
+	at := (*server)(c.keys.PoliciesAt)
 	if at == nil {
 		return nil
 	}

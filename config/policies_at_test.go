@@ -54,8 +54,8 @@ func TestPoliciesAt(t *testing.T) {
 
 func TestPoliciesAtProblems(t *testing.T) {
 	for text, want := range map[string]string{
-		"policies_at: roots":          `weir.yaml:1: policies_at.primary is "roots"; it must be a host and a port`,
-		"policies_at: ['a:1', 'b:1']": "weir.yaml:1: policies_at is a list; it must be the address or URL of one Redis server",
+		"policies_at: roots":          `weir.yaml:1: policies_at is "roots"; it must be a host and a port`,
+		"policies_at: ['a:1', 'b:1']": "weir.yaml:1: policies_at is a list; it must be a mapping with primary",
 		"policies_at: {}":             "policies_at.primary is missing; it must be a host and a port",
 	} {
 		_, err := config.Parse("weir.yaml", []byte(text), &config.Options{Table: new(policies.Table)})

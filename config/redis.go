@@ -17,53 +17,93 @@ import (
 
 // shard is a shard of Redis: a primary and its replicas.
 type shard struct {
-	Name string `yaml:",required" is:"a name, such as a: keys find their shard by it"`
-	server
-	Cluster  []Address `is:"a list of nodes' addresses, such as [127.0.0.1:7000]"`
-	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // with the primary's other settings
-}
-
-func (s *shard) check(r *reader, p *place) {
-	s.complete(r, p, s.Cluster)
-	if len(s.Replicas) > 0 && s.options.IsClusterMode {
-		r.problem(p.at("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
-	}
-}
-
-// shards are a list of shards.
-type shards []shard
-
-func (all shards) check(r *reader, p *place) {
-	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their shard by it", "name")
+	Name     string
+	server   `yaml:",inline"`
+	Cluster  []Address
+	Replicas []Address // with the primary's other settings
 }
 
 // root is a server where processes agree. The short form is its address or URL.
 type root struct {
-	Name  string `is:"a name, such as a"`                                                // the address if left out
-	Group string `is:"the name of the group of roots that keeps a part of the counters"` // if left out, the group of all roots without a group
-	server
+	Name   string // the address if left out
+	Group  string // if left out, the group of all roots without a group
+	server `yaml:",inline"`
 }
 
-func (*root) long(node *yaml.Node) *yaml.Node {
+func (s *root) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return under("primary", node)
+		return load(node, &s.Primary)
 	}
-	return node
+	type long root
+	return load(node, (*long)(s))
 }
 
-func (s *root) check(r *reader, p *place) {
-	s.complete(r, p, nil)
-	s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
+// servers completes the servers of Redis and Memcached.
+func (c *Config) servers(d *document) {
+	for key, all := range map[string][]shard{"shards": c.keys.Redis.Shards, "resharded": c.keys.Redis.Resharded} {
+		list := path{"redis", key}
+		for i := range all {
+			s, p := &all[i], list.item(i)
+			if s.Name == "" {
+				d.mustBe(p.at("name"), "a name, such as a: keys find their shard by it")
+			}
+			s.complete(d, p, s.Cluster)
+			if len(s.Replicas) > 0 && s.options.IsClusterMode {
+				d.problem(p.at("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
+			}
+		}
+		d.distinct(list, "names must differ, because keys find their shard by it", "name")
+	}
+	d.roots(path{"roots"}, c.keys.Roots)
+	if c.keys.PoliciesAt != nil {
+		(*server)(c.keys.PoliciesAt).complete(d, path{"policies_at"}, nil)
+	}
+	for i := range c.keys.Memcached.Servers {
+		s := &c.keys.Memcached.Servers[i]
+		if s.Address == "" {
+			d.mustBe(path{"memcached", "servers"}.item(i).at("address"), addressMustBe)
+		}
+		s.Name = cmp.Or(s.Name, string(s.Address))
+	}
+	d.distinct(path{"memcached", "servers"}, "names must differ, because keys find their server by it", "name", "address")
 }
 
-type roots []root
-
-func (all roots) check(r *reader, p *place) {
-	r.distinct(p, len(all), func(i int) string { return all[i].Name }, "each root is there once")
+func (d *document) roots(list path, all []root) {
+	if node := resolved(d.get(list)); node == nil || len(node.Content) != len(all) {
+		return // an item is wrong
+	}
 	groups := make(map[string]int)
-	for _, one := range all {
-		if groups[one.Group]++; groups[one.Group] == synced.MaxRoots+1 {
-			r.mustBe(p, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
+	for i := range all {
+		s := &all[i]
+		s.complete(d, list.item(i), nil)
+		s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
+		if groups[s.Group]++; groups[s.Group] == synced.MaxRoots+1 {
+			d.mustBe(list, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
+		}
+	}
+	d.distinct(list, "each root is there once", "name", "primary")
+}
+
+// distinct adds a problem for each item of a list that equals an earlier one. Mappings are
+// compared by the first of the keys that they have.
+func (d *document) distinct(list path, because string, keys ...string) {
+	node, first := resolved(d.get(list)), make(map[string]path)
+	if node == nil || node.Kind != yaml.SequenceNode {
+		return
+	}
+	for i := range node.Content {
+		p := list.item(i)
+		for _, key := range keys {
+			if d.has(p.at(key)) {
+				p = p.at(key)
+				break
+			}
+		}
+		value := resolved(d.get(p)).Value
+		if before, again := first[value]; again && value != "" {
+			d.problem(p, "%v is %s, as %v is; %s", p, quoted(value), before, because)
+		} else {
+			first[value] = p
 		}
 	}
 }
@@ -72,24 +112,41 @@ func (all roots) check(r *reader, p *place) {
 type server struct {
 	Primary  location
 	Sentinel sentinel
-	TLS      tlsKeys `yaml:"tls" is:"true, false or a mapping with ca_file, cert_file, key_file and server_name"`
-	account
-	IdleTimeout time.Duration // after which the client closes a connection
+	TLS      tlsKeys
+	account  `yaml:",inline"`
+
+	IdleTimeout duration `yaml:"idle_timeout"` // after which the client closes a connection
 
 	options redis.UniversalOptions // made of the fields above
 	exposed bool                   // the password is in the URL
 }
 
+// servers returns the servers of k.
+func (k *keys) servers() (all []*server) {
+	for _, list := range [][]shard{k.Redis.Shards, k.Redis.Resharded} {
+		for i := range list {
+			all = append(all, &list[i].server)
+		}
+	}
+	for i := range k.Roots {
+		all = append(all, &k.Roots[i].server)
+	}
+	if k.PoliciesAt != nil {
+		all = append(all, (*server)(k.PoliciesAt))
+	}
+	return all
+}
+
 type sentinel struct {
-	Master string    `yaml:",required" is:"the primary's name at the Sentinels, such as mymaster"`
-	Addrs  []Address `yaml:",required" is:"a list of the Sentinels' addresses, such as [127.0.0.1:26379]"`
-	account
+	Master  string
+	Addrs   []Address
+	account `yaml:",inline"`
 }
 
 type account struct {
-	Username     string `is:"the name of a user of Redis"`
-	PasswordFile file   `is:"a file with a password, on one line"`
-	PasswordEnv  string `is:"the name of an environment variable that has a password"`
+	Username     string
+	PasswordFile file   `yaml:"password_file"`
+	PasswordEnv  string `yaml:"password_env"`
 
 	fromEnv string // the password of PasswordEnv
 }
@@ -98,18 +155,20 @@ func (a *account) password() string {
 	return cmp.Or(strings.TrimRight(string(a.PasswordFile.content), "\r\n"), a.fromEnv)
 }
 
-func (a *account) check(r *reader, p *place) {
+func (a *account) check(d *document, p path) {
+	const right = "a file with a password, on one line"
+	d.read(&a.PasswordFile, p.at("password_file"), right)
 	if word := a.password(); a.PasswordFile.content != nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
-		r.mustBe(p.at("password_file"), "a file with a password, on one line")
+		d.mustBe(p.at("password_file"), right)
 	}
 	if a.PasswordEnv == "" {
 		return
 	}
-	if a.fromEnv = r.getenv(a.PasswordEnv); a.fromEnv == "" {
-		r.problem(p.at("password_env"), "%s is %s, and no such environment variable is set", p.at("password_env"), quoted(a.PasswordEnv))
+	if a.fromEnv = d.getenv(a.PasswordEnv); a.fromEnv == "" {
+		d.problem(p.at("password_env"), "%s is %s, and no such environment variable is set", p.at("password_env"), quoted(a.PasswordEnv))
 	}
 	if a.PasswordFile.content != nil {
-		r.problem(p.at("password_env"), "%s has password_file and password_env; keep one of them", p)
+		d.problem(p.at("password_env"), "%s has password_file and password_env; keep one of them", p)
 	}
 }
 
@@ -144,38 +203,49 @@ func (l location) options() (redis.UniversalOptions, error) {
 }
 
 // complete makes the options of s. One of three keys must name its primary.
-func (s *server) complete(r *reader, p *place, cluster []Address) {
-	s.check(r, p) // of the account
-	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !p.at(key).has() })
-	r.within(p.at("idle_timeout"), s.IdleTimeout, time.Second, 24*time.Hour)
+func (s *server) complete(d *document, p path, cluster []Address) {
+	s.check(d, p) // of the account
+	s.TLS.check(d, p.at("tls"))
+	d.within(p.at("idle_timeout"), time.Duration(s.IdleTimeout), time.Second, 24*time.Hour)
+	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !d.has(p.at(key)) })
+	if node := resolved(d.get(p)); node.Kind == yaml.ScalarNode {
+		set = []string{"primary"} // the short form
+	}
 	o := &s.options
 	switch {
 	case len(set) > 1:
-		r.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
+		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
 	case len(set) == 0:
-		r.mustBe(p.at("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
+		d.mustBe(p.at("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
 	case set[0] == "primary":
 		*o, _ = s.Primary.options() // an error is a problem already
 		s.exposed = o.Password != ""
 	case set[0] == "sentinel":
 		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
+		s.Sentinel.check(d, p.at("sentinel"))
+		if s.Sentinel.Master == "" {
+			d.mustBe(p.at("sentinel", "master"), "the primary's name at the Sentinels, such as mymaster")
+		}
+		if len(s.Sentinel.Addrs) == 0 {
+			d.mustBe(p.at("sentinel", "addrs"), "a list of the Sentinels' addresses, such as [127.0.0.1:26379]")
+		}
 		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
 	default:
 		o.IsClusterMode, o.Addrs = true, texts(cluster)
-		if at := p.at("cluster"); len(cluster) == 0 && !at.wrong {
-			r.mustBe(at, "a list of nodes' addresses, such as [127.0.0.1:7000]")
+		if len(cluster) == 0 {
+			d.mustBe(p.at("cluster"), "a list of nodes' addresses, such as [127.0.0.1:7000]")
 		}
 	}
 	if o.Username != "" && s.Username != "" {
-		r.problem(p.at("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
+		d.problem(p.at("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
 	}
 	if o.Password != "" && s.password() != "" {
-		r.problem(p.at("password_file"), "%s.password_file is set, and the URL has a password too; keep this one", p)
+		d.problem(p.at("password_file"), "%s.password_file is set, and the URL has a password too; keep this one", p)
 	}
 	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
-		r.problem(p.at("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
+		d.problem(p.at("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
 	}
-	o.ConnMaxIdleTime = s.IdleTimeout
+	o.ConnMaxIdleTime = time.Duration(s.IdleTimeout)
 	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
 	if s.TLS.config != nil {
 		o.TLSConfig = s.TLS.config

@@ -88,7 +88,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`primary: "a:1", sentinel: {master: m, addrs: ["b:1"]}`: `redis.shards[0] has primary and sentinel; it must have one of primary, sentinel and cluster`,
 		`cluster: ["b:1"], primary: "a:1"`:                      `redis.shards[0] has primary and cluster; it must have one of primary, sentinel and cluster`,
 		`cluster: []`:                                           `redis.shards[0].cluster is empty; it must be a list of nodes' addresses, such as [127.0.0.1:7000]`,
-		`cluster: "a:1"`:                                        `redis.shards[0].cluster is "a:1"; it must be a list of nodes' addresses, such as [127.0.0.1:7000]`,
+		`cluster: "a:1"`:                                        `redis.shards[0].cluster is "a:1"; it must be a list, and each item a host and a port, such as 127.0.0.1:8080`,
 		`cluster: [a]`:                                          `redis.shards[0].cluster[0] is "a"; it must be a host and a port, such as 127.0.0.1:8080`,
 		`cluster: ["a:1"], replicas: ["a:2"]`:                   `redis.shards[0].replicas is set, but peeks of a Cluster go to its primaries; leave it out`,
 		`sentinel: {addrs: ["a:1"]}`:                            `redis.shards[0].sentinel.master is missing; it must be the primary's name at the Sentinels, such as mymaster`,

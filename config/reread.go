@@ -79,11 +79,10 @@ func (c *Config) changed(o *Config) (all []string) {
 		p.Mode, p.Was = c.keys.Policies[name].Mode, c.keys.Policies[name].Was
 		next.Policies[name] = p
 	}
-	before, next := c.keys.compared(), next.compared()
-	is := fieldsOf(reflect.ValueOf(&next).Elem())
-	for i, was := range fieldsOf(reflect.ValueOf(&before).Elem()) {
-		if !reflect.DeepEqual(was.value.Interface(), is[i].value.Interface()) {
-			all = append(all, was.key)
+	was, is := reflect.ValueOf(c.keys.compared()), reflect.ValueOf(next.compared())
+	for i, key := range keysOf(was.Type()) {
+		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+			all = append(all, key)
 		}
 	}
 	return all
@@ -94,30 +93,19 @@ func (c *Config) changed(o *Config) (all []string) {
 // certificates are not equal.
 func (k keys) compared() keys {
 	k.Flags.content = nil
-	for _, all := range []*shards{&k.Redis.Shards, &k.Redis.Resharded} {
-		*all = slices.Clone(*all)
-		for i := range *all {
-			(*all)[i].server = (*all)[i].compared()
+	k.Redis.Shards, k.Redis.Resharded = slices.Clone(k.Redis.Shards), slices.Clone(k.Redis.Resharded)
+	k.Roots = slices.Clone(k.Roots)
+	if k.PoliciesAt != nil {
+		at := *k.PoliciesAt
+		k.PoliciesAt = &at
+	}
+	for _, s := range k.servers() {
+		s.PasswordFile.content, s.options = nil, redis.UniversalOptions{} // a Sentinel's password is read at the start alone
+		if s.TLS.config != nil {
+			s.TLS.config = new(tls.Config)
 		}
 	}
-	k.Roots = slices.Clone(k.Roots)
-	for i := range k.Roots {
-		k.Roots[i].server = k.Roots[i].compared()
-	}
-	if k.PoliciesAt != nil {
-		k.PoliciesAt = &policiesAt{k.PoliciesAt.compared()}
-	}
 	return k
-}
-
-// compared is as of keys. A Sentinel's password is read at the start alone.
-func (s server) compared() server {
-	s.PasswordFile.content = nil
-	s.options = redis.UniversalOptions{}
-	if s.TLS.config != nil {
-		s.TLS.config = new(tls.Config)
-	}
-	return s
 }
 
 // rereadMode puts a policy in mode m, and reports whether its mode has changed.

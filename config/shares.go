@@ -9,12 +9,12 @@ import (
 
 // sharesKeys are this process, and the processes that it divides the quotas with.
 type sharesKeys struct {
-	Self    Address       `yaml:",required"` // as the others know it
+	Self    Address       // as the others know it
 	Listen  ListenAddress // Self if left out
-	Members []Address     `yaml:",required" is:"a list of the members' addresses, such as [127.0.0.1:9001, 127.0.0.1:9002]"`
-	Epoch   uint64        // 1 if left out
-	KeyFile file          `yaml:",required" is:"a file with a key that all members share, such as from openssl rand -hex 32"`
-	Refresh time.Duration
+	Members []Address
+	Epoch   whole // 1 if left out
+	KeyFile file  `yaml:"key_file"`
+	Refresh duration
 
 	key []byte
 }
@@ -22,19 +22,34 @@ type sharesKeys struct {
 // list returns the list of the members. This process need not be on it: then it holds no
 // shares until it is on a list.
 func (s *sharesKeys) list() shares.List {
-	return shares.List{Epoch: max(1, s.Epoch), Members: texts(s.Members)}
+	return shares.List{Epoch: uint64(max(1, s.Epoch)), Members: texts(s.Members)}
 }
 
-func (s *sharesKeys) check(r *reader, p *place) {
-	s.Listen = cmp.Or(s.Listen, ListenAddress(s.Self))
-	r.distinct(p.at("members"), len(s.Members), func(i int) string { return string(s.Members[i]) }, "members must differ")
-	if len(s.Members) > shares.MaxMembers {
-		r.problem(p.at("members"), "%s has %d addresses; it may have %d", p.at("members"), len(s.Members), shares.MaxMembers)
+// shares checks and completes the key shares.
+func (c *Config) shares(d *document) {
+	s, p := c.keys.Shares, path{"shares"}
+	if s == nil || d.unread["shares"] {
+		return
 	}
-	r.within(p.at("refresh"), s.Refresh, 10*time.Millisecond, time.Hour)
+	s.Listen = cmp.Or(s.Listen, ListenAddress(s.Self))
+	if s.Self == "" {
+		d.mustBe(p.at("self"), addressMustBe)
+	}
+	if len(s.Members) == 0 {
+		d.mustBe(p.at("members"), "a list of the members' addresses, such as [127.0.0.1:9001, 127.0.0.1:9002]")
+	}
+	d.distinct(p.at("members"), "members must differ")
+	if len(s.Members) > shares.MaxMembers {
+		d.problem(p.at("members"), "%s has %d addresses; it may have %d", p.at("members"), len(s.Members), shares.MaxMembers)
+	}
+	d.within(p.at("refresh"), time.Duration(s.Refresh), 10*time.Millisecond, time.Hour)
+	const right = "a file with a key that all members share, such as from openssl rand -hex 32"
 	at := p.at("key_file")
+	if d.read(&s.KeyFile, at, right); s.KeyFile.name == "" {
+		d.mustBe(at, right)
+	}
 	s.key = shares.TrimKey(s.KeyFile.content)
 	if s.KeyFile.content != nil && len(s.key) < shares.MinKeyBytes {
-		r.problem(at, "%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", at, len(s.key), shares.MinKeyBytes)
+		d.problem(at, "%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", at, len(s.key), shares.MinKeyBytes)
 	}
 }

@@ -26,7 +26,7 @@ dry_runs:
 		t.Fatal(err)
 	}
 	s := c.keys.Shares
-	if s.Self != "127.0.0.1:1" || s.Listen != ":9001" || s.list().Epoch != 7 || len(s.list().Members) != 2 || string(s.key)+"\n" != sharesKey || s.Refresh != 2*time.Second {
+	if s.Self != "127.0.0.1:1" || s.Listen != ":9001" || s.list().Epoch != 7 || len(s.list().Members) != 2 || string(s.key)+"\n" != sharesKey || time.Duration(s.Refresh) != 2*time.Second {
 		t.Errorf("got %+v", s)
 	}
 	for name, p := range c.Policies {

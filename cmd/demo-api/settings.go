@@ -12,16 +12,18 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/weir-go/weir/config"
 )
 
 // settings are the demo's own keys in its configuration.
 type settings struct {
 	Listen         config.ListenAddress
-	DebugListen    debugAddress
-	Tokens         tokens                `is:"any, or a mapping of tokens, such as {demo-alice: {subject: alice}}"`
-	TrustedProxies []config.ProxyNetwork `is:"a list of address ranges, such as [10.0.0.0/8]"`
-	LivePolicies   string                `is:"a file of policies and overrides in JSON, such as live.json"`
+	DebugListen    debugAddress `yaml:"debug_listen"`
+	Tokens         tokens
+	TrustedProxies []config.ProxyNetwork `yaml:"trusted_proxies"`
+	LivePolicies   string                `yaml:"live_policies"` // a file of policies and overrides in JSON
 }
 
 func defaultSettings() *settings {
@@ -68,15 +70,20 @@ func (a *debugAddress) UnmarshalText(text []byte) error {
 // tokens are the bearer tokens that the demo knows. A caller without a token is counted by
 // address.
 type tokens map[token]struct {
-	Subject string `is:"the name of a caller, such as alice"`                                    // the token itself if left out
-	Plan    string `is:"the name of a policy, such as core.pro, or '*unlimited', or '*blocked'"` // core, if left out
+	Subject string // the token itself if left out
+	Plan    string // the name of a policy, or *unlimited or *blocked; core, if left out
 }
 
 // anyToken is in tokens if every token is its own caller.
 const anyToken = ""
 
-func (t *tokens) UnmarshalText(text []byte) error {
-	if string(text) != "any" {
+func (t *tokens) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.MappingNode {
+		type long tokens
+		*t = nil // not the demo's own
+		return node.Load((*long)(t), yaml.WithKnownFields())
+	}
+	if node.Value != "any" {
 		return errors.New("it must be any, or a mapping of tokens, such as {demo-alice: {subject: alice}}")
 	}
 	*t = tokens{anyToken: {}}

@@ -75,7 +75,7 @@ func TestSettingsErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: tokens: a key is "a b"; it must be letters, digits and - . _ ~ + /, with = at its end alone, to be sent`,
 		}, {
 			"a token of a list", "tokens: {a: {subject: [b]}}\n",
-			`demo.yaml:1: tokens.a.subject is a list; it must be the name of a caller, such as alice`,
+			`demo.yaml:1: tokens.a.subject is a list; it must be text`,
 		}, {
 			"a debug address without a host", "debug_listen: :8081\n",
 			`demo.yaml:1: debug_listen is ":8081"; it must be a host and a port, such as 127.0.0.1:8080`,

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Check calls mustBe for each value that is missing, or wrong next to others, and reads the
@@ -33,7 +34,7 @@ func checkAll(all []Descriptor, path string, depth int, supports Supports, mustB
 	first := make(map[pair]int)
 	for i := range all {
 		d, at := &all[i], fmt.Sprintf("%s[%d]", path, i)
-		p := pair{string(d.Key), string(d.Value)}
+		p := pair{d.Key, d.Value}
 		if before, again := first[p]; d.Key == "" {
 			mustBe(at+".key", "a key, such as remote_address")
 		} else if again {
@@ -47,7 +48,7 @@ func checkAll(all []Descriptor, path string, depth int, supports Supports, mustB
 }
 
 func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right string)) {
-	if bool(d.ShareThreshold) && !strings.Contains(string(d.Key+d.Value), "*") {
+	if d.ShareThreshold && !strings.Contains(d.Key+d.Value, "*") {
 		mustBe(at+".share_threshold", "left out: it shares one count among the values that a * matches, and value has no *")
 	}
 	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
@@ -58,8 +59,6 @@ func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right
 		d.RateLimit.check(at+".rate_limit", supports, mustBe)
 	}
 }
-
-const algorithmMustBe = "fixed-window, sliding-window, sliding-log or token-bucket"
 
 func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right string)) {
 	for i, r := range l.Replaces {
@@ -87,13 +86,7 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 		return
 	}
 	switch {
-	case l.Algorithm.Queues():
-		mustBe(at+".algorithm", algorithmMustBe+": a proxy cannot let a request wait for its start")
-		return
-	case l.Algorithm.Holds():
-		mustBe(at+".algorithm", algorithmMustBe+": a proxy does not say when a request has ended")
-		return
-	case l.Burst != 0 && !l.Algorithm.Drains():
+	case l.Burst != 0 && !quota.Algorithm(l.Algorithm).Drains():
 		mustBe(at+".burst", "left out, or algorithm must be token-bucket")
 		return
 	case l.Requests() == 0:

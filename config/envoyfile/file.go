@@ -18,8 +18,8 @@ import (
 
 // File is the content of a file about a domain.
 type File struct {
-	Name        Text // of its generator; it has no effect
-	Domain      Text
+	Name        string // of its generator; it has no effect
+	Domain      string
 	Descriptors []Descriptor
 
 	// Source is the name of the file, for problems.
@@ -34,16 +34,16 @@ type Supports func(p *quota.Policy, m modes.Mode) error
 // Descriptor is a key, or a key and a value, with a limit, or with further descriptors below
 // it.
 type Descriptor struct {
-	Key   Text
-	Value Text // may have any number of '*', each for 0 or more characters
+	Key   string
+	Value string // may have any number of '*', each for 0 or more characters
 
-	RateLimit      *RateLimit
-	ShadowMode     Boolean
-	QuotaMode      Boolean
-	DetailedMetric Boolean
-	ValueToMetric  Boolean
-	ShareThreshold Boolean
-	Metadata       yaml.Node // a mapping, or nothing
+	RateLimit      *RateLimit `yaml:"rate_limit"`
+	ShadowMode     bool       `yaml:"shadow_mode"`
+	QuotaMode      bool       `yaml:"quota_mode"`
+	DetailedMetric bool       `yaml:"detailed_metric"`
+	ValueToMetric  bool       `yaml:"value_to_metric"`
+	ShareThreshold bool       `yaml:"share_threshold"`
+	Metadata       yaml.Node  // a mapping, or nothing
 	Descriptors    []Descriptor
 
 	// Fields are Metadata as values that JSON can encode, or nil.
@@ -53,29 +53,29 @@ type Descriptor struct {
 // String returns the key and value as envoyproxy/ratelimit shows them.
 func (d *Descriptor) String() string {
 	if d.Value == "" {
-		return string(d.Key)
+		return d.Key
 	}
-	return string(d.Key) + "_" + string(d.Value)
+	return d.Key + "_" + d.Value
 }
 
 // RateLimit is the limit of a descriptor. The fields after Replaces are weir's own.
 type RateLimit struct {
 	Unit            Unit
-	RequestsPerUnit *Count // not nil unless Unlimited
-	Unlimited       Boolean
-	Name            Text
+	RequestsPerUnit *Count `yaml:"requests_per_unit"` // not nil unless Unlimited
+	Unlimited       bool
+	Name            string
 	Replaces        []Replaced
 
 	// Algorithm is how requests are counted. The zero value is a fixed window that begins
 	// on multiples of the unit since the epoch, as envoyproxy/ratelimit counts.
-	Algorithm quota.Algorithm `is:"fixed-window, sliding-window, sliding-log or token-bucket"`
+	Algorithm Algorithm
 
 	// Burst is the capacity of a bucket. If zero, RequestsPerUnit.
 	Burst int64
 
 	// Report charges all units that a request reports, even beyond the limit, and lets
 	// checks with 0 hits decide: for costs that are known after the response.
-	Report Boolean
+	Report bool
 
 	// Mode is where decisions are made: by the store, the zero value, or in a process.
 	Mode Mode
@@ -91,9 +91,23 @@ func (l *RateLimit) Requests() Count {
 
 // Policy returns the policy of l, which must have a unit and not be unlimited.
 func (l *RateLimit) Policy(name string) *quota.Policy {
-	limit := quota.Limit{Quota: int64(l.Requests()), Window: l.Unit.Window(), Algorithm: l.Algorithm, Burst: l.Burst}
+	limit := quota.Limit{Quota: int64(l.Requests()), Window: l.Unit.Window(), Algorithm: quota.Algorithm(l.Algorithm), Burst: l.Burst}
 	limit.Aligned = limit.Algorithm.ResetsAtOnce()
 	return &quota.Policy{Name: name, Limits: []quota.Limit{limit}}
+}
+
+// Algorithm is a quota.Algorithm whose limits a proxy can use: it can't let a request wait for
+// its start, and doesn't say when a request has ended.
+type Algorithm quota.Algorithm
+
+// UnmarshalText sets a to the algorithm of a name.
+func (a *Algorithm) UnmarshalText(b []byte) error {
+	parsed, err := quota.ParseAlgorithm(string(b))
+	if err != nil || parsed.Queues() || parsed.Holds() {
+		return errors.New("it must be fixed-window, sliding-window, sliding-log or token-bucket")
+	}
+	*a = Algorithm(parsed)
+	return nil
 }
 
 // Mode is a modes.Mode.
@@ -108,29 +122,7 @@ func (m *Mode) UnmarshalText(b []byte) error {
 }
 
 // Replaced names a limit that another one replaces.
-type Replaced struct{ Name Text }
-
-// Text is a scalar of YAML, empty or not.
-type Text string
-
-// UnmarshalText sets t.
-func (t *Text) UnmarshalText(b []byte) error { *t = Text(b); return nil }
-
-// Boolean is true or false, in any of the words of YAML 1.1.
-type Boolean bool
-
-// UnmarshalText sets v to the meaning of a word.
-func (v *Boolean) UnmarshalText(b []byte) error {
-	switch strings.ToLower(string(b)) {
-	case "true", "yes", "on", "y":
-		*v = true
-	case "false", "no", "off", "n":
-		*v = false
-	default:
-		return errors.New("it must be true or false")
-	}
-	return nil
-}
+type Replaced struct{ Name string }
 
 const countMustBe = "a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true allows every request"
 

@@ -42,8 +42,8 @@ func TestWrongFiles(t *testing.T) {
 		{"a byte of Latin-1", "domain: d\nname: \xe4\n", "f.yaml:2: the text is not UTF-8; save it as UTF-8"},
 		{"a NUL", "domain: d\nname: \x00\n", `f.yaml:2: the line has a control character; write it as an escape such as \0 in double quotes, or leave it out`},
 		{"an alias of nothing", "domain: d\ndescriptors: *all\n", "f.yaml:2: unknown anchor 'all' referenced; write the value itself"},
-		{"an alias of what it is in", "domain: d\ndescriptors: &all\n- {key: a, descriptors: *all}\n", "f.yaml:3: the alias *all is within the value that it names; write the value itself"},
-		{"a template", "domain: {{ .Values.domain }}\n", "f.yaml:1: domain is a mapping; it must be text"},
+		{"an alias of what it is in", "domain: d\ndescriptors: &all\n- {key: a, descriptors: *all}\n", "f.yaml:3: anchor 'all' value contains itself; write the value itself"},
+		{"a template", "domain: {{ .Values.domain }}\n", "f.yaml:1: domain: a key is a mapping; it must be a word\nf.yaml:1: domain is a mapping; it must be text"},
 
 		// Another form.
 		{"nothing", "# to be written\n", "f.yaml: the file is empty"},
@@ -53,12 +53,12 @@ func TestWrongFiles(t *testing.T) {
 		{"an empty domain", "domain: ''\n", "f.yaml:1: domain is missing; " + domain},
 		{"two domains", "domain: d\ndomain: e\n", "f.yaml:2: domain is set twice, first in line 1"},
 		{"another key", "domain: d\ndescriptor: []\n", "f.yaml:2: unknown key descriptor; did you mean descriptors? The keys here are " + keysOfFile},
-		{"a mapping of descriptors", "domain: d\ndescriptors: {a: {unit: day}}\n", "f.yaml:2: descriptors is a mapping; it must be a list"},
-		{"text for descriptors", "domain: d\ndescriptors: none\n", `f.yaml:2: descriptors is "none"; it must be a list`},
+		{"a mapping of descriptors", "domain: d\ndescriptors: {a: {unit: day}}\n", "f.yaml:2: descriptors is a mapping; it must be a list of mappings with " + keysOfDescriptor},
+		{"text for descriptors", "domain: d\ndescriptors: none\n", `f.yaml:2: descriptors is "none"; it must be a list of mappings with ` + keysOfDescriptor},
 
 		// Descriptors.
 		{"no key", one("{value: b}"), "f.yaml:3: descriptors[0].key is missing; " + key},
-		{"nothing in a list", one(""), "f.yaml:3: descriptors[0].key is missing; " + key},
+		{"nothing in a list", one(""), "f.yaml:3: descriptors[0] is missing; write a value, or leave the item out"},
 		{"a list for a key", one("{key: [a]}"), "f.yaml:3: descriptors[0].key is a list; it must be text"},
 		{"a mapping for a value", one("{key: a, value: {b: c}}"), "f.yaml:3: descriptors[0].value is a mapping; it must be text"},
 		{"a tag", one("{key: !!binary YQ==}"), "f.yaml:3: descriptors[0].key has the tag !!binary; leave the tag out"},
@@ -90,8 +90,8 @@ func TestWrongFiles(t *testing.T) {
 
 		// Keys of weir.
 		{"another algorithm", limit("unit: day, requests_per_unit: 1, algorithm: token_bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token_bucket"; ` + algorithms},
-		{"a queue", limit("unit: day, requests_per_unit: 1, algorithm: leaky-bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; ` + algorithms + ": a proxy cannot let a request wait for its start"},
-		{"requests in flight", limit("unit: day, requests_per_unit: 1, algorithm: in-flight"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "in-flight"; ` + algorithms + ": a proxy does not say when a request has ended"},
+		{"a queue", limit("unit: day, requests_per_unit: 1, algorithm: leaky-bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; ` + algorithms},
+		{"requests in flight", limit("unit: day, requests_per_unit: 1, algorithm: in-flight"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "in-flight"; ` + algorithms},
 		{"a burst of a window", limit("unit: day, requests_per_unit: 1, burst: 2"), `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`},
 		{"a log that is too long", limit("unit: day, requests_per_unit: 10001, algorithm: sliding-log"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be within the bounds of a limit: quota: policy "check": limit 0: quota is 10001; a sliding-log stores every charge, so it must be at most 10000 (a sliding-window has no such bound)`},
 		{"another mode", limit("unit: day, requests_per_unit: 1, mode: lease"), `f.yaml:3: descriptors[0].rate_limit.mode is "lease"; it must be exact, leased or synced`},

@@ -14,7 +14,7 @@ import (
 func Together(files []*File, merge bool) error {
 	c := collection{domains: make(map[string]*domain), modes: make(map[string]Mode)}
 	for _, f := range files {
-		name := string(f.Domain)
+		name := f.Domain
 		d := c.domains[name]
 		if d == nil {
 			d = &domain{file: f.Source, tree: make(tree)}
@@ -50,9 +50,9 @@ func (c *collection) wrong(f *File, format string, args ...any) {
 func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
 	for i := range all {
 		d := &all[i]
-		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.String(), pair{string(d.Key), string(d.Value)}
+		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.String(), pair{d.Key, d.Value}
 		if to[p] != nil {
-			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", at, string(f.Domain))
+			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", at, f.Domain)
 			continue
 		}
 		to[p] = make(tree)

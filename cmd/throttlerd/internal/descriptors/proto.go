@@ -13,7 +13,7 @@ import (
 
 // FromProto returns a management server's configuration of a domain, checked like a file.
 func FromProto(c *rlsconfv3.RateLimitConfig) (*envoyfile.File, error) {
-	f := &envoyfile.File{Source: cmp.Or(c.GetName(), c.GetDomain()), Domain: envoyfile.Text(c.GetDomain()), Descriptors: fromProto(c.GetDescriptors())}
+	f := &envoyfile.File{Source: cmp.Or(c.GetName(), c.GetDomain()), Domain: c.GetDomain(), Descriptors: fromProto(c.GetDescriptors())}
 	var problems []error
 	f.Check(func(path, right string) {
 		problems = append(problems, invalid.Errorf("%s: %s is wrong; it must be %s", f.Source, path, right))
@@ -25,8 +25,8 @@ func fromProto(all []*rlsconfv3.RateLimitDescriptor) []envoyfile.Descriptor {
 	to := make([]envoyfile.Descriptor, len(all))
 	for i, d := range all {
 		to[i] = envoyfile.Descriptor{
-			Key: envoyfile.Text(d.GetKey()), Value: envoyfile.Text(d.GetValue()), ShadowMode: envoyfile.Boolean(d.GetShadowMode()), QuotaMode: envoyfile.Boolean(d.GetQuotaMode()),
-			DetailedMetric: envoyfile.Boolean(d.GetDetailedMetric()), Fields: fieldsOf(d.GetMetadata()), Descriptors: fromProto(d.GetDescriptors()),
+			Key: d.GetKey(), Value: d.GetValue(), ShadowMode: d.GetShadowMode(), QuotaMode: d.GetQuotaMode(),
+			DetailedMetric: d.GetDetailedMetric(), Fields: fieldsOf(d.GetMetadata()), Descriptors: fromProto(d.GetDescriptors()),
 		}
 		l := d.GetRateLimit()
 		if l == nil {
@@ -34,10 +34,10 @@ func fromProto(all []*rlsconfv3.RateLimitDescriptor) []envoyfile.Descriptor {
 		}
 		requests := envoyfile.Count(l.GetRequestsPerUnit())
 		to[i].RateLimit = &envoyfile.RateLimit{
-			Unit: unitOf(l.GetUnit()), RequestsPerUnit: &requests, Unlimited: envoyfile.Boolean(l.GetUnlimited()), Name: envoyfile.Text(l.GetName()),
+			Unit: unitOf(l.GetUnit()), RequestsPerUnit: &requests, Unlimited: l.GetUnlimited(), Name: l.GetName(),
 		}
 		for _, r := range l.GetReplaces() {
-			to[i].RateLimit.Replaces = append(to[i].RateLimit.Replaces, envoyfile.Replaced{Name: envoyfile.Text(r.GetName())})
+			to[i].RateLimit.Replaces = append(to[i].RateLimit.Replaces, envoyfile.Replaced{Name: r.GetName()})
 		}
 	}
 	return to

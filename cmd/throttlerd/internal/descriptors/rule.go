@@ -85,11 +85,11 @@ func (r *Rule) Valued() bool { return r.valued }
 func newRule(d *envoyfile.Descriptor, path, place string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
-		Path: path, place: place, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
-		RefusesAll: !bool(l.Unlimited) && l.Requests() == 0,
-		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
-		detailed: bool(d.DetailedMetric), valued: valued, learned: new(learned),
-		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: string(l.Name)},
+		Path: path, place: place, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
+		RefusesAll: !l.Unlimited && l.Requests() == 0,
+		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
+		detailed: d.DetailedMetric, valued: valued, learned: new(learned),
+		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}
 	for _, n := range l.Replaces {
 		r.Replaces = append(r.Replaces, string(n.Name))

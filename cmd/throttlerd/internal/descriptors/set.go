@@ -57,7 +57,7 @@ func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 	}
 	s := &Set{domains: make(map[string]*Domain), rules: make(map[string]*Rule)}
 	for _, f := range files {
-		name := string(f.Domain)
+		name := f.Domain
 		d := s.domains[name]
 		if d == nil {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
@@ -90,9 +90,9 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path, place string, label
 		case 1:
 			labels.Key2 = name
 		}
-		next, valued := n.next(d), valued || bool(d.ValueToMetric)
+		next, valued := n.next(d), valued || d.ValueToMetric
 		if d.RateLimit != nil {
-			next.rule = newRule(d, path, place, labels, valued || bool(d.DetailedMetric))
+			next.rule = newRule(d, path, place, labels, valued || d.DetailedMetric)
 			s.list = append(s.list, next.rule)
 			s.rules[place] = next.rule
 		}
@@ -103,9 +103,9 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path, place string, label
 // placeOf returns the part of d in the places of its rule and the rules below. No two
 // descriptors next to each other have the same.
 func placeOf(d *envoyfile.Descriptor) string {
-	place := appendEscaped([]byte{'&'}, string(d.Key))
+	place := appendEscaped([]byte{'&'}, d.Key)
 	if d.Value != "" {
-		place = appendEscaped(append(place, '='), string(d.Value))
+		place = appendEscaped(append(place, '='), d.Value)
 	}
 	return string(place)
 }
@@ -115,8 +115,8 @@ func (n *node) next(d *envoyfile.Descriptor) *node {
 	if n.exact == nil {
 		n.exact, n.byKey = make(map[pair]*node), make(map[string]*node)
 	}
-	key, value := string(d.Key), string(d.Value)
-	next := &node{value: value, valued: bool(d.ValueToMetric)}
+	key, value := d.Key, d.Value
+	next := &node{value: value, valued: d.ValueToMetric}
 	if d.ShareThreshold {
 		next.shared = cmp.Or(value, key)
 	}

@@ -16,17 +16,17 @@ import (
 
 // Program contains the keys of a program with forward auth, for config.Options.Program.
 type Program struct {
-	ForwardAuth *Keys `is:"a mapping with listen, trusted_proxies and rules"`
+	ForwardAuth *Keys `yaml:"forward_auth"`
 }
 
 // Keys are the keys under forward_auth.
 type Keys struct {
-	Listen         config.ListenAddress  `yaml:",required" is:"a host and a port, such as 127.0.0.1:8082"`
-	TrustedProxies []config.ProxyNetwork `yaml:",required" is:"a list of the proxies' address ranges, such as [127.0.0.0/8]"`
+	Listen         config.ListenAddress
+	TrustedProxies []config.ProxyNetwork `yaml:"trusted_proxies"`
 	Dialect        dialect               // GitHub's if left out
-	AmbiguousPaths ambiguity             // charge if left out
-	Documentation  string                `yaml:"documentation_url" is:"a URL"`
-	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
+	AmbiguousPaths ambiguity             `yaml:"ambiguous_paths"` // charge if left out
+	Documentation  string                `yaml:"documentation_url"`
+	Rules          []rule
 }
 
 // rule says what the requests that match it are charged. A condition left out matches all.
@@ -36,14 +36,26 @@ type rule struct {
 	Loose   bool // Paths match in any case, and whatever comes at the end
 	Methods []method
 	Headers map[headerName]string
-	Charge  []charge `is:"a list of charges, such as [core by ip]"`
-	Free    bool     // charges nothing
+	Charge  []charge
+	Free    bool // charges nothing
 }
 
 // Check is called by package config after it has read the keys.
 func (p *Program) Check(mustBe func(key, right string)) {
 	if p.ForwardAuth == nil {
 		return
+	}
+	for _, needed := range []struct {
+		is         bool
+		key, right string
+	}{
+		{p.ForwardAuth.Listen != "", "listen", "a host and a port, such as 127.0.0.1:8082"},
+		{len(p.ForwardAuth.TrustedProxies) > 0, "trusted_proxies", "a list of the proxies' address ranges, such as [127.0.0.0/8]"},
+		{len(p.ForwardAuth.Rules) > 0, "rules", "a list of rules, such as [{charge: [core by ip]}]"},
+	} {
+		if !needed.is {
+			mustBe("forward_auth."+needed.key, needed.right)
+		}
 	}
 	for i, r := range p.ForwardAuth.Rules {
 		at := fmt.Sprintf("forward_auth.rules[%d]", i)

@@ -7,7 +7,55 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"time"
+
+	"github.com/weir-go/weir/throttler/quota"
 )
+
+// whole is a whole number above zero. YAML would read 010 as 8.
+type whole int64
+
+var wholeNumber = regexp.MustCompile(`^[1-9][0-9]*$`)
+
+const wholeMustBe = "a whole number, 1 or more, in decimal digits, such as 60"
+
+func (w *whole) UnmarshalText(text []byte) error {
+	if !wholeNumber.Match(text) {
+		return errors.New("it must be " + wholeMustBe)
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || n > quota.MaxQuota {
+		return fmt.Errorf("it must be at most %d (2^53)", int64(quota.MaxQuota))
+	}
+	*w = whole(n)
+	return nil
+}
+
+// duration is a time above zero.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := quota.ParseWindow(string(text))
+	*d = duration(parsed)
+	if err != nil {
+		return errors.New("it must be " + durationMustBe)
+	}
+	return nil
+}
+
+const durationMustBe = "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
+
+// part is a number above 0 and at most 1.
+type part float64
+
+func (p *part) UnmarshalText(text []byte) error {
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || !(f > 0 && f <= 1) {
+		return errors.New("it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5")
+	}
+	*p = part(f)
+	return nil
+}
 
 // Address is a host and a port, such as 127.0.0.1:8080, as a value in a file.
 type Address string
@@ -32,10 +80,12 @@ var (
 	portNumber = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 )
 
+const addressMustBe = "a host and a port, such as 127.0.0.1:8080"
+
 func checkAddress(text []byte, hostNeeded bool) error {
 	host, port, err := net.SplitHostPort(string(text))
 	if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || !portNumber.MatchString(port) || !hostName.MatchString(host) || hostNeeded && host == "" {
-		return errors.New("it must be a host and a port, such as 127.0.0.1:8080")
+		return errors.New("it must be " + addressMustBe)
 	}
 	return nil
 }
