@@ -67,16 +67,96 @@ func inFlightCases() []testCase {
 				{at: 0, take: core(1), as: "a", want: room(1, 2, 30*s)},
 				{at: 0, take: core(1), as: "b", want: room(2, 1, 30*s)},
 				{at: 10 * s, process: 1, take: on(throttler.Limit{Quota: 3, Window: 5 * s, Algorithm: throttler.InFlight})(1), as: "c", want: room(3, 0, 30*s)},
-				{at: 10 * s, take: core(1), want: full(3, 0, 40*s, 11*s)},
+				{at: 10 * s, take: core(1), want: full(3, 0, 30*s, 11*s)},
 				{at: 11 * s, process: 1, refund: "c", want: room(2, 1, 30*s)},
 				{at: 12 * s, refund: "a", want: room(1, 2, 30*s)},
 			},
 		},
+		{name: "with another lease, a lapsed unit needs room", explanation: looserOfBoth, run: lapsesUnderAnotherLease},
+		{name: "units that are renewed under a longer lease count under a shorter one", explanation: looserOfBoth, run: countsUnderAnotherLease},
 		{name: "a renewed unit is held for one more lease, and taken again if it has lapsed and there is room", explanation: inFlightRenews, run: renewsHeld},
 		{name: "in a policy with a rate, and in two partitions", explanation: inFlightRenews, run: renewsTogether},
 		{name: "if one of several is not held any more, none is", explanation: inFlightRenews, run: renewsAllOrNone},
 		{name: "a charge in mode Check has no unit to renew", explanation: inFlightRenews, run: renewsNoneOfChecks},
 	}
+}
+
+// leases is two processes with two leases of a limit of 3.
+type leases struct {
+	*throttler.Throttler
+	clock       *clock.Manual
+	long, short *throttler.Policy
+}
+
+func newLeases(backend driver.Backend, long, short time.Duration) *leases {
+	policy := func(lease time.Duration) *throttler.Policy {
+		return &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 3, Window: lease, Algorithm: throttler.InFlight}}}
+	}
+	c := clock.NewManual(t0)
+	return &leases{throttler.New(backend, &throttler.Options{Clock: c}), c, policy(long), policy(short)}
+}
+
+// take takes so many units under p, of which so many are allowed, and returns those.
+func (l *leases) take(ctx context.Context, p *throttler.Policy, n, allowed int) (taken []throttler.Decision, err error) {
+	for range n {
+		d, err := l.Take(ctx, p.Charge("k"))
+		if err != nil {
+			return nil, err
+		}
+		if d.Allowed {
+			taken = append(taken, d)
+		}
+	}
+	if len(taken) != allowed {
+		return nil, fmt.Errorf("at t0+%v: %d of %d units were taken under %v; want %d", l.clock.Now().Sub(t0), len(taken), n, p.Limits[0], allowed)
+	}
+	return taken, nil
+}
+
+func lapsesUnderAnotherLease(ctx context.Context, backend driver.Backend) error {
+	l := newLeases(backend, 15*time.Second, 10*time.Second)
+	lapsed, err := l.take(ctx, l.long, 1, 1)
+	if err != nil {
+		return err
+	}
+	l.clock.Advance(20 * time.Second)
+	if _, err := l.take(ctx, l.short, 4, 3); err != nil {
+		return err
+	}
+	if d, err := l.Renew(ctx, lapsed[0]); err != nil || d.Allowed {
+		return fmt.Errorf("renewed beside 3 of 3: %v, %w", d, err)
+	}
+	return nil
+}
+
+func countsUnderAnotherLease(ctx context.Context, backend driver.Backend) error {
+	l := newLeases(backend, 30*time.Second, 3*time.Second)
+	held, err := l.take(ctx, l.long, 2, 2)
+	if err != nil {
+		return err
+	}
+	for range 4 {
+		l.clock.Advance(9500 * time.Millisecond)
+		more, err := l.take(ctx, l.short, 3, 1)
+		if err != nil {
+			return err
+		}
+		for _, d := range held {
+			if renewed, err := l.Renew(ctx, d); err != nil || !renewed.Allowed {
+				return fmt.Errorf("at t0+%v: renewed: %v, %w", l.clock.Now().Sub(t0), renewed, err)
+			}
+		}
+		if _, err := l.Settle(ctx, more[0]); err != nil {
+			return err
+		}
+	}
+	for _, d := range held {
+		if _, err := l.Settle(ctx, d); err != nil {
+			return err
+		}
+	}
+	_, err = l.take(ctx, l.short, 4, 3)
+	return err
 }
 
 // renewsHeld has a decision that is renewed, one that is not, and one that comes too late.

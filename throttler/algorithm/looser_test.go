@@ -7,6 +7,8 @@ import (
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -182,5 +184,102 @@ func TestVersionsInBursts(t *testing.T) {
 				t.Errorf("%+v and %+v: %d served in an hour, want at most %d", test.short, long, served, test.most)
 			}
 		}
+	}
+}
+
+// TestSequentialLeasesTogether lets processes with two leases of a limit take, renew and settle
+// units, at random and by clocks that step back. Units that have not lapsed for their process
+// are never more than the larger quota, and a unit that has not lapsed is always renewed.
+func TestSequentialLeasesTogether(t *testing.T) {
+	rng := testseed.Rand(t, 0)
+	for range 400 {
+		l := &leases{t: t, rng: rng, now: day, held: make(map[int]*heldUnit)}
+		for i := range l.versions {
+			window := time.Duration(1+rng.Int64N(1<<(3+rng.IntN(14)))) * time.Millisecond
+			l.versions[i] = &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Algorithm: throttler.InFlight, Quota: 1 + rng.Int64N(5), Window: window}}}
+		}
+		if rng.IntN(3) == 0 {
+			l.versions[1].Limits = append(l.versions[1].Limits, throttler.Limit{Quota: 1000, Window: time.Hour})
+		}
+		for range 200 {
+			l.step()
+		}
+	}
+}
+
+type leases struct {
+	t        *testing.T
+	rng      *rand.Rand
+	now      int64
+	latest   int64 // of now: a unit that lapsed by one clock is gone
+	versions [2]*throttler.Policy
+	state    algorithm.State
+	held     map[int]*heldUnit
+	taken    int
+}
+
+type heldUnit struct {
+	d      driver.Decision
+	lapses int64
+}
+
+func (l *leases) step() {
+	window := l.versions[l.rng.IntN(2)].Limits[0].Window.Milliseconds()
+	switch l.rng.IntN(6) {
+	case 0:
+		l.now += l.rng.Int64N(window + 1)
+	case 1:
+		l.now += window/3 + l.rng.Int64N(3) - 1
+	case 2:
+		l.now -= l.rng.Int64N(window/10 + 1)
+	}
+	l.latest = max(l.latest, l.now)
+	states := []*algorithm.State{&l.state}
+	n, number := l.rng.IntN(l.taken+1), 0
+	u := l.held[n]
+	settlement := driver.Settlement{Now: l.now}
+	if u != nil {
+		settlement.Charged, settlement.Costs = u.d, []int64{1}
+	}
+	switch l.rng.IntN(4) {
+	case 0, 1:
+		p := l.versions[l.rng.IntN(2)]
+		d := algorithm.Take(driver.NewRequest(l.now, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: 1}), states)
+		if l.taken++; d.Allowed {
+			l.held[l.taken] = &heldUnit{d, l.now + p.Limits[0].Window.Milliseconds()}
+		}
+	case 2:
+		if u == nil {
+			break
+		}
+		settlement.Renews = true
+		d := algorithm.Settle(settlement, states)
+		if lapsed := u.lapses <= l.latest; !d.Allowed && !lapsed {
+			l.t.Fatalf("%v and %v: a unit that lapses at %d is not renewed at %d", l.versions[0].Limits, l.versions[1].Limits, u.lapses, l.now)
+		}
+		if d.Allowed {
+			u.d, u.lapses = u.d.Renewed(&d), l.now+u.d.Charges()[0].Policy.Limits[0].Window.Milliseconds()
+		}
+	case 3:
+		if u != nil {
+			algorithm.Settle(settlement, states)
+			delete(l.held, n)
+		}
+	}
+	state, err := algorithm.Parse(l.state.Append(nil))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.state = state
+	for _, u := range l.held {
+		if u.lapses > l.latest {
+			number++
+		}
+	}
+	if most := max(l.versions[0].Limits[0].Quota, l.versions[1].Limits[0].Quota); int64(number) > most {
+		l.t.Fatalf("%v and %v: %d are in flight, of %d", l.versions[0].Limits, l.versions[1].Limits, number, most)
+	}
+	if life, needed := l.state.Life(l.now), l.state.ResetAt(l.now)-l.now; life < needed && l.now == l.latest {
+		l.t.Fatalf("%v and %v: kept for %d ms, and needed for %d", l.versions[0].Limits, l.versions[1].Limits, life, needed)
 	}
 }

@@ -58,11 +58,8 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			continue
 		}
 		l, result, counter := limitOf(&limits[i]), &results[i], r.kind.counter()
-		cost := l.kind.units(cost)
 		held := l
-		if !kinds[r.kind].holds {
-			held.capacity, _ = exact.MulDiv(l.capacity, max(r.window, l.window), l.window)
-		}
+		held.capacity, _ = exact.MulDiv(l.capacity, max(r.window, l.window), l.window)
 		used := counter.used(r, held, now) - (held.capacity - l.capacity)
 		if used <= 0 {
 			continue
@@ -78,11 +75,7 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			result.NextAt = max(result.NextAt, min(counter.retryAt(r, held, 1, now), ends))
 		}
 		result.Used = max(result.Used, used)
-		resetAt := r.resetAt(now)
-		if !kinds[r.kind].holds {
-			resetAt = counter.retryAt(r, held, l.capacity, now)
-		}
-		result.ResetAt = max(result.ResetAt, min(resetAt, ends))
+		result.ResetAt = max(result.ResetAt, min(counter.retryAt(r, held, l.capacity, now), ends))
 		if cost > l.capacity-used && cost <= l.capacity {
 			result.RetryAt = max(result.RetryAt, min(counter.retryAt(r, held, cost, now), ends))
 		}
@@ -238,10 +231,15 @@ func (s *State) Life(now int64) int64 {
 	return life
 }
 
-// own returns l's own record, or nil. A record is a limit's own by kind and window.
+// owns reports whether r is l's own record: by kind and, unless its units are held, by window.
+func (l *limit) owns(r *record) bool {
+	return r.kind == l.kind && (r.window == l.window || kinds[r.kind].holds)
+}
+
+// own returns l's own record, or nil.
 func (s *State) own(l limit) *record {
 	for i := range s.records {
-		if r := &s.records[i]; r.kind == l.kind && r.window == l.window {
+		if r := &s.records[i]; l.owns(r) {
 			return r
 		}
 	}
@@ -281,7 +279,7 @@ func nearestLimit(r *record, limits []quota.Limit) int {
 	nearest := noneOf
 	for i := range limits {
 		l := limitOf(&limits[i])
-		if r.kind == l.kind && r.window == l.window {
+		if l.owns(r) {
 			return isOwn
 		}
 		if l.kind.adopts(r.kind) && (nearest == noneOf || nearer(l.window, limitOf(&limits[nearest]).window, r.window)) {

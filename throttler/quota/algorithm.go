@@ -27,6 +27,7 @@ const (
 	// InFlight counts units of requests being served: at most Quota at once. Each decision that
 	// charges it holds one, whatever it costs, until it is settled or refunded; or until
 	// Window, the lease, has passed since it was made or last renewed, as when its process dies.
+	// A policy has at most one.
 	InFlight
 )
 

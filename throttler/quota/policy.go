@@ -91,6 +91,9 @@ func (p *Policy) Validate() error {
 			return invalid.Errorf("quota: policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
 		}
 		for j := range i {
+			if p.Limits[i].Algorithm.Holds() && p.Limits[j].Algorithm.Holds() {
+				return invalid.Errorf("quota: policy %q: limits %d and %d are both %v; a decision holds one unit, so keep the smaller quota, with its lease", p.Name, j, i, p.Limits[i].Algorithm)
+			}
 			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window && a.Calendar.Period == b.Calendar.Period {
 				right := "only the smaller quota could ever refuse, so keep that one"
 				if a.Aligned != b.Aligned {

@@ -47,6 +47,7 @@ func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
 		{policy("p", quota.Limit{Quota: 1, Window: 24 * time.Hour, Algorithm: quota.TokenBucket, Burst: 367}), `a burst of 367 at 1 per 24h0m0s takes longer than`},
 		{policy("p", quota.Limit{Quota: 10_000, Window: time.Second, Algorithm: quota.SlidingLog}, quota.Limit{Quota: 500, Window: time.Minute, Algorithm: quota.SlidingLog}), `with limit 1, 500 per 1m0s (sliding-log), its limits are 88 units of work for a server; they may be 84`},
 		{policy("p", per(5, time.Second), quota.Limit{Quota: 9, Window: time.Second, Aligned: true}), `limits 0 and 1 are both a fixed-window of 1s; one aligned and one not; keep one of them`},
+		{policy("p", quota.Limit{Quota: 5, Window: time.Second, Algorithm: quota.InFlight}, quota.Limit{Quota: 9, Window: time.Minute, Algorithm: quota.InFlight}), `limits 0 and 1 are both in-flight; a decision holds one unit`},
 		{policy("p", per(5, time.Second), per(9, time.Second)), `limits 0 and 1 are both a fixed-window of 1s; only the smaller quota could ever refuse`},
 	} {
 		err := test.policy.Validate()
