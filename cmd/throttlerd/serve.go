@@ -41,6 +41,14 @@ const streamWorkers = 256
 // hundred bytes doesn't need.
 const window = 1 << 20
 
+// A client's unfinished calls take at most maxStreams times maxMessage bytes for each of its
+// connections, 64 MiB. Further calls wait at the client. Headers of requests in descriptors
+// are 96 KiB at most in Envoy.
+const (
+	maxStreams = 256
+	maxMessage = 256 << 10
+)
+
 // readTime bounds the time of reading a request of HTTP.
 const readTime = 10 * time.Second
 
@@ -124,6 +132,7 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // they use the stack
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
 		// gRPC's default minimum of five minutes closes the connections of proxies that ping

@@ -27,4 +27,10 @@
 //
 // middleware.All takes several limits in one decision. A second [Limiter] behind the first
 // would repeat the metadata, and the calls that it refuses stay charged in the first.
+//
+// # Unfinished messages
+//
+// A unary call is charged when its message has been read. grpc.MaxConcurrentStreams and
+// grpc.MaxRecvMsgSize bound the memory of messages that clients begin and don't end; by
+// default, a connection may have any number of streams, with 4 MiB each.
 package weirgrpc

@@ -29,7 +29,9 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.UnaryInterceptor(limit.Unary), grpc.StreamInterceptor(limit.Stream))
+	s := grpc.NewServer(
+		grpc.MaxConcurrentStreams(256), grpc.MaxRecvMsgSize(256<<10),
+		grpc.UnaryInterceptor(limit.Unary), grpc.StreamInterceptor(limit.Stream))
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
