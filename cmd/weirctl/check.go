@@ -143,7 +143,7 @@ func kindOf(text []byte) string {
 	if ofDescriptors.Match(text) {
 		return "ratelimit"
 	}
-	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && (bytes.Contains(text, []byte(`"policies"`)) || bytes.Contains(text, []byte(`"overrides"`))) {
+	if bytes.HasPrefix(bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff"))), []byte("{")) && (bytes.Contains(text, []byte(`"policies"`)) || bytes.Contains(text, []byte(`"overrides"`))) {
 		return "policies"
 	}
 	return "config"

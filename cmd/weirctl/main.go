@@ -86,6 +86,7 @@ const timeout = 10 * time.Second
 
 // run runs the program. It returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	stdout, stderr = safe{stdout}, safe{stderr}
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		if len(args) == 0 {
 			fmt.Fprint(stderr, help)

@@ -5,12 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -96,7 +101,7 @@ func TestArguments(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	right := write(t, "weir.yaml", "listen: {any: thing}\npolicies: {core: 60 per 1h}\n")
-	live := write(t, "live.json", `{"policies": [{"name": "core", "limits": ["5 per 1m"]}], "overrides": [{"policy": "core", "key": "bob", "blocked": true, "until": "2001-01-02T03:04:05Z"}]}`)
+	live := write(t, "live.json", "\ufeff"+`{"policies": [{"name": "core", "limits": ["5 per 1m"]}], "overrides": [{"policy": "core", "key": "bob", "blocked": true, "until": "2001-01-02T03:04:05Z"}]}`)
 	out, wrong, status := weirctl(t, "check", "-own", "listen", "-uses=core,search", right, live)
 	if status != 0 || !strings.Contains(out, right+": right (config)") || !strings.Contains(out, live+": right (policies)") || !strings.Contains(out, live+`: warning: the override of policy "core" for key "bob" ended at 2001-01-02T03:04:05Z`) {
 		t.Errorf("right files: exit status %d, %s%s", status, out, wrong)
@@ -373,6 +378,51 @@ func TestTop(t *testing.T) {
 	var a answer
 	if err := json.Unmarshal([]byte(out), &a); err != nil || status != 1 || len(a.Keys) != 1 || a.Keys[0].Processes != 2 || len(a.Failed) != 1 || !strings.Contains(wrong, "1 of 3 processes did not answer") || strings.Contains(out, "word") {
 		t.Errorf("one process away: exit status %d, %v, %s%s", status, err, out, wrong)
+	}
+}
+
+// Stored and foreign text can't steer the terminal that it is printed to, begin a row of its
+// own, or change the order in which a line is shown.
+func TestTextIsPrintable(t *testing.T) {
+	const evil = "a\x1b[2J\u009b1m\u202eb\u2066\x7f\r\n\t\xff\U000e0001c"
+	at := testserver.Redis(t).Addr
+	must(t, "overrides", "set", "-redis", at, "-owner", evil, "-reason", evil, "-parent-key", strings.ToValidUTF8(evil, ""), "core", evil, "-blocked")
+	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(weirdebug.Refusals{Keys: []weirdebug.Refused{{Policy: evil, Label: evil, Count: 1}}})
+	}))
+	defer process.Close()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"keys": [], "`+evil+`": 1}`)
+	}))
+	defer other.Close()
+	file := write(t, "policies.json", "{\"policies\": [{\"name\": \"a\u202eb\", \"limits\": []}], \"overrides\": []}")
+	for _, args := range [][]string{
+		{"overrides", "-redis", at}, {"overrides", "-redis", at, "-json"},
+		{"top", process.URL, other.URL}, {"top", process.URL, "-json"},
+		{"check", file}, {"check", "-json", file}, {"check", evil}, {"show", "-" + evil}, {evil},
+		{"policies", "remove", "-redis", at, evil}, {"overrides", "remove", "-redis", at, "x", evil},
+	} {
+		out, wrong, _ := weirctl(t, args...)
+		for _, r := range out + wrong {
+			if r != '\n' && !strconv.IsPrint(r) {
+				t.Errorf("weirctl %q prints %q:\n%q", args, r, out+wrong)
+				break
+			}
+		}
+		if !utf8.ValidString(out + wrong) {
+			t.Errorf("weirctl %q prints no UTF-8: %q", args, out+wrong)
+		}
+		if slices.Contains(args, "-json") && !json.Valid([]byte(out)) {
+			t.Errorf("weirctl %q prints no JSON: %s", args, out)
+		}
+	}
+	if rows := must(t, "overrides", "-redis", at); len(rows) != 2 {
+		t.Errorf("one override has %d rows with the head", len(rows))
+	}
+	out, _, _ := weirctl(t, "overrides", "-redis", at, "-json")
+	var all []policies.Override
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].Owner != strings.ToValidUTF8(evil, "\uFFFD") {
+		t.Errorf("got %+v, %v; want the owner as it was set", all, err)
 	}
 }
 

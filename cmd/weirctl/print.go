@@ -9,10 +9,37 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/weir-go/weir/throttler/quota"
 )
+
+// safe writes text with escapes in place of what is not printable, so that stored and foreign
+// text can't steer the operator's terminal. An escape is JSON's, for printJSON.
+type safe struct{ io.Writer }
+
+func (w safe) Write(text []byte) (int, error) {
+	escaped := make([]byte, 0, len(text))
+	for rest := text; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			escaped = fmt.Appendf(escaped, `\x%02x`, rest[0])
+		case r == '\n' || strconv.IsPrint(r):
+			escaped = append(escaped, rest[:size]...)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				escaped = fmt.Appendf(escaped, `\u%04x`, unit)
+			}
+		}
+		rest = rest[size:]
+	}
+	if _, err := w.Writer.Write(escaped); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
 
 // printJSON writes v as one JSON value.
 func printJSON(out io.Writer, v any) error {
@@ -37,7 +64,11 @@ func newTable(out io.Writer, head ...any) *table {
 func (t *table) row(cells ...any) {
 	var line strings.Builder
 	for _, c := range cells {
-		fmt.Fprintf(&line, "%v\t", c)
+		cell := fmt.Sprint(c)
+		if cell != "" {
+			cell = printable(cell) // it must not begin a row of its own
+		}
+		line.WriteString(cell + "\t")
 	}
 	_, err := fmt.Fprintln(t.w, strings.TrimSuffix(line.String(), "\t"))
 	t.err = cmp.Or(t.err, err)
@@ -45,12 +76,12 @@ func (t *table) row(cells ...any) {
 
 func (t *table) flush() error { return cmp.Or(t.err, t.w.Flush()) }
 
-// printable returns a key unchanged if a terminal can show it, and quoted otherwise.
-func printable(key string) string {
-	if key == "" || !utf8.ValidString(key) || strings.ContainsFunc(key, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(key)
+// printable returns text unchanged if a terminal can show it, and quoted otherwise.
+func printable(text string) string {
+	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(text)
 	}
-	return key
+	return text
 }
 
 // when returns an instant in words, with its distance from now.

@@ -161,7 +161,7 @@ func printTop(c *command, a *answer) error {
 	}
 	now := time.Now()
 	for at, why := range a.Failed {
-		fmt.Fprintf(c.out, "%s: %s\n", at, why)
+		fmt.Fprintf(c.out, "%s: %s\n", at, printable(why))
 	}
 	if !a.Since.IsZero() {
 		fmt.Fprintf(c.out, "refused since %s\n", when(a.Since, now))

@@ -31,7 +31,8 @@ type FileOptions struct {
 	// Every is how often the file is checked. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Observer is warned once of each version that is wrong. If nil, weirlog.Default(),
+	// Observer is warned once of each version that is wrong, and of limits in a version that
+	// can never refuse. If nil, weirlog.Default(),
 	// which logs to slog.Default().
 	Observer observe.Observer
 }
@@ -146,6 +147,14 @@ func (f *File) put(text []byte, hash [sha256.Size]byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("policies: %s: %w", f.path, err)
+	}
+	for _, p := range c.Policies {
+		for _, warning := range p.Warnings() {
+			f.options.Observer.Warned(observe.Warned{
+				Policy: p.Name, Text: warning,
+				Hint: "remove the limit from the file, or change it",
+			})
+		}
 	}
 	return nil
 }

@@ -136,7 +136,15 @@ func TestAFileIsReadAsItIs(t *testing.T) {
 		`{"overrides": [` + acme + `], "overrides": [` + mallory + `]}`:           `"overrides" appears twice`,
 		`{"overrides": [` + acme + `], "policies": [], "Overrides": []}`:          `"overrides" appears twice`,
 		`{"overrides": [` + strings.ReplaceAll(mallory, "mallory", "\xff") + `]}`: "not UTF-8",
-		"null": "not an object",
+		"null":                                "not an object",
+		`{"policies": null}`:                  `"policies" is null`,
+		`{"overrides": [` + acme + `, null]}`: `"overrides" is null, or has one`,
+		`{"overrides": [{"policy": "core", "key": "acme", "limits": null, "blocked": true}]}`:                  `"limits" is null`,
+		`{"overrides": [{"policy": "core", "key": "acme", "limits": ["5 per 1h"], "limits": ["500 per 1h"]}]}`: `"limits" appears twice`,
+		`{"overrides": [{"policy": "core", "key": "acme", "blocked": true, "\u006bey": "bob"}]}`:               `"key" appears twice`,
+		`{"overrides": [{"policy": "core", "key": "acme", "blocked": true, "Blocked": false}]}`:                `"blocked" appears twice`,
+		`{"policies": [{"name": "core", "limits": [{"a": {}}]}]}`:                                              "limits",
+		`{"policies": [{"name": "core", "limits": "8 per"}]}`:                                                  `"8 per"`,
 	} {
 		if c, err := policies.ParseJSON([]byte(text)); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %+v, %v; want %q", text, c, err, what)
@@ -144,6 +152,33 @@ func TestAFileIsReadAsItIs(t *testing.T) {
 	}
 	if c, err := policies.ParseJSON([]byte(`{"overrides": [` + acme + `, ` + mallory + `], "policies": []}`)); err != nil || len(c.Overrides) != 2 {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// A file may begin with a byte order mark, and have a single limit without its list, as YAML
+// may. What strings contain does not matter.
+func TestAFileIsWrittenAsYAMLIs(t *testing.T) {
+	c, err := policies.ParseJSON([]byte("\ufeff" + `{
+		"policies": [{"name": "core", "limits": "8 per 1h"}, {"name": "logs", "limits": ["9 per 1h", "2 per 1m"]}],
+		"overrides": [{"policy": "core", "key": "limits", "reason": "a \"null\", {\\", "limits" : "5 per 1h"}]}`))
+	if err != nil || c.Policies[0].Limits[0].Quota != 8 || len(c.Policies[1].Limits) != 2 || c.Overrides[0].Limits[0].Quota != 5 || c.Overrides[0].Reason != `a "null", {\` {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := policies.ParseJSON([]byte("\ufeff{\n\"policies\": 1}")); err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("a mistake after a byte order mark: %v", err)
+	}
+}
+
+// Limits that can never refuse are warned of, once for each version.
+func TestAFileWithALimitThatCanNeverRefuse(t *testing.T) {
+	var table policies.Table
+	o := new(warnings)
+	_, f := watch(t, &table, `{"policies": [{"name": "core", "limits": ["10 per 10s", "600 per 10m"]}]}`, o)
+	if err := f.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.text; len(got) != 1 || !strings.Contains(got[0], `limit 1, 600 per 10m0s (fixed-window), can never refuse`) {
+		t.Errorf("warnings %q; want one about the second limit", got)
 	}
 }
 

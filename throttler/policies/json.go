@@ -2,14 +2,14 @@ package policies
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/jsontext"
 )
 
 // ParseJSON parses text as Content. Limits are written as quota.ParseLimit reads them:
@@ -28,10 +28,12 @@ import (
 //	  ]
 //	}
 //
-// A field of another name is an error. All errors wrap quota.ErrInvalid. ParseJSON does not
+// A single limit may be written without its list. A field of another name, a field that
+// appears twice and a null are errors. All errors wrap quota.ErrInvalid. ParseJSON does not
 // validate the policies and overrides; [Edit.Replace] does.
 func ParseJSON(text []byte) (Content, error) {
 	var c Content
+	text, mistake := jsontext.Listed(text, "limits")
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(&c)
@@ -43,41 +45,11 @@ func ParseJSON(text []byte) (Content, error) {
 			err = errors.New("there is more after the object")
 		}
 	}
-	if err == nil {
-		err = whole(text)
-	}
-	if err != nil {
+	if err = cmp.Or(mistake, err); err != nil {
 		return Content{}, invalid.Errorf("policies: %s%v", lineOf(text, err), err)
 	}
 	return c, nil
 }
-
-// whole returns why decoding text, which is JSON, loses or changes part of it, or nil: the
-// second of two lists of one name replaces elements of the first, and bytes that aren't UTF-8
-// become other keys.
-func whole(text []byte) error {
-	if !utf8.Valid(text) {
-		return errors.New("the text is not UTF-8")
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if open, _ := d.Token(); open != json.Delim('{') {
-		return errors.New("it is not an object")
-	}
-	seen := make(map[string]bool)
-	for d.More() {
-		token, _ := d.Token()
-		name := strings.ToLower(fmt.Sprint(token))
-		if _ = d.Decode(new(skipped)); seen[name] {
-			return fmt.Errorf("%q appears twice", name)
-		}
-		seen[name] = true
-	}
-	return nil
-}
-
-type skipped struct{}
-
-func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
 // lineOf returns the line of err in text, or "" if err doesn't say where it is.
 func lineOf(text []byte, err error) string {

@@ -47,6 +47,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/jsontext"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -266,7 +267,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 
 func parsePolicy(name, text, parent string) (*quota.Policy, error) {
 	p := new(quota.Policy)
-	if err := json.Unmarshal([]byte(text), p); err != nil {
+	if err := unmarshal(text, p); err != nil {
 		return nil, invalid.Errorf("redispolicies: policy %q: %v", name, err)
 	}
 	p.Name = name
@@ -274,10 +275,19 @@ func parsePolicy(name, text, parent string) (*quota.Policy, error) {
 	return p, p.Validate()
 }
 
+// unmarshal decodes a value. Operators may have written it by hand.
+func unmarshal(text string, v any) error {
+	listed, err := jsontext.Listed([]byte(text), "limits")
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(listed, v)
+}
+
 func parseOverride(field, text string) (*policies.Override, error) {
 	var o policies.Override
 	policy, key, ok := strings.Cut(field, "\n")
-	if err := json.Unmarshal([]byte(text), &o); err != nil || !ok {
+	if err := unmarshal(text, &o); err != nil || !ok {
 		return nil, invalid.Errorf("redispolicies: an override of policy %q: %v", policy, err)
 	}
 	o.Policy, o.Key = policy, key

@@ -399,6 +399,25 @@ func TestNothingNewCostsNothing(t *testing.T) {
 	}
 }
 
+// Values that operators have written by hand have each key once, and no null.
+func TestValuesWrittenByHand(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
+	defer func() { _ = c.Close() }()
+	store := redispolicies.NewStore(c, "")
+	for text, want := range map[string]string{
+		`{"limits": "8 per 1h"}`:                   "",
+		`{"blocked": true, "blocked": false}`:      `"blocked" appears twice`,
+		`{"limits": ["8 per 1h"], "until": null}`:  `"until" is null`,
+		`{"limits": ["8 per 1h"], "Limits": null}`: `"limits" appears twice`,
+	} {
+		c.HSet(t.Context(), "{weir:policies}:overrides", "core\nbob", text)
+		o, err := store.Find(t.Context(), "core", "bob")
+		if want == "" && (err != nil || len(o.Limits) != 1) || want != "" && (!errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v, %v; want an error with %q", text, o, err, want)
+		}
+	}
+}
+
 // A wrong version at the server leaves the known version in force.
 func TestAWrongVersionIsNotInForce(t *testing.T) {
 	server := testserver.Redis(t)
