@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -142,7 +143,7 @@ func (b *batch) end() {
 
 // send sends b's decisions in as few calls as possible, and returns when the calls
 // have their replies or errors, or when ctx ends.
-func (b *batch) send(ctx *busy.Context, to *batcher, c client, again bool) {
+func (b *batch) send(ctx *busy.Context, to *batcher, c goredis.Client, again bool) {
 	b.plan(to.perSlot.Load())
 	for i := range b.calls {
 		c := &b.calls[i]
@@ -161,7 +162,7 @@ func (b *batch) send(ctx *busy.Context, to *batcher, c client, again bool) {
 		}
 		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
 	}
-	b.outcome.hung = !c.roundTrip(ctx, b.cmds)
+	b.outcome.hung = !c.RoundTrip(ctx, b.cmds)
 }
 
 // plan divides b's decisions among calls. One call does no more work than one
@@ -283,7 +284,7 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 		b.outcome.spare = to.server.own.Load()
 		return b.outcome.spare != nil
 	}
-	return errors.As(err, new(*unwrittenError)) // another connection may be open
+	return goredis.IsUnwritten(err) // another connection may be open
 }
 
 // err returns the first error of c's commands. A missing key is not an error.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -52,7 +53,7 @@ const (
 // process is the cause of the delay, and the decision waits until its batch ends, or until it
 // has been in the queue for maxQueued.
 type batcher struct {
-	client  client
+	client  goredis.Client
 	server  *server
 	timeout time.Duration // of a batch, and of a decision without a deadline
 
@@ -192,7 +193,7 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	}
 	j.deadline = deadline
 	switch {
-	case !b.client.keepsDeadlines || deadline.Sub(now) < inlineTime:
+	case !b.client.KeepsDeadlines || deadline.Sub(now) < inlineTime:
 		return false
 	case bounded && !j.ownDeadline: // it leaves no time to connect
 		return b.server.answers.AnsweredSince(now.Add(-time.Second))

@@ -146,7 +146,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 		buf = appendBounds(buf, &charges[0], now, st != nil)
 	}
 	j.packed, j.buf = buf[len(j.buf):], buf
-	j.script = shapes.script(shape)
+	j.script = scriptOf(shape)
 	return j
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -53,23 +54,16 @@ func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, p
 
 // AllShapes makes this process compose scripts for all shapes that it sees: random tests have
 // more shapes than any program.
-func AllShapes() { shapes.most = 1 << 20 }
+func AllShapes() { shapes.Store(newShapes(lua.Decide, 1<<20)) }
 
 // NoMoreShapes makes this process compose scripts for at most that many shapes until the test ends.
-func NoMoreShapes(t *testing.T, most int) { changeShapes(t, func() { shapes.most = most }) }
+func NoMoreShapes(t *testing.T, most int) { changeShapes(t, lua.Decide, most) }
 
-// changeShapes empties the table of shapes, and changes it by with until the test ends. Probes
-// of other tests may use the table.
-func changeShapes(t *testing.T, with func()) {
-	compose, most := shapes.compose, shapes.most
-	locked := func(do func()) {
-		shapes.mu.Lock()
-		defer shapes.mu.Unlock()
-		do()
-		shapes.known = nil
-	}
-	t.Cleanup(func() { locked(func() { shapes.compose, shapes.most = compose, most }) })
-	locked(with)
+// changeShapes empties the table of shapes, and changes its composer and its bound until the
+// test ends. Probes of other tests may use the table.
+func changeShapes(t *testing.T, compose composer, most int) {
+	old := shapes.Swap(newShapes(compose, most))
+	t.Cleanup(func() { shapes.Store(old) })
 }
 
 // MaxShapes bounds the number of shapes with a script in a program.

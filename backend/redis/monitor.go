@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/observe"
 )
@@ -194,7 +195,7 @@ type answer struct {
 
 // askNodes asks the server of s behind c or, for a cluster, all primaries or all replicas.
 // known is false if they can't be listed.
-func (m *monitor) askNodes(s *shard, c client, name string, primaries bool) (answers []answer, known bool) {
+func (m *monitor) askNodes(s *shard, c goredis.Client, name string, primaries bool) (answers []answer, known bool) {
 	nodes, err := m.nodesOf(c, name, primaries)
 	if err != nil {
 		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
@@ -228,11 +229,11 @@ func (m *monitor) isTimed(name serverName) bool {
 // node is one server.
 type node struct {
 	name   string
-	client client
+	client goredis.Client
 }
 
 // nodesOf returns the servers that c speaks to. A proxy counts as one.
-func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error) {
+func (m *monitor) nodesOf(c goredis.Client, name string, primaries bool) ([]node, error) {
 	var forEach func(context.Context, func(context.Context, *redis.Client) error) error
 	switch of := c.UniversalClient.(type) {
 	case *redis.ClusterClient:
@@ -247,10 +248,10 @@ func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error)
 	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
 	defer cancel()
 	found := make(chan node, 1024) // more than a cluster has
-	err := c.within(ctx, func() error {
+	err := c.Within(ctx, func() error {
 		return forEach(ctx, func(_ context.Context, n *redis.Client) error {
 			select {
-			case found <- node{n.Options().Addr, newClient(n)}:
+			case found <- node{n.Options().Addr, goredis.Of(n)}:
 			default:
 			}
 			return nil
@@ -267,14 +268,14 @@ func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error)
 }
 
 // ask asks one server.
-func (m *monitor) ask(c client) (a answer) {
+func (m *monitor) ask(c goredis.Client) (a answer) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
 	defer cancel()
 	now := redis.NewTimeCmd(ctx, "time")
 	info := redis.NewStringCmd(ctx, "info", "replication")
 	a.asked = time.Now()
 	asked := m.clock.own.Now()
-	err := c.within(ctx, func() error {
+	err := c.Within(ctx, func() error {
 		pipe := c.Pipeline()
 		_, _ = pipe.Process(ctx, now), pipe.Process(ctx, info) // queues them
 		_, err := pipe.Exec(ctx)

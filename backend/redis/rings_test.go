@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -99,8 +100,7 @@ func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 // ShortRings makes this process compose scripts that treat a log of three entries as long, and
 // give its ring little room, until the test ends.
 func ShortRings(t *testing.T) {
-	compose := shapes.compose
-	changeShapes(t, func() { shapes.compose = withShortRings(t, compose) })
+	changeShapes(t, withShortRings(t, lua.Decide), shapes.Load().Max)
 }
 
 func withShortRings(t *testing.T, compose composer) composer {

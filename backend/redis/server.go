@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
@@ -24,7 +25,7 @@ import (
 // breaker opens by the outcomes of batches: see isFault.
 type server struct {
 	backend *Backend
-	client  client
+	client  goredis.Client
 	node    *redis.Client // its own client, if client is a Redis Cluster's
 	shard   string
 	name    string // in events
@@ -35,7 +36,7 @@ type server struct {
 	// own is the client of probes. No pool and no hook of the user's delays it. The first
 	// probe makes it. A go-redis client with PoolSize failed dials does not dial for up to a
 	// second; own is used in that time.
-	own    atomic.Pointer[client]
+	own    atomic.Pointer[goredis.Client]
 	failed atomic.Pointer[failure] // the last one
 
 	answers *busy.Answers                           // to batches
@@ -63,8 +64,8 @@ type outcome struct {
 	answered bool  // some call was answered, so the server is up
 	fault    error // shows that it is down, or nil
 	failure  failure
-	hung     bool    // the client did not return in time
-	spare    *client // to resend with, or nil
+	hung     bool            // the client did not return in time
+	spare    *goredis.Client // to resend with, or nil
 }
 
 func (o *outcome) add(c *call, err error) {
@@ -74,7 +75,7 @@ func (o *outcome) add(c *call, err error) {
 	switch {
 	case isFault(err):
 		o.fail(c.jobs[0], err)
-	case wasIdle(err): // says nothing, as these do
+	case goredis.IsIdleClosed(err): // says nothing, as these do
 	case !errors.Is(err, context.Canceled) && !errors.Is(err, redis.ErrClosed):
 		o.answered = true
 	}
@@ -94,7 +95,7 @@ var unable = []string{
 // isFault reports whether err means that the server does not serve: a batch ended without a
 // reply, its connection broke, or the reply says that the server cannot serve now.
 func isFault(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) || wasIdle(err) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) || goredis.IsIdleClosed(err) {
 		return false
 	}
 	var reply redis.Error // not before: it is on the heap
@@ -120,7 +121,7 @@ func (s *server) record(o *outcome, began, end time.Time, had time.Duration) {
 	case o.answered:
 		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
-	case wasIdle(o.err):
+	case goredis.IsIdleClosed(o.err):
 		s.reconnect() // others may be closed, too
 	case o.fault == nil:
 	case s.isOwnDelay(o.fault, began, end):
@@ -189,7 +190,7 @@ func (s *server) reconnect() {
 		defer s.reconnecting.Store(false)
 		ctx, cancel := context.WithTimeout(s.closed, reconnectTime)
 		defer cancel()
-		s.client.connect(ctx, one)
+		connect(ctx, s.client, one)
 	})
 }
 
@@ -230,14 +231,14 @@ func (s *server) probe(ctx context.Context) error {
 	c, one := s.client, s.one()
 	if one != nil {
 		if s.own.Load() == nil {
-			s.own.Store(clientOf(one))
+			s.own.Store(goredis.Another(one, maxInFlight))
 		}
 		c = *s.own.Load()
 	}
 	if err := breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) }); err != nil || one == nil {
 		return err
 	}
-	s.client.connect(ctx, one) // if its pool does not dial yet, own is used
+	connect(ctx, s.client, one) // if its pool does not dial yet, own is used
 	return nil
 }
 
@@ -257,13 +258,13 @@ const distant = 10 * time.Millisecond
 // connect opens the connections that decisions need to one, a server of c. If answers take
 // longer than distant, so that no decision can wait for a connection, it opens as many as
 // batches may be in flight. It leaves errors to the decisions.
-func (c client) connect(ctx context.Context, one *redis.Client) {
-	_ = c.within(ctx, func() error {
+func connect(ctx context.Context, c goredis.Client, one *redis.Client) {
+	_ = c.Within(ctx, func() error {
 		if err := open(ctx, one, 1); err != nil {
 			return err
 		}
 		if began := time.Now(); open(ctx, one, 1) == nil && time.Since(began) > distant {
-			return open(ctx, one, min(maxInFlight, c.connections))
+			return open(ctx, one, min(maxInFlight, c.Connections))
 		}
 		return nil
 	})
@@ -288,34 +289,17 @@ func open(ctx context.Context, c *redis.Client, n int) error {
 	return failed
 }
 
-// clientOf returns another client of c's server, with the same settings. It dials nothing
-// yet.
-func clientOf(c *redis.Client) *client {
-	o := *c.Options()
-	o.MaxRetries, o.DialerRetries = -1, 1
-	o.ContextTimeoutEnabled = true
-	o.PoolSize, o.MaxConcurrentDials, o.MinIdleConns = maxInFlight, maxInFlight, 0
-	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
-	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
-	o.PushNotificationProcessor = nil
-	o.MaintNotificationsConfig = noMaintNotifications()
-	o.Dialer = bounded(o.Dialer, busy.LeastTime, nil)
-	own := redis.NewClient(&o)
-	own.AddHook(failLate{})
-	return &client{own, true, o.PoolSize}
-}
-
 // ask makes a decision about key, or reads it.
-func (s *server) ask(ctx context.Context, c client, key string, read bool) error {
+func (s *server) ask(ctx context.Context, c goredis.Client, key string, read bool) error {
 	var err error
 	if read {
-		err = c.process(ctx, redis.NewStringCmd(ctx, "get", key))
+		err = c.Ask(ctx, redis.NewStringCmd(ctx, "get", key))
 	} else {
 		charge := probePolicy.Charge("")
 		charge.Cost = 1
 		j := s.backend.newDecision(ctx, time.Now().UnixMilli(), []quota.Charge{charge}, nil, nil)
 		run := func(command string, source any) error {
-			return c.process(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
+			return c.Ask(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
 		}
 		if err = run("evalsha", j.script.hash); redis.HasErrorPrefix(err, "NOSCRIPT") {
 			err = run("eval", j.script.text)

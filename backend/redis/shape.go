@@ -3,11 +3,11 @@ package redisbackend
 import (
 	"bytes"
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/lua"
 )
 
@@ -25,48 +25,46 @@ const (
 const maxShapes = 256
 
 // shapes contains the scripts of the first maxShapes shapes that this process has seen.
-var shapes = shapeTable{compose: lua.Decide, most: maxShapes}
+var shapes atomic.Pointer[shapeTable]
 
-type shapeTable struct {
-	compose composer
-	most    int
+func init() { shapes.Store(newShapes(lua.Decide, maxShapes)) }
 
-	mu    sync.Mutex
-	known map[string]*script
-}
+// shapeTable finds the script of a shape without a lock. Others is no shape, and has no script.
+type shapeTable = stats.Cache[string, *script]
 
 type composer = func(settles bool, charges [][]byte) (script string, ok bool)
 
-// script returns the script that makes decisions of that shape, or nil if it has no script.
-func (t *shapeTable) script(shape []byte) *script {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s, ok := t.known[string(shape)]
-	if ok || len(t.known) >= t.most {
-		return s
-	}
-	charges := bytes.Split(shape[2:], []byte{nextCharge})
-	if text, ok := t.compose(shape[0] == settlements, charges); ok {
-		s = newScript(text)
-	}
-	if t.known == nil {
-		t.known = make(map[string]*script)
-	}
-	t.known[string(shape)] = s
-	return s
+func newShapes(compose composer, most int) *shapeTable {
+	return &shapeTable{Max: most, Create: func(shape string) *script {
+		if shape == "" {
+			return nil
+		}
+		text, ok := compose(shape[0] == settlements, bytes.Split([]byte(shape[2:]), []byte{nextCharge}))
+		if !ok {
+			return nil
+		}
+		return newScript(text)
+	}}
 }
 
-// common returns the scripts that most programs need: for one limit of each kind, for the
-// shapes that this process has seen, and swap.lua.
-func (t *shapeTable) common() []*script {
-	for kind := range lua.Records {
-		t.script([]byte{takes, nextCharge, kind})
-		t.script([]byte{settlements, nextCharge, kind})
+// scriptOf returns the script that makes decisions of that shape, or nil if it has no script.
+func scriptOf(shape []byte) *script {
+	t := shapes.Load()
+	if s, ok := t.All()[string(shape)]; ok { // needs no memory for a string
+		return s
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	return t.Of(string(shape))
+}
+
+// commonScripts returns the scripts that most programs need: for one limit of each kind, for
+// the shapes that this process has seen, and swap.lua.
+func commonScripts() []*script {
+	for kind := range lua.Records {
+		scriptOf([]byte{takes, nextCharge, kind})
+		scriptOf([]byte{settlements, nextCharge, kind})
+	}
 	all := []*script{swapScript}
-	for _, s := range t.known {
+	for _, s := range shapes.Load().All() {
 		if s != nil {
 			all = append(all, s)
 		}

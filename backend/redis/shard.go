@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/internal/queues"
@@ -67,11 +68,11 @@ func newShard(b *Backend, s Shard) *shard {
 // is the server's client, if it is a node of the cluster c.
 func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Client) *batcher {
 	b := &batcher{
-		client: newClient(c), timeout: s.backend.timeout, room: maxWaiting,
+		client: goredis.Of(c), timeout: s.backend.timeout, room: maxWaiting,
 		minWait: minWait, countsFor: countsFor,
 	}
 	// More batches than connections would be smaller, and wait for each other.
-	b.mostInFlight = max(maxRecent, min(maxInFlight, b.client.connections))
+	b.mostInFlight = max(maxRecent, min(maxInFlight, b.client.Connections))
 	b.perSlot.Store(s.perSlot)
 	b.server = &server{
 		backend: s.backend, client: b.client, node: node, shard: s.name, name: name, answers: busy.NewAnswers(),
@@ -219,16 +220,16 @@ func (s *shard) load(ctx context.Context) error {
 
 // load loads the scripts on n in one round trip, and opens the connections that decisions need.
 func (n *node) load(ctx context.Context) error {
-	err := n.client.within(ctx, func() error {
+	err := n.client.Within(ctx, func() error {
 		pipe := n.client.Pipeline()
-		for _, script := range shapes.common() {
+		for _, script := range commonScripts() {
 			pipe.ScriptLoad(ctx, script.text.(string))
 		}
 		_, err := pipe.Exec(ctx)
 		return err
 	})
 	if one, ok := n.client.UniversalClient.(*redis.Client); ok && err == nil {
-		n.client.connect(ctx, one)
+		connect(ctx, n.client, one)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package redisbackend
+package goredis
 
 import (
 	"cmp"
@@ -242,7 +242,7 @@ func (s *sentinels) ask(ctx context.Context, c *redis.SentinelClient, i int) err
 			return err
 		}
 		if len(addr) != 2 {
-			return errReply
+			return errors.New("the Sentinel's reply has an unknown form")
 		}
 		last = report{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch}
 	}

@@ -1,4 +1,4 @@
-package redisbackend
+package goredis
 
 import (
 	"errors"
@@ -26,11 +26,15 @@ func (e *idleClosedError) Error() string {
 
 func (e *idleClosedError) Unwrap() error { return e.err }
 
-// wasIdle reports whether err is an *idleClosedError.
-func wasIdle(err error) bool { return err != nil && errors.As(err, new(*idleClosedError)) }
+// IsIdleClosed reports whether err is an *idleClosedError.
+func IsIdleClosed(err error) bool { return err != nil && errors.As(err, new(*idleClosedError)) }
 
 // unwrittenError is the error of a request of which no byte was sent.
 type unwrittenError struct{ err error }
+
+// IsUnwritten reports whether no byte of the request that failed with err was sent, because the
+// connection had ended.
+func IsUnwritten(err error) bool { return errors.As(err, new(*unwrittenError)) }
 
 func (e *unwrittenError) Error() string { return e.err.Error() }
 func (e *unwrittenError) Unwrap() error { return e.err }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package redisbackend
+package goredis
 
 import (
 	"cmp"
