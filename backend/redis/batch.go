@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/redis/internal/goredis"
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -45,7 +46,9 @@ type batch struct {
 	cmds  []redis.Cmder // of calls
 	args  []any
 
-	outcome outcome
+	outcome node.Outcome
+	hung    bool            // the client did not return in time
+	spare   *goredis.Client // to resend with, or nil
 }
 
 // call is one call of a script, or one decision's read.
@@ -79,7 +82,7 @@ var batchPool = sync.Pool{New: func() any { return new(batch) }}
 func (b *batch) run(to *batcher) {
 	ctx, had := b.begin(to)
 	c, again := to.client, false
-	b.outcome = outcome{}
+	b.outcome, b.hung, b.spare = node.Outcome{}, false, nil
 	start := b.sentAt // of the last try, as the outcome is
 	for tries := 1; ; tries++ {
 		if tries > 1 {
@@ -89,14 +92,14 @@ func (b *batch) run(to *batcher) {
 		b.send(ctx, to, c, again)
 		end, _ := ctx.Deadline()
 		more := b.deliver(to, start, end, tries < 3)
-		to.server.sent(start, decisions, b.outcome.err)
+		to.server.Sent(start, decisions, b.outcome.Err)
 		if !more {
-			to.server.record(&b.outcome, start, end, had)
+			to.server.Record(&b.outcome, start, end, max(had, inlineTime))
 			break
 		}
 		again = true
-		if b.outcome.spare != nil {
-			c = *b.outcome.spare
+		if b.spare != nil {
+			c = *b.spare
 		}
 	}
 	b.end()
@@ -162,7 +165,7 @@ func (b *batch) send(ctx *busy.Context, to *batcher, c goredis.Client, again boo
 		}
 		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
 	}
-	b.outcome.hung = !c.RoundTrip(ctx, b.cmds)
+	b.hung = !c.RoundTrip(ctx, b.cmds)
 }
 
 // plan divides b's decisions among calls. One call does no more work than one
@@ -226,23 +229,23 @@ func (b *batch) argsOf(c *call, again bool) []any {
 // deliver gives b's decisions their outcomes. If again, calls that did not run leave their
 // decisions in b instead, and deliver reports whether there are any.
 func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
-	if b.outcome.hung {
+	if b.hung {
 		b.abandon()
 		return false
 	}
-	b.outcome.err = nil
+	b.outcome.Err = nil
 	b.jobs = b.jobs[:0] // the calls hold them, in the same array and order
 	for i := range b.calls {
 		c := &b.calls[i]
 		err := c.err()
-		b.outcome.add(c, err)
+		b.outcome.Add(err, c.jobs[0].partition, c.jobs[0].script == nil)
 		switch {
 		case err == nil:
 			c.deliver()
 		case again && b.mayResend(to, c, err):
 			b.jobs = append(b.jobs, c.jobs...)
 		default:
-			if to.server.isOwnDelay(err, start, end) {
+			if to.server.IsOwnDelay(err, start, end) {
 				err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 			}
 			for _, j := range c.jobs {
@@ -262,7 +265,7 @@ func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 // abandon fails b's decisions although the client has not returned. The memory that the client
 // still holds is not used again.
 func (b *batch) abandon() {
-	b.outcome.fail(b.jobs[0], context.DeadlineExceeded)
+	b.outcome.Add(context.DeadlineExceeded, b.jobs[0].partition, b.jobs[0].script == nil)
 	for _, j := range b.jobs {
 		j.heldByClient = true
 		j.finish(context.DeadlineExceeded)
@@ -280,9 +283,9 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 	case redis.HasErrorPrefix(err, "CROSSSLOT"):
 		to.perSlot.Store(true) // the one address hides several servers
 		return len(c.jobs) > 1 // a single job spans partitions, which are asked one by one from now on
-	case errors.As(err, &op) && op.Op == "dial" && b.outcome.spare == nil:
-		b.outcome.spare = to.server.own.Load()
-		return b.outcome.spare != nil
+	case errors.As(err, &op) && op.Op == "dial" && b.spare == nil:
+		b.spare = to.server.Spare()
+		return b.spare != nil
 	}
 	return goredis.IsUnwritten(err) // another connection may be open
 }

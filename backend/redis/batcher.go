@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/redis/internal/goredis"
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -54,7 +55,7 @@ const (
 // has been in the queue for maxQueued.
 type batcher struct {
 	client  goredis.Client
-	server  *server
+	server  *node.Server
 	timeout time.Duration // of a batch, and of a decision without a deadline
 
 	// See the constants.
@@ -93,8 +94,8 @@ var (
 // The error wraps breaker.ErrOpen if the breaker is open, and an *unsentError if j was
 // not sent, and never will be, because of its context.
 func (b *batcher) do(j *job) error {
-	if b.server.breaker.Open() {
-		return b.server.open.Load()
+	if b.server.Breaker.Open() {
+		return b.server.ErrOpen()
 	}
 	now := time.Now()
 	j.asked = now
@@ -144,8 +145,8 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 		b.waiting = slices.DeleteFunc(b.waiting, func(j *job) bool { return j.stage.Load() == left })
 	}
 	switch {
-	case b.server.breaker.Open(): // it opened since; no batch would take j from the queue
-		return b.server.open.Load()
+	case b.server.Breaker.Open(): // it opened since; no batch would take j from the queue
+		return b.server.ErrOpen()
 	case len(b.waiting) >= b.room:
 		return errCrowded
 	}
@@ -159,7 +160,7 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 // been alone does not yield, which takes a tenth of a round trip.
 func (b *batcher) gather(j *job, now time.Time) *batch {
 	out := batchPool.Get().(*batch)
-	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
+	out.sentAt, out.limits, out.outcome = now, 0, node.Outcome{}
 	alone := b.singles > aloneAfter && len(b.inFlight) == 0
 	b.inFlight = append(b.inFlight, out)
 	b.waiting = append(b.waiting, j)
@@ -196,7 +197,7 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	case !b.client.KeepsDeadlines || deadline.Sub(now) < inlineTime:
 		return false
 	case bounded && !j.ownDeadline: // it leaves no time to connect
-		return b.server.answers.AnsweredSince(now.Add(-time.Second))
+		return b.server.Answers.AnsweredSince(now.Add(-time.Second))
 	}
 	return bounded || !j.given.IsZero() || j.ctx.Done() == nil
 }
@@ -229,7 +230,7 @@ func (b *batcher) recentSince(now time.Time) time.Time {
 
 // ended records whether out, which has ended, was late.
 func (b *batcher) ended(out *batch, now time.Time) {
-	if out.outcome.answered && out.outcome.err == nil { // a proxy may answer for the server
+	if out.outcome.Answered && out.outcome.Err == nil { // a proxy may answer for the server
 		b.late = !out.sentAt.After(b.recentSince(now))
 	}
 }
@@ -253,7 +254,7 @@ func (b *batcher) wait(j *job) error {
 		case <-timeUp:
 		}
 		switch now := time.Now(); {
-		case b.server.answers.SilentSince(j.asked):
+		case b.server.Answers.SilentSince(j.asked):
 			return j.leave(errWaited, context.DeadlineExceeded)
 		case now.Sub(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.stage.Load() == waiting:
 			return j.leave(errQueued, errQueued)
@@ -268,9 +269,9 @@ func (b *batcher) wait(j *job) error {
 func (b *batcher) leave(j *job, err error) error {
 	unsent, sent := error(&unsentError{err}), err
 	if !errors.Is(err, context.Canceled) {
-		if b.server.answers.SilentSince(j.asked) {
+		if b.server.Answers.SilentSince(j.asked) {
 			unsent = errWaited
-		} else if b.server.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
+		} else if b.server.Answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
 			sent = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 		}
 	}
@@ -304,7 +305,7 @@ func (b *batcher) opened() {
 	defer b.mu.Unlock()
 	for _, j := range b.waiting {
 		if j.stage.CompareAndSwap(waiting, failed) {
-			j.finish(b.server.open.Load())
+			j.finish(b.server.ErrOpen())
 		}
 	}
 	b.waiting = slices.Delete(b.waiting, 0, len(b.waiting))
@@ -357,7 +358,7 @@ func (b *batcher) fill(out *batch) bool {
 		j := b.waiting[seen]
 		switch {
 		case driver.Ended(j.ctx) != nil: // its caller has left, or is about to
-		case j.deadline.Before(now) && b.server.answers.SilentSince(j.asked):
+		case j.deadline.Before(now) && b.server.Answers.SilentSince(j.asked):
 			if j.stage.CompareAndSwap(waiting, failed) { // its caller may not ask for long whether the server is silent
 				j.finish(errWaited)
 			}

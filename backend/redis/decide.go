@@ -50,7 +50,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 // SettleAt implements handoff.Store as TakeAt.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
 	if st.Once || st.PauseUntil > 0 || severalGenerations(&st.Charged) {
-		b.monitor.run()
+		b.monitor.Run()
 		return b.shardOf(st.Charged.Charges()).settleHere(ctx, st, p)
 	}
 	j := b.newDecision(ctx, st.Now, st.Charged.Charges(), &st, p)
@@ -90,7 +90,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 
 // ResetAt implements handoff.Store as Reset.
 func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
-	b.monitor.run()
+	b.monitor.Run()
 	_, err := b.shardOf(r.Charges()).decideHere(ctx, r.Charges(), handoff.Reset(r, p))
 	return err
 }
@@ -196,7 +196,7 @@ func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 // have small frames until the reply comes: the memory of hundreds of goroutines that wait is
 // much of a decision's cost.
 func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (s *shard, decided bool, err error) {
-	b.monitor.run()
+	b.monitor.Run()
 	s = b.shardOf(charges)
 	if j.script == nil || p != nil && len(p.Arrivals) > 0 {
 		return s, false, nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -118,20 +119,20 @@ func (b *Backend) SetRoom(n int) {
 func (b *Backend) SetMinWait(d time.Duration) { b.shards[0].batcher.minWait = d }
 
 // Trip opens the breaker of the primary of the first shard.
-func (b *Backend) Trip(err error) { b.shards[0].batcher.server.breaker.Trip(time.Now(), err) }
+func (b *Backend) Trip(err error) { b.shards[0].batcher.server.Breaker.Trip(time.Now(), err) }
 
 // Probe probes that server, as if a take had failed.
 func (b *Backend) Probe(ctx context.Context) error {
 	s := b.shards[0].batcher.server
-	s.failed.Store(&failure{partition: []byte("weir:{alice"), had: time.Second})
-	return s.probe(ctx)
+	s.Fail("weir:{alice}", time.Second)
+	return s.Probe(ctx)
 }
 
 // Open reports whether that breaker is open.
-func (b *Backend) Open() bool { return b.shards[0].batcher.server.breaker.Open() }
+func (b *Backend) Open() bool { return b.shards[0].batcher.server.Breaker.Open() }
 
 // IsFault reports whether err means that a server does not serve.
-var IsFault = isFault
+var IsFault = node.IsFault
 
 // MostInFlight returns how many batches may be in flight if they take long.
 func (b *Backend) MostInFlight() int { return b.shards[0].batcher.mostInFlight }
@@ -179,34 +180,30 @@ const (
 // WithoutChecks keeps checks from starting by themselves. Tests make them with Check, with
 // enough time on a busy machine, and can count commands without them.
 func (b *Backend) WithoutChecks() *Backend {
-	b.monitor.start.Do(func() { close(b.monitor.first) })
-	b.monitor.timeout = 20 * time.Second
+	b.monitor.Skip()
+	b.monitor.Timeout = 20 * time.Second
 	return b
 }
 
 // CheckHung is Check with a short timeout, for a server that does not answer.
 func (b *Backend) CheckHung() {
-	b.monitor.timeout = 100 * time.Millisecond
+	b.monitor.Timeout = 100 * time.Millisecond
 	b.Check()
-	b.monitor.timeout = 20 * time.Second
+	b.monitor.Timeout = 20 * time.Second
 }
 
 // Check checks all servers once.
 func (b *Backend) Check() {
 	for _, s := range b.shards {
-		b.monitor.check(s)
+		b.monitor.Check(&s.Shard)
 	}
 }
 
 // Pass makes the marks of the primaries' writes older by d.
 func (b *Backend) Pass(d time.Duration) {
 	for _, s := range b.shards {
-		s.writes.mu.Lock()
-		for i := range s.writes.marks {
-			s.writes.marks[i].at = s.writes.marks[i].at.Add(-d)
-		}
-		s.writes.mu.Unlock()
+		s.Age(d)
 	}
 }
 
-const MaxLag = maxLag
+const MaxLag = node.MaxLag

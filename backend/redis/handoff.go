@@ -13,7 +13,7 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	b.monitor.run()
+	b.monitor.Run()
 	stored, err := b.shardOf(r.Charges()).read(ctx, r.Charges())
 	if err != nil {
 		return driver.Decision{}, err

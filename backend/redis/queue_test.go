@@ -5,14 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/internal/busy"
 )
 
 // A batch that passes over a decision whose time is over ends it: no later batch finds it.
 func TestDroppedDecisionEnds(t *testing.T) {
-	s := &server{answers: busy.NewAnswers()}
+	s := &node.Server{Answers: busy.NewAnswers()}
 	asked := time.Now()
-	s.answers.Silent()
+	s.Answers.Silent()
 	j := &job{ctx: t.Context(), asked: asked, deadline: asked.Add(-time.Millisecond), done: make(chan struct{}, 1)}
 	out := new(batch)
 	b := &batcher{server: s, inFlight: []*batch{out}, waiting: []*job{j}}

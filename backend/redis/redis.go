@@ -63,6 +63,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
@@ -138,7 +139,7 @@ type Backend struct {
 	timeout        time.Duration
 	replicaTimeout time.Duration
 	observer       observe.Observer
-	monitor        *monitor
+	monitor        *node.Monitor
 	closed         atomic.Bool
 }
 
@@ -175,7 +176,11 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		}
 		b.shards = append(b.shards, newShard(b, s))
 	}
-	b.monitor = newMonitor(b.shards, o.Clock, o.Margin, o.Observer)
+	servers := make([]*node.Shard, len(b.shards))
+	for i, s := range b.shards {
+		servers[i] = &s.Shard
+	}
+	b.monitor = node.NewMonitor(servers, o.Clock, o.Margin, o.Observer)
 	return b, nil
 }
 
@@ -214,15 +219,47 @@ func (o *Options) complete() error {
 // Until the first check, which takes some milliseconds, it is the process' own clock, too.
 // [Backend.Load] waits for that check.
 func (b *Backend) Clock() clock.Clock {
-	b.monitor.run()
-	return b.monitor.clock
+	b.monitor.Run()
+	return b.monitor.Clock
+}
+
+// ServerState is the state of a server as of its last check.
+type ServerState struct {
+	observe.Checked
+
+	At      time.Time // of the check
+	Primary bool      // takes are sent to it
+
+	// Role is "master" or "slave", as the server reports it, or "" if it does not, for example
+	// because the Redis user may not run INFO.
+	Role string
+
+	// LinkUp and Syncing report that a replica is connected to its primary, and that it copies
+	// the primary's data. Redis notices a silent loss of the connection only after a minute
+	// (repl-timeout); Lag and Cut do not depend on that.
+	LinkUp  bool
+	Syncing bool
+
+	// Offset is the place in the sequence of writes that the server has reached.
+	Offset int64
+
+	// CutReason says why a replica is not asked. Nil unless Cut.
+	CutReason error
+
+	// SkewWithin is the most by which Skew may be wrong.
+	SkewWithin time.Duration
 }
 
 // Servers returns the state of each server as of its last check, by shard, primaries first. It
 // leaves out servers that have not been checked yet.
 func (b *Backend) Servers() []ServerState {
-	b.monitor.run()
-	return b.monitor.states()
+	b.monitor.Run()
+	states := b.monitor.States()
+	all := make([]ServerState, len(states))
+	for i := range states {
+		all[i] = ServerState(states[i])
+	}
+	return all
 }
 
 // Close ends the checks of servers, and the probes of servers that do not answer. It waits for
@@ -232,9 +269,9 @@ func (b *Backend) Servers() []ServerState {
 // does nothing.
 func (b *Backend) Close() {
 	b.closed.Store(true)
-	b.monitor.close()
+	b.monitor.Close()
 	for _, s := range b.shards {
-		s.batchers(func(b *batcher) { b.server.close() })
+		s.batchers(func(b *batcher) { b.server.Close() })
 	}
 }
 
@@ -254,7 +291,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the call is sent again with the
 // script.
 func (b *Backend) Load(ctx context.Context) error {
-	b.monitor.run()
+	b.monitor.Run()
 	errs := make(chan error, len(b.shards))
 	for _, s := range b.shards {
 		go func() { errs <- s.load(ctx) }()
@@ -264,7 +301,7 @@ func (b *Backend) Load(ctx context.Context) error {
 		all = append(all, <-errs)
 	}
 	select {
-	case <-b.monitor.first:
+	case <-b.monitor.First:
 	case <-ctx.Done():
 	}
 	return errors.Join(all...)
@@ -283,14 +320,14 @@ func (b *Backend) Locate(c quota.Charge) Location {
 		c.Partition = c.Key
 	}
 	charges := []quota.Charge{c}
-	return Location{Shard: b.shardOf(charges).name, Key: b.keysOf(charges)[0]}
+	return Location{Shard: b.shardOf(charges).Name, Key: b.keysOf(charges)[0]}
 }
 
 // Down implements driver.Health: it reports on the breaker of the primary or, in a Redis
 // Cluster, of the node that stores the partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
-	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.breaker.Since()
+	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.Breaker.Since()
 }
 
 // Joins implements driver.Joiner: a single server, outside a Cluster, decides about several

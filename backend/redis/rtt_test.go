@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/backend/redis/internal/node"
 )
 
 // Few batches are in flight at once, and more only behind batches that take long for their
@@ -50,13 +52,13 @@ func TestInFlightByTime(t *testing.T) {
 // While the last answer was late, like a distant server's, no batch waits for another.
 func TestInFlightByTheLastAnswer(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
-	answered := outcome{answered: true}
+	answered := node.Outcome{Answered: true}
 	for _, test := range []struct {
 		name    string
 		took    time.Duration
 		limits  int
 		behind  int // limits of the other batch in flight
-		outcome outcome
+		outcome node.Outcome
 		was     bool // late
 		want    int  // in flight at once
 	}{
@@ -68,7 +70,7 @@ func TestInFlightByTheLastAnswer(t *testing.T) {
 		{name: "large and late", took: 2 * ms, limits: 256, outcome: answered, want: maxInFlight},
 		{name: "no answer", took: time.Second, limits: 1, want: maxRecent},
 		{name: "no answer of a distant server", took: 300 * us, limits: 1, was: true, want: maxInFlight},
-		{name: "some answers", took: time.Second, limits: 1, outcome: outcome{answered: true, err: errWaited}, want: maxRecent},
+		{name: "some answers", took: time.Second, limits: 1, outcome: node.Outcome{Answered: true, Err: errWaited}, want: maxRecent},
 	} {
 		now := time.Now()
 		out := &batch{sentAt: now.Add(-test.took), limits: test.limits, outcome: test.outcome}

@@ -10,25 +10,22 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/backend/redis/internal/goredis"
-	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/internal/queues"
-	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
 // shard is a Shard in use.
 type shard struct {
+	node.Shard
 	backend *Backend
-	name    string
 
 	// batcher sends to the primary. A Redis Cluster has one for each node, so that
 	// a node that hangs does not hold up the decisions of others.
@@ -40,9 +37,6 @@ type shard struct {
 	changes queues.Queues[*change] // by their keys
 
 	replicas []*batcher
-	writes   writes      // of the primary, to compare replicas with
-	demoted  atomic.Bool // the primary has become a replica
-
 }
 
 // shardOf returns the shard of charges, which share a partition or are all on one server.
@@ -51,22 +45,25 @@ func (b *Backend) shardOf(charges []quota.Charge) *shard {
 }
 
 func newShard(b *Backend, s Shard) *shard {
-	sh := &shard{backend: b, name: s.Name}
+	sh := &shard{backend: b}
+	sh.Name = s.Name
 	_, oneServer := s.Primary.(*redis.Client)
 	sh.perSlot = s.Proxy || !oneServer
 	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
-	sh.batcher = sh.newBatcher(s.Primary, "primary", nil)
+	sh.Cluster = sh.cluster != nil
+	sh.batcher = sh.newBatcher(s.Primary, "primary", nil, false)
+	sh.Primary = sh.batcher.server
 	for i, c := range s.Replicas {
-		r := sh.newBatcher(c, fmt.Sprint("replica ", i), nil)
-		r.server.replica, r.server.known.Replica = true, true
-		sh.replicas = append(sh.replicas, r)
+		r := sh.newBatcher(c, fmt.Sprint("replica ", i), nil, true)
+		sh.replicas, sh.Replicas = append(sh.replicas, r), append(sh.Replicas, r.server)
 	}
+	sh.Each = func(do func(*node.Server)) { sh.batchers(func(b *batcher) { do(b.server) }) }
 	return sh
 }
 
-// newBatcher returns a batcher that sends through c to one server, called name in events. node
+// newBatcher returns a batcher that sends through c to one server, called name in events. one
 // is the server's client, if it is a node of the cluster c.
-func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Client) *batcher {
+func (s *shard) newBatcher(c redis.UniversalClient, name string, one *redis.Client, replica bool) *batcher {
 	b := &batcher{
 		client: goredis.Of(c), timeout: s.backend.timeout, room: maxWaiting,
 		minWait: minWait, countsFor: countsFor,
@@ -74,19 +71,11 @@ func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Cli
 	// More batches than connections would be smaller, and wait for each other.
 	b.mostInFlight = max(maxRecent, min(maxInFlight, b.client.Connections))
 	b.perSlot.Store(s.perSlot)
-	b.server = &server{
-		backend: s.backend, client: b.client, node: node, shard: s.name, name: name, answers: busy.NewAnswers(),
-		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
-	}
-	b.server.opens(errors.New("unknown")) // until it has opened
-	b.server.closed, b.server.stop = context.WithCancel(context.Background())
-	b.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: minWait})
-	b.server.breaker = breaker.New(b.server.probe, func(open bool, cause error) {
-		if open {
-			b.server.opens(cause)
-			b.opened()
-		}
-		b.server.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
+	b.server = node.New(node.Config{
+		Client: b.client, Node: one, Shard: s.Name, Name: name, Replica: replica,
+		Observer: s.backend.observer, Connections: maxInFlight,
+		Partition: string(appendHash([]byte(s.backend.prefix+"{"), "")) + "}", Had: minWait,
+		Ask: s.backend.probe, Opened: b.opened,
 	})
 	return b
 }
@@ -110,27 +99,20 @@ func (s *shard) batcherOf(key []byte) *batcher {
 	if s.cluster == nil {
 		return s.batcher
 	}
-	node, err := s.cluster.MasterForKey(doNotAsk, string(key))
+	one, err := s.cluster.MasterForKey(goredis.DoNotAsk, string(key))
 	if err != nil {
 		return s.batcher // the client will ask for the nodes when it sends
 	}
-	addr := node.Options().Addr
+	addr := one.Options().Addr
 	if b, ok := s.byNode.Load(addr); ok {
 		return b.(*batcher)
 	}
-	b, _ := s.byNode.LoadOrStore(addr, s.newBatcher(s.cluster, addr, node))
+	b, _ := s.byNode.LoadOrStore(addr, s.newBatcher(s.cluster, addr, one, false))
 	if s.backend.closed.Load() {
-		b.(*batcher).server.close()
+		b.(*batcher).server.Close()
 	}
 	return b.(*batcher)
 }
-
-// doNotAsk is a canceled context: under it, a client answers only from its cache.
-var doNotAsk = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // read returns the stored counts of charges, nil for a missing key.
 func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.Stored, error) {
@@ -144,7 +126,7 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.St
 			return stored, err
 		}
 	}
-	if s.demoted.Load() {
+	if s.Demoted.Load() {
 		return nil, s.errorOf(errDemoted)
 	}
 	return s.readFrom(ctx, nil, charges, 0)
@@ -167,8 +149,8 @@ func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge
 		return nil, s.errorOf(err)
 	}
 	if j.proves {
-		if _, err := s.writes.lag(parseReplication(j.proof), asked); err != nil {
-			r.server.current.Store(false) // until its next check
+		if _, err := s.Lag(j.proof, asked); err != nil {
+			r.server.Current.Store(false) // until its next check
 			return nil, s.errorOf(err)
 		}
 	}
@@ -187,7 +169,7 @@ func (s *shard) pickReplica() *batcher {
 	}
 	first := rand.IntN(len(s.replicas))
 	for i := range s.replicas {
-		if r := s.replicas[(first+i)%len(s.replicas)]; r.server.current.Load() && !r.server.breaker.Open() {
+		if r := s.replicas[(first+i)%len(s.replicas)]; r.server.Current.Load() && !r.server.Breaker.Open() {
 			return r
 		}
 	}
@@ -201,13 +183,13 @@ func (s *shard) load(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, s.backend.timeout)
 		defer cancel()
 	}
-	nodes, err := s.backend.monitor.nodesOf(s.batcher.client, "primary", true)
+	nodes, err := s.backend.monitor.NodesOf(s.batcher.client, "primary", true)
 	if err != nil {
 		return s.errorOf(err)
 	}
 	errs := make(chan error, len(nodes))
 	for _, n := range nodes {
-		go func() { errs <- n.load(ctx) }()
+		go func() { errs <- load(ctx, n.Client) }()
 	}
 	for range nodes {
 		err = cmp.Or(err, <-errs)
@@ -218,20 +200,57 @@ func (s *shard) load(ctx context.Context) error {
 	return nil
 }
 
-// load loads the scripts on n in one round trip, and opens the connections that decisions need.
-func (n *node) load(ctx context.Context) error {
-	err := n.client.Within(ctx, func() error {
-		pipe := n.client.Pipeline()
+// load loads the scripts on c's server in one round trip, and opens the connections that
+// decisions need.
+func load(ctx context.Context, c goredis.Client) error {
+	err := c.Within(ctx, func() error {
+		pipe := c.Pipeline()
 		for _, script := range commonScripts() {
 			pipe.ScriptLoad(ctx, script.text.(string))
 		}
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if one, ok := n.client.UniversalClient.(*redis.Client); ok && err == nil {
-		connect(ctx, n.client, one)
+	if one, ok := c.UniversalClient.(*redis.Client); ok && err == nil {
+		node.Connect(ctx, c, one, maxInFlight)
 	}
 	return err
+}
+
+var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
+
+// probe makes a decision about a key of partition by c, or reads it.
+func (b *Backend) probe(ctx context.Context, c goredis.Client, partition string, read bool) error {
+	key := partition + "/" + probePolicy.Name
+	if read {
+		return c.Ask(ctx, redis.NewStringCmd(ctx, "get", key))
+	}
+	charge := probePolicy.Charge("")
+	charge.Cost = 1
+	j := b.newDecision(ctx, time.Now().UnixMilli(), []quota.Charge{charge}, nil, nil)
+	run := func(command string, source any) error {
+		return c.Ask(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
+	}
+	err := run("evalsha", j.script.hash)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		err = run("eval", j.script.text)
+	}
+	j.abandoned = err != nil
+	j.free()
+	return err
+}
+
+// errDemoted is the error of a peek that no primary can answer: at its last check, the server
+// had become a replica, and nothing else is known about it.
+var errDemoted = errors.New("the primary has become a replica")
+
+// proves reports whether a read of b's replica includes a proof that it is current. Between
+// two checks the replica may lose its primary, or be promoted, and a client that finds
+// replicas by Sentinel may connect to a different one each time. In a cluster the proof might
+// come from another node than the counts, so the last check has to suffice.
+func (b *batcher) proves() bool {
+	_, ok := b.client.UniversalClient.(*redis.Client)
+	return ok
 }
 
 // errorOf returns err as an error of this shard: the context's if a decision was not sent
@@ -241,7 +260,7 @@ func (s *shard) errorOf(err error) error {
 		return open
 	}
 	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
-		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)
+		return fmt.Errorf("redisbackend: shard %q: %w", s.Name, err)
 	}
 	if s.cluster != nil {
 		// Another node may have taken over by now. go-redis asks only when it is
@@ -257,5 +276,5 @@ func (s *shard) errorOf(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
 	}
-	return &driver.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
+	return &driver.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: err}
 }

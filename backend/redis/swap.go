@@ -87,7 +87,7 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 			default:
 				return s.errorOf(err)
 			}
-		case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.answers.AnsweredSince(asked):
+		case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.Answers.AnsweredSince(asked):
 			return s.errorOf(errWaited)
 		default:
 			return s.errorOf(&unsentError{err})

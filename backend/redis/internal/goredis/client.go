@@ -235,3 +235,10 @@ func Another(c *redis.Client, connections int) *Client {
 	own.AddHook(failLate{})
 	return &Client{own, true, o.PoolSize}
 }
+
+// DoNotAsk is a canceled context: under it, a client answers only from its cache.
+var DoNotAsk = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()

@@ -1,20 +1,17 @@
-package redisbackend
+package node
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-// maxLag is the greatest age of the counts that a replica may show. It is longer than two
+// MaxLag is the greatest age of the counts that a replica may show. It is longer than two
 // intervals between checks, because a busy replica may only have the writes that its primary
 // had at the check before the last.
-const maxLag = 3 * time.Second
+const MaxLag = 3 * time.Second
 
 // replication is a server's report of itself in INFO replication.
 type replication struct {
@@ -96,7 +93,7 @@ func (w *writes) add(r replication, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old := 0
-	for old < len(w.marks) && at.Sub(w.marks[old].at) > maxLag {
+	for old < len(w.marks) && at.Sub(w.marks[old].at) > MaxLag {
 		old++
 	}
 	w.marks = append(w.marks[:0], w.marks[old:]...)
@@ -104,7 +101,7 @@ func (w *writes) add(r replication, at time.Time) {
 }
 
 // lag returns how long a server that reported r after now may be behind, or 0 and an error if
-// the server is not known to be at most maxLag behind.
+// the server is not known to be at most MaxLag behind.
 func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	if err := r.problem(); err != nil {
 		return 0, err
@@ -121,19 +118,19 @@ func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 		if r.role == rolePrimary {
 			return 0, nil // it is the primary: Sentinel knows no replica
 		}
-		if lag := now.Sub(m.at); m.offset <= r.offset && lag <= maxLag {
+		if lag := now.Sub(m.at); m.offset <= r.offset && lag <= MaxLag {
 			return lag, nil
 		}
 	}
 	switch {
-	case len(w.marks) == 0 || now.Sub(w.marks[len(w.marks)-1].at) > maxLag:
+	case len(w.marks) == 0 || now.Sub(w.marks[len(w.marks)-1].at) > MaxLag:
 		return 0, cutError("cannot be compared: its primary does not answer")
 	case !known && r.role == rolePrimary:
 		return 0, cutError("has become a primary")
 	case !known:
 		return 0, cutError("follows another primary")
 	}
-	return 0, cutError(fmt.Sprintf("is more than %v behind", maxLag))
+	return 0, cutError(fmt.Sprintf("is more than %v behind", MaxLag))
 }
 
 // problem returns why a server that reports r must not serve peeks, or nil.
@@ -153,16 +150,3 @@ func (r *replication) problem() error {
 type cutError string
 
 func (e cutError) Error() string { return "the replica " + string(e) }
-
-// errDemoted is the error of a peek that no primary can answer: at its last check, the server
-// had become a replica, and nothing else is known about it.
-var errDemoted = errors.New("the primary has become a replica")
-
-// proves reports whether a read of b's replica includes a proof that it is current. Between
-// two checks the replica may lose its primary, or be promoted, and a client that finds
-// replicas by Sentinel may connect to a different one each time. In a cluster the proof might
-// come from another node than the counts, so the last check has to suffice.
-func (b *batcher) proves() bool {
-	_, ok := b.client.UniversalClient.(*redis.Client)
-	return ok
-}

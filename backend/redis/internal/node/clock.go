@@ -1,4 +1,4 @@
-package redisbackend
+package node
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package redisbackend
+package node
 
 import (
 	"cmp"
@@ -22,18 +22,18 @@ const (
 	checkTimeout = 250 * time.Millisecond
 )
 
-// monitor asks each server about once a second, from the first use of the Backend until Close,
+// Monitor asks each server about once a second, from the first use of the Backend until Close,
 // for its time and its part in replication: one round trip of TIME and INFO. A part
 // of the answer that the server denies, or that is not understood, stays unknown.
-type monitor struct {
-	shards   []*shard
-	clock    *correctedClock
+type Monitor struct {
+	shards   []*Shard
+	Clock    *correctedClock
 	maxSkew  time.Duration
-	timeout  time.Duration // for a server's answer
+	Timeout  time.Duration // for a server's answer
 	observer observe.Observer
 
 	start   sync.Once
-	first   chan struct{}   // closed after the first check of each shard
+	First   chan struct{}   // closed after the first check of each shard
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -46,49 +46,63 @@ type serverName struct{ shard, server string }
 
 // checked is a server as the monitor knows it.
 type checked struct {
-	ServerState
-	of      *server // nil if it is sent no decisions
+	State
+	of      *Server // nil if it is sent no decisions
 	reading reading // valid if SkewKnown
 }
 
-// ServerState is the state of a server as of its last check.
-type ServerState struct {
+// State is the state of a server as of its last check: see redisbackend.ServerState.
+type State struct {
 	observe.Checked
-
-	At      time.Time // of the check
-	Primary bool      // takes are sent to it
-
-	// Role is "master" or "slave", as the server reports it, or "" if it does not, for example
-	// because the Redis user may not run INFO.
-	Role string
-
-	// LinkUp and Syncing report that a replica is connected to its primary, and that it copies
-	// the primary's data. Redis notices a silent loss of the connection only after a minute
-	// (repl-timeout); Lag and Cut do not depend on that.
-	LinkUp  bool
-	Syncing bool
-
-	// Offset is the place in the sequence of writes that the server has reached.
-	Offset int64
-
-	// CutReason says why a replica is not asked. Nil unless Cut.
-	CutReason error
-
-	// SkewWithin is the most by which Skew may be wrong.
+	At         time.Time
+	Primary    bool
+	Role       string
+	LinkUp     bool
+	Syncing    bool
+	Offset     int64
+	CutReason  error
 	SkewWithin time.Duration
 }
 
-func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o observe.Observer) *monitor {
-	m := &monitor{
-		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, timeout: checkTimeout, observer: o,
-		first: make(chan struct{}), servers: make(map[serverName]*checked),
+// Shard is the servers of a shard.
+type Shard struct {
+	Name     string
+	Primary  *Server
+	Cluster  bool // Primary stands for all nodes of a Redis Cluster
+	Replicas []*Server
+	Each     func(do func(*Server)) // calls do with each server
+
+	Demoted atomic.Bool // the primary has become a replica, as of its last check
+	writes  writes      // of the primary, to compare replicas with
+}
+
+// Lag returns how long a server that sent info, its reply to INFO replication, after now may be
+// behind. It returns an error if the server is not known to be at most MaxLag behind.
+func (s *Shard) Lag(info string, now time.Time) (time.Duration, error) {
+	return s.writes.lag(parseReplication(info), now)
+}
+
+// Age makes the marks of the primary's writes older, in tests.
+func (s *Shard) Age(by time.Duration) {
+	s.writes.mu.Lock()
+	defer s.writes.mu.Unlock()
+	for i := range s.writes.marks {
+		s.writes.marks[i].at = s.writes.marks[i].at.Add(-by)
+	}
+}
+
+// NewMonitor returns a Monitor of shards. It begins with Run.
+func NewMonitor(shards []*Shard, own clock.Clock, margin time.Duration, o observe.Observer) *Monitor {
+	m := &Monitor{
+		shards: shards, Clock: &correctedClock{own: own}, maxSkew: margin / 2, Timeout: checkTimeout, observer: o,
+		First: make(chan struct{}), servers: make(map[serverName]*checked),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
 
-// run begins the checks, once.
-func (m *monitor) run() {
+// Run begins the checks, once.
+func (m *Monitor) Run() {
 	m.start.Do(func() {
 		var first sync.WaitGroup
 		for _, s := range m.shards {
@@ -97,48 +111,51 @@ func (m *monitor) run() {
 		}
 		m.running.Go(func() {
 			first.Wait()
-			close(m.first)
+			close(m.First)
 		})
 	})
 }
 
 // watch checks the servers of s until Close.
-func (m *monitor) watch(s *shard, checkedOnce func()) {
-	m.check(s)
+func (m *Monitor) watch(s *Shard, checkedOnce func()) {
+	m.Check(s)
 	checkedOnce()
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			m.check(s)
+			m.Check(s)
 		case <-m.ctx.Done():
 			return
 		}
 	}
 }
 
-// close ends the checks, and waits for those in flight.
-func (m *monitor) close() {
+// Skip keeps checks from starting by themselves, in tests.
+func (m *Monitor) Skip() { m.start.Do(func() { close(m.First) }) }
+
+// Close ends the checks, and waits for those in flight.
+func (m *Monitor) Close() {
 	m.cancel()
-	m.start.Do(func() { close(m.first) }) // so that no check begins later
+	m.Skip() // so that no check begins later
 	m.running.Wait()
 }
 
-// check checks the servers of s: the primary first, because replicas are compared with its
+// Check checks the servers of s: the primary first, because replicas are compared with its
 // offset.
-func (m *monitor) check(s *shard) {
+func (m *Monitor) Check(s *Shard) {
 	began := time.Now()
-	answers, all := m.askNodes(s, s.batcher.client, "primary", true)
+	answers, all := m.askNodes(s, s.Primary.Client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
 		m.record(s, a)
 	}
-	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
+	s.Demoted.Store(len(answers) == 1 && !s.Cluster && answers[0].replication.role == roleReplica)
 	m.correctClock()
 	var checks sync.WaitGroup
 	var some atomic.Bool // some replica's servers are unknown
-	for _, r := range s.replicas {
+	for _, r := range s.Replicas {
 		checks.Go(func() {
 			if !m.checkReplica(s, r) {
 				some.Store(true)
@@ -147,15 +164,15 @@ func (m *monitor) check(s *shard) {
 	}
 	checks.Wait()
 	if all && !some.Load() {
-		m.forget(s.name, began)
+		m.forget(s.Name, began)
 	}
 }
 
 // checkReplica checks r. If r is current, it serves peeks from then on. All servers of a
 // cluster must be current, since a peek may reach any replica. It reports whether the servers
 // behind r are known.
-func (m *monitor) checkReplica(s *shard, r *batcher) bool {
-	answers, known := m.askNodes(s, r.client, r.server.name, false)
+func (m *Monitor) checkReplica(s *Shard, r *Server) bool {
+	answers, known := m.askNodes(s, r.Client, r.Name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
@@ -164,15 +181,15 @@ func (m *monitor) checkReplica(s *shard, r *batcher) bool {
 		current = current && a.err == nil && a.cut == nil
 		m.record(s, a)
 	}
-	r.server.current.Store(current)
+	r.Current.Store(current)
 	return known
 }
 
 // serverOf returns the server of s that gave the answer a, or nil if s sends it no decisions.
-func (s *shard) serverOf(a *answer) (of *server) {
-	s.batchers(func(b *batcher) {
-		if b.server.name == a.server && b.server.replica != a.primary {
-			of = b.server
+func (s *Shard) serverOf(a *answer) (of *Server) {
+	s.Each(func(server *Server) {
+		if server.Name == a.server && server.Replica != a.primary {
+			of = server
 		}
 	})
 	return of
@@ -195,8 +212,8 @@ type answer struct {
 
 // askNodes asks the server of s behind c or, for a cluster, all primaries or all replicas.
 // known is false if they can't be listed.
-func (m *monitor) askNodes(s *shard, c goredis.Client, name string, primaries bool) (answers []answer, known bool) {
-	nodes, err := m.nodesOf(c, name, primaries)
+func (m *Monitor) askNodes(s *Shard, c goredis.Client, name string, primaries bool) (answers []answer, known bool) {
+	nodes, err := m.NodesOf(c, name, primaries)
 	if err != nil {
 		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
 	}
@@ -205,13 +222,13 @@ func (m *monitor) askNodes(s *shard, c goredis.Client, name string, primaries bo
 	for i, n := range nodes {
 		all.Go(func() {
 			a := &answers[i]
-			*a = m.ask(n.client)
-			if a.timed && !m.isTimed(serverName{s.name, n.name}) { // it may have dialed: the next one is quicker
-				if again := m.ask(n.client); again.timed {
+			*a = m.ask(n.Client)
+			if a.timed && !m.isTimed(serverName{s.Name, n.Name}) { // it may have dialed: the next one is quicker
+				if again := m.ask(n.Client); again.timed {
 					a.reading = a.reading.better(again.reading)
 				}
 			}
-			a.server, a.primary = n.name, primaries
+			a.server, a.primary = n.Name, primaries
 		})
 	}
 	all.Wait()
@@ -219,21 +236,21 @@ func (m *monitor) askNodes(s *shard, c goredis.Client, name string, primaries bo
 }
 
 // isTimed reports whether the clock of that server was read before.
-func (m *monitor) isTimed(name serverName) bool {
+func (m *Monitor) isTimed(name serverName) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.servers[name]
 	return s != nil && s.SkewKnown
 }
 
-// node is one server.
-type node struct {
-	name   string
-	client goredis.Client
+// Node is one server behind a client.
+type Node struct {
+	Name   string
+	Client goredis.Client
 }
 
-// nodesOf returns the servers that c speaks to. A proxy counts as one.
-func (m *monitor) nodesOf(c goredis.Client, name string, primaries bool) ([]node, error) {
+// NodesOf returns the servers that c speaks to. A proxy counts as one.
+func (m *Monitor) NodesOf(c goredis.Client, name string, primaries bool) ([]Node, error) {
 	var forEach func(context.Context, func(context.Context, *redis.Client) error) error
 	switch of := c.UniversalClient.(type) {
 	case *redis.ClusterClient:
@@ -243,15 +260,15 @@ func (m *monitor) nodesOf(c goredis.Client, name string, primaries bool) ([]node
 	case *redis.Ring:
 		forEach = of.ForEachShard
 	default:
-		return []node{{name, c}}, nil
+		return []Node{{name, c}}, nil
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
+	ctx, cancel := context.WithTimeout(m.ctx, m.Timeout)
 	defer cancel()
-	found := make(chan node, 1024) // more than a cluster has
+	found := make(chan Node, 1024) // more than a cluster has
 	err := c.Within(ctx, func() error {
 		return forEach(ctx, func(_ context.Context, n *redis.Client) error {
 			select {
-			case found <- node{n.Options().Addr, goredis.Of(n)}:
+			case found <- Node{n.Options().Addr, goredis.Of(n)}:
 			default:
 			}
 			return nil
@@ -260,7 +277,7 @@ func (m *monitor) nodesOf(c goredis.Client, name string, primaries bool) ([]node
 	if err != nil {
 		return nil, err
 	}
-	nodes := make([]node, len(found))
+	nodes := make([]Node, len(found))
 	for i := range nodes {
 		nodes[i] = <-found
 	}
@@ -268,13 +285,13 @@ func (m *monitor) nodesOf(c goredis.Client, name string, primaries bool) ([]node
 }
 
 // ask asks one server.
-func (m *monitor) ask(c goredis.Client) (a answer) {
-	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
+func (m *Monitor) ask(c goredis.Client) (a answer) {
+	ctx, cancel := context.WithTimeout(m.ctx, m.Timeout)
 	defer cancel()
 	now := redis.NewTimeCmd(ctx, "time")
 	info := redis.NewStringCmd(ctx, "info", "replication")
 	a.asked = time.Now()
-	asked := m.clock.own.Now()
+	asked := m.Clock.own.Now()
 	err := c.Within(ctx, func() error {
 		pipe := c.Pipeline()
 		_, _ = pipe.Process(ctx, now), pipe.Process(ctx, info) // queues them
@@ -288,7 +305,7 @@ func (m *monitor) ask(c goredis.Client) (a answer) {
 		a.err = err
 		return a
 	}
-	answered := m.clock.own.Now()
+	answered := m.Clock.own.Now()
 	if t, err := now.Result(); err == nil {
 		a.reading, a.timed = newReading(asked, answered, t), true
 	} else if !isDenied(err) {
@@ -305,17 +322,17 @@ func (m *monitor) ask(c goredis.Client) (a answer) {
 // isDenied reports whether a server is well, but does not run a command: the user may
 // not, or a proxy does not know it.
 func isDenied(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !isFault(err)
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !IsFault(err)
 }
 
 // record stores a as the state of a server, and reports it to the observer.
-func (m *monitor) record(in *shard, a answer) {
+func (m *Monitor) record(in *Shard, a answer) {
 	if m.ctx.Err() != nil {
 		return // Close ended the check
 	}
 	of := in.serverOf(&a)
 	m.mu.Lock()
-	name := serverName{in.name, a.server}
+	name := serverName{in.Name, a.server}
 	s := m.servers[name]
 	if s == nil {
 		s = new(checked)
@@ -327,9 +344,9 @@ func (m *monitor) record(in *shard, a answer) {
 	case a.timed:
 		s.reading = a.reading
 	}
-	state := ServerState{
+	state := State{
 		Checked: observe.Checked{
-			Backend: "redisbackend", Shard: in.name, Server: a.server, Replica: !a.primary,
+			Backend: "redisbackend", Shard: in.Name, Server: a.server, Replica: !a.primary,
 			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, MaxSkew: m.maxSkew, Err: a.err,
 		},
 		At: a.asked, Primary: a.primary,
@@ -337,11 +354,11 @@ func (m *monitor) record(in *shard, a answer) {
 		CutReason: a.cut,
 	}
 	if state.SkewKnown {
-		now := m.clock.own.Now()
+		now := m.Clock.own.Now()
 		state.Skew = s.reading.skewAt(now)
 		_, state.SkewWithin = s.reading.serverAt(now)
 	}
-	s.ServerState, s.of = state, of
+	s.State, s.of = state, of
 	m.mu.Unlock()
 	if of != nil {
 		of.checked(func(known *observe.Checked) {
@@ -357,7 +374,7 @@ func (m *monitor) record(in *shard, a answer) {
 
 // forget forgets the servers of a shard that were not checked since then, because they have
 // left a cluster.
-func (m *monitor) forget(shard string, since time.Time) {
+func (m *Monitor) forget(shard string, since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.servers, func(name serverName, s *checked) bool {
@@ -366,7 +383,7 @@ func (m *monitor) forget(shard string, since time.Time) {
 }
 
 // correctClock corrects the clock by the readings of all primaries.
-func (m *monitor) correctClock() {
+func (m *Monitor) correctClock() {
 	m.mu.Lock()
 	var readings []reading
 	for _, s := range m.servers {
@@ -376,26 +393,26 @@ func (m *monitor) correctClock() {
 	}
 	m.mu.Unlock()
 	if len(readings) > 0 {
-		m.clock.correct(readings)
+		m.Clock.correct(readings)
 	}
 }
 
-// states returns the states of all servers, by shard, primaries first.
-func (m *monitor) states() []ServerState {
+// States returns the states of all servers, by shard, primaries first.
+func (m *Monitor) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make([]ServerState, 0, len(m.servers))
+	all := make([]State, 0, len(m.servers))
 	for _, s := range m.servers {
-		state := s.ServerState
+		state := s.State
 		if s.of != nil {
-			cause := s.of.breaker.Cause()
+			cause := s.of.Breaker.Cause()
 			if state.Open = cause != nil; state.Err == nil {
 				state.Err = cause
 			}
 		}
 		all = append(all, state)
 	}
-	slices.SortFunc(all, func(a, b ServerState) int {
+	slices.SortFunc(all, func(a, b State) int {
 		if a.Primary != b.Primary && a.Shard == b.Shard {
 			if a.Primary {
 				return -1
