@@ -80,9 +80,9 @@ test-service: servers prometheus proxies
 chromium:
 	@command -v google-chrome >/dev/null || test/scripts/install.sh chromium=chromium
 
-## page-shots: draw the current demo page for the README: docs/page.png and docs/page.gif
+## page-shots: draw the current demo page for the README: docs/pictures/page.png and docs/pictures/page.gif
 page-shots: servers chromium
-	@cd test/browser && GOWORK=off go run ./shots ../../docs
+	@cd test/browser && GOWORK=off go run ./shots ../../docs/pictures
 
 ## demo: serve the demo on 127.0.0.1:8080, counting in memory
 demo:
@@ -98,12 +98,12 @@ stack: servers
 bench: servers
 	@$(EACH) go test -run='^$$' -bench=. -benchmem ./...; done
 
-## bench-peers: measure weir next to other limiters, some 20 minutes, and write docs/performance
+## bench-peers: measure weir next to other limiters, some 20 minutes, and write docs/inside/performance
 # With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
 bench-peers: servers
 	@cd test/bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
 
-## bench-service: measure throttlerd next to envoyproxy/ratelimit, some 4 minutes, and write docs/throttlerd.md
+## bench-service: measure throttlerd next to envoyproxy/ratelimit, some 4 minutes, and write docs/reference/throttlerd.md
 # With ARGS it prints only: ARGS='-passes 1 -sample 500ms' takes half a minute.
 bench-service: servers
 	@cd test/bench/service && go build -o $(CURDIR)/bin/bench-service . && exec $(CURDIR)/bin/bench-service $(or $(ARGS),-docs $(CURDIR))

@@ -7,7 +7,7 @@
 //	  core: 60 per 1h
 //	  search: [30 per 1m, 5 per 1s token-bucket burst 10]
 //
-// docs/configuration.md has all keys. Every mistake in a file is reported at once, each
+// docs/reference/configuration.md has all keys. Every mistake in a file is reported at once, each
 // with its line, the field, its value and a valid one:
 //
 //	weir.yaml:4: policies.cor is no policy of the program; did you mean core? It uses core, search

@@ -606,9 +606,9 @@ processes: 3
 	}
 }
 
-// TestConfigurationPageIsRight reads the files that docs/configuration.md shows.
+// TestConfigurationPageIsRight reads the files that docs/reference/configuration.md shows.
 func TestConfigurationPageIsRight(t *testing.T) {
-	text, err := os.ReadFile("../docs/configuration.md")
+	text, err := os.ReadFile("../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}

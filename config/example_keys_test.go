@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The demo's example contains every key of a file, as docs/configuration.md says.
+// The demo's example contains every key of a file, as docs/reference/configuration.md says.
 func TestExampleHasEveryKey(t *testing.T) {
 	text, err := os.ReadFile("../cmd/demo-api/example.yaml")
 	if err != nil {

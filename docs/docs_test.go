@@ -21,7 +21,7 @@ import (
 // pages returns the text of the README and of each page, by file name.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	names := append(glob(t, "*.md"), glob(t, "howto/*.md")...)
+	names := append(glob(t, "*.md"), glob(t, "*/*.md")...)
 	texts := make(map[string]string)
 	for _, name := range append(names, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md") {
 		text, err := os.ReadFile(name)
@@ -31,6 +31,12 @@ func pages(t *testing.T) map[string]string {
 		texts[name] = string(text)
 	}
 	return texts
+}
+
+// hasProgram reports whether dir has a main.go.
+func hasProgram(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "main.go"))
+	return err == nil
 }
 
 func glob(t *testing.T, pattern string) []string {
@@ -44,7 +50,7 @@ func glob(t *testing.T, pattern string) []string {
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 
-// A page of howto shows the program in the directory of its name. On other pages, a Go block
+// A page next to a directory of its name with a program shows that program. On other pages, a Go block
 // that begins with a package clause is a program, and is vetted. Any other block is part of an
 // example_test.go, which has its own tests.
 func TestGoCode(t *testing.T) {
@@ -61,7 +67,7 @@ func TestGoCode(t *testing.T) {
 	for name, text := range pages(t) {
 		for _, match := range goBlock.FindAllStringSubmatch(text, -1) {
 			block := match[1]
-			if dir := strings.TrimSuffix(name, ".md"); strings.HasPrefix(name, "howto/") {
+			if dir := strings.TrimSuffix(name, ".md"); hasProgram(dir) {
 				program, err := os.ReadFile(filepath.Join(dir, "main.go")) // it has a test
 				if lines := strings.Count(block, "\n"); err != nil || block != string(program) || lines > 60 {
 					t.Errorf("%s: the program is not that of %s, or has %d lines, above 60: %v", name, dir, lines, err)

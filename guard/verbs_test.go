@@ -255,7 +255,7 @@ func verbs() []verb {
 }
 
 // TestVerbs checks that each verb works everywhere, or returns an error that wraps ErrInvalid, and
-// that docs/verbs.md says so: "yes", "at the call", or "at the start" if the backend can't be
+// that docs/reference/verbs.md says so: "yes", "at the call", or "at the start" if the backend can't be
 // constructed for such a policy.
 func TestVerbs(t *testing.T) {
 	all := wheres()
@@ -274,9 +274,9 @@ func TestVerbs(t *testing.T) {
 		}
 		fmt.Fprintln(&table)
 	}
-	page, err := os.ReadFile("../docs/verbs.md")
+	page, err := os.ReadFile("../docs/reference/verbs.md")
 	if err != nil || !strings.Contains(string(page), table.String()) {
-		t.Errorf("docs/verbs.md must have this table: %v\n%s", err, table.String())
+		t.Errorf("docs/reference/verbs.md must have this table: %v\n%s", err, table.String())
 	}
 }
 

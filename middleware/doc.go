@@ -49,7 +49,7 @@
 //
 // # Handlers
 //
-// The package works with net/http and chi; for Gin and Echo, see docs/frameworks.md. The
+// The package works with net/http and chi; for Gin and Echo, see docs/howto/frameworks.md. The
 // ResponseWriter implements the optional interfaces that the server's does,
 // http.ResponseController works, and a request keeps the forms, pattern and path values that
 // handlers set in it. If a handler writes nothing, an outer handler may still respond.

@@ -26,7 +26,7 @@
 //
 // While the breaker is open, all decisions about the server's keys fail at once, including
 // those that wait. Their errors wrap driver.ErrUnavailable, and nothing was sent for them.
-// Other servers are not affected, and get no keys of that server. docs/operations.md says what
+// Other servers are not affected, and get no keys of that server. docs/reference/operations.md says what
 // opens a breaker; a probe reads and writes its own item.
 //
 // If a context ends before its decision was sent, the error does not wrap

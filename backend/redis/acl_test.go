@@ -25,17 +25,17 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// aclRules returns the rules that docs/operations.md lists for each use, and the rules of its
+// aclRules returns the rules that docs/reference/operations.md lists for each use, and the rules of its
 // user for all uses but a cluster's.
 func aclRules(t *testing.T) (uses []string, rules map[string][]string, together []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/reference/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, ok := strings.Cut(string(text), "\n## Redis ACL\n")
 	if !ok {
-		t.Fatal("docs/operations.md has no section Redis ACL")
+		t.Fatal("docs/reference/operations.md has no section Redis ACL")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	rules = make(map[string][]string)
@@ -52,7 +52,7 @@ func aclRules(t *testing.T) (uses []string, rules map[string][]string, together 
 	return uses, rules, together
 }
 
-// TestACL runs each use as a user with only the rules that docs/operations.md lists for it,
+// TestACL runs each use as a user with only the rules that docs/reference/operations.md lists for it,
 // and then with each of these rules left out in turn.
 func TestACL(t *testing.T) {
 	t.Parallel() // it waits most of the time
@@ -74,7 +74,7 @@ func TestACL(t *testing.T) {
 	}
 	for _, use := range uses {
 		if _, ok := exercises[use]; !ok {
-			t.Errorf("docs/operations.md lists rules for %q, which nothing here tries", use)
+			t.Errorf("docs/reference/operations.md lists rules for %q, which nothing here tries", use)
 		}
 	}
 	wanted := map[string]bool{}
@@ -97,7 +97,7 @@ func TestACL(t *testing.T) {
 	for use, e := range exercises {
 		t.Run(use, func(t *testing.T) {
 			if len(rules[use]) == 0 && len(e.with) == 0 {
-				t.Fatal("docs/operations.md lists no rules for it")
+				t.Fatal("docs/reference/operations.md lists no rules for it")
 			}
 			s := newACLServer(t, use == "a Redis Cluster")
 			all := slices.Clone(rules[use])

@@ -22,7 +22,7 @@ var store = outage.Store{
 	},
 }
 
-// TestOutage prints the cost of an outage to callers: see docs/operations.md.
+// TestOutage prints the cost of an outage to callers: see docs/reference/operations.md.
 func TestOutage(t *testing.T) { store.Measure(t) }
 
 func TestBusyProcess(t *testing.T) { store.Busy(t) }

@@ -47,7 +47,7 @@
 // Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each node.
 // While it is open, only probes are sent. Decisions fail at once, including those in the
 // queue, with an error that wraps driver.ErrUnavailable. Other shards are not affected, and
-// don't get the shard's keys: each outage would hand out fresh windows. docs/operations.md
+// don't get the shard's keys: each outage would hand out fresh windows. docs/reference/operations.md
 // describes when a breaker opens and closes.
 package redisbackend
 
@@ -211,7 +211,7 @@ func (o *Options) complete() error {
 
 // Clock returns this process' clock, Options.Clock, corrected to the median of the primaries'
 // clocks. If all processes pass it to throttler.New, their clocks agree to a few milliseconds,
-// which keeps buckets fair between them; see docs/operations.md. The correction is at most
+// which keeps buckets fair between them; see docs/reference/operations.md. The correction is at most
 // 10 s: a server whose clock differs by more is left out, and without a server it is the
 // process' own clock. It never goes back, except by more than 10 s if the process' own clock
 // does.

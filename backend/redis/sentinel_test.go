@@ -54,7 +54,7 @@ func TestSentinelShard(t *testing.T) {
 func TestSentinelClient(t *testing.T) {
 	primary := testserver.Redis(t)
 	sentinels := testserver.Sentinel(t, "shard-a", primary, 0, testserver.Never)
-	for _, addr := range sentinels.Addrs { // docs/operations.md lists these rules
+	for _, addr := range sentinels.Addrs { // docs/reference/operations.md lists these rules
 		if err := newClient(t, addr).ACLSetUser(t.Context(), "weir", "on", ">secret", "resetchannels", "-@all",
 			"+hello", "+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe",
 			"&+failover-state-wait-promotion", "&+switch-master").Err(); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // BenchmarkMostExpensiveDecisions reads the time of the most expensive decisions that
 // quota.MaxWork allows from the server: takes, refusals, refunds. None must exceed 1 ms;
-// docs/operations.md has the figures.
+// docs/reference/operations.md has the figures.
 func BenchmarkMostExpensiveDecisions(b *testing.B) {
 	for _, bench := range []struct {
 		name      string

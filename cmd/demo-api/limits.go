@@ -20,7 +20,7 @@ type limits struct {
 func newLimits(s *config.Stack, observed *observation) *limits {
 	return &limits{stack: s, dry: newDryRuns(s.Config), options: middleware.Options{
 		Deadline:         s.Config.Deadline,
-		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
+		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/reference/headers.md",
 		Dialect:          middleware.Dialects{middleware.GitHub{}, middleware.IETF{}},
 		ExposeHeaders:    true,
 		Observer:         observed.observer,

@@ -76,7 +76,7 @@ type asked struct {
 var outageLasts = flag.Duration("outage", 2*time.Second, "how long Redis is dead at least in TestOutageOfProcesses; from 1m on, it also hangs for so long")
 
 // TestOutageOfProcesses takes the only Redis from three processes under load for some windows:
-// killed, and restarted empty, or hung. It checks the promises of docs/operations.md: windows
+// killed, and restarted empty, or hung. It checks the promises of docs/reference/operations.md: windows
 // within the outage allow the processes' shares, one window at its begin and one at its end
 // allow both, and all others allow the quota.
 func TestOutageOfProcesses(t *testing.T) {

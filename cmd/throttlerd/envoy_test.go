@@ -20,7 +20,7 @@ import (
 // documented returns a documented file with its addresses replaced.
 func documented(t *testing.T, name string, oldnew ...string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/envoy/" + name)
+	text, err := os.ReadFile("../../docs/howto/envoy/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func envoy(t *testing.T, text string) {
 	})
 }
 
-// Envoy, throttlerd and two shards, as in docs/running-throttlerd.md: limits hold, refused
+// Envoy, throttlerd and two shards, as in docs/howto/running-throttlerd.md: limits hold, refused
 // requests charge nothing, and without throttlerd Envoy serves.
 func TestEnvoy(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the application") }))

@@ -3,7 +3,7 @@
 //
 //	REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:6379 RUNTIME_SUBDIRECTORY=ratelimit throttlerd
 //
-// docs/throttlerd.md lists the differences, with reasons, and throttlerd's own variables.
+// docs/reference/throttlerd.md lists the differences, with reasons, and throttlerd's own variables.
 package main
 
 import (
@@ -67,7 +67,7 @@ usage: throttlerd [-check]
           that they say, without a connection to a server, and do not serve
 
 The environment configures it, by the variables of envoyproxy/ratelimit and its own.
-docs/throttlerd.md has them all.
+docs/reference/throttlerd.md has them all.
 `
 
 // run runs the program: it serves until ctx is done.

@@ -1,6 +1,6 @@
 // Command weirctl is for the operators of programs that use weir. It checks files, shows and
 // resets the counts of a key, lists the keys that are refused most, and changes policies and
-// overrides in Redis: see docs/weirctl.md.
+// overrides in Redis: see docs/reference/weirctl.md.
 package main
 
 import (

@@ -8,6 +8,6 @@
 //
 // A response asks for a pause by Retry-After, with status 403, 429, 503 or 529; by a remaining
 // number of 0 and a reset time, such as X-RateLimit-Remaining and X-RateLimit-Reset, with any
-// status; or by a 429 alone. docs/waiting.md has a table of the headers, and of how their
+// status; or by a 429 alone. docs/howto/waiting.md has a table of the headers, and of how their
 // values are read.
 package transport

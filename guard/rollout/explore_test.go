@@ -109,7 +109,7 @@ type world struct {
 	taken     []taken
 
 	// passedOver reports that a process has given up asking a backend that nothing had named to
-	// it. Counts may be in two places from then on: see the table of docs/migrating.md.
+	// it. Counts may be in two places from then on: see the table of docs/howto/migrating.md.
 	passedOver bool
 }
 

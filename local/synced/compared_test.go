@@ -26,7 +26,7 @@ type course struct {
 	known, admitted plot.Series
 }
 
-// The comparison of docs/consistency.md: three processes decide the same stream of one key,
+// The comparison of docs/reference/consistency.md: three processes decide the same stream of one key,
 // leased and synced. Leased units are charged before they are admitted. Synced units are known
 // afterwards.
 func TestLeasedAndSyncedCompared(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../docs/consistency")
+var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../docs/reference/consistency")
 
 // bySecond returns a series of admitted requests a second, from counts in steps.
 func bySecond(name string, admitted []int, step time.Duration, class plot.Class) plot.Series {
@@ -24,7 +24,7 @@ func bySecond(name string, admitted []int, step time.Duration, class plot.Class)
 	return s
 }
 
-// The simulations of docs/consistency.md: a level rate, an echo after a spike, a spike
+// The simulations of docs/reference/consistency.md: a level rate, an echo after a spike, a spike
 // that is shorter than a sync, and roots that fail.
 func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond

@@ -2,7 +2,7 @@
 // in memory, as middleware and under HTTP load. It also measures how weir's costs grow with
 // keys, limits, logs and shards.
 //
-//	make bench-peers                          # all of it, into docs/performance
+//	make bench-peers                          # all of it, into docs/inside/performance
 //	make bench-peers ARGS=-quick              # a look within two minutes, printed only
 //	go -C test/bench run . -quick -rows '^memory'  # only some rows
 //	go -C test/bench run . -list                   # the names of rows and peers

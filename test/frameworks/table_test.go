@@ -335,7 +335,7 @@ func TestRoutePattern(t *testing.T) {
 	}
 }
 
-// An adapter for handlers that return errors, as in docs/frameworks.md.
+// An adapter for handlers that return errors, as in docs/howto/frameworks.md.
 func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
 	p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}

@@ -62,7 +62,7 @@ type counter interface {
 	giveBack(r *record, l limit, c settled, now int64) bool
 
 	// adopt makes r, a record of the same algorithm under another window or
-	// quota, count under l, at no instant more than before. See docs/algorithms.md.
+	// quota, count under l, at no instant more than before. See docs/start/algorithms.md.
 	adopt(r *record, l limit)
 
 	// join adds cost, charged by another policy, to r, which is live. own are the records of

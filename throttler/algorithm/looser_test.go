@@ -27,7 +27,7 @@ func alone(l throttler.Limit, w int64) int64 {
 }
 
 // looser returns the maximum units that two versions of a limit admit together within w ms.
-// As docs/algorithms.md promises, it is the maximum of the looser version alone. For token
+// As docs/start/algorithms.md promises, it is the maximum of the looser version alone. For token
 // buckets, the looser version has the larger burst and the faster rate of the two; for
 // queues, the longer wait and the faster rate. For windows, a quota of the longer window is
 // added, for charges before its record began.
@@ -157,7 +157,7 @@ func TestSequentialVersionsInTurn(t *testing.T) {
 }
 
 // TestVersionsInBursts lets both versions take as many units as fit, the shorter window first,
-// each time that the longer window's record has just ended. As docs/algorithms.md says, they
+// each time that the longer window's record has just ended. As docs/start/algorithms.md says, they
 // get one more quota of the shorter window per longer window.
 func TestVersionsInBursts(t *testing.T) {
 	for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog} {

@@ -24,7 +24,7 @@
 // # Counts
 //
 // A count is found by the names of policy and key, so it continues when limits change: a
-// changed quota or window doesn't start a fresh window. docs/algorithms.md has the rules.
+// changed quota or window doesn't start a fresh window. docs/start/algorithms.md has the rules.
 //
 // # Parents
 //

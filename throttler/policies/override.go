@@ -12,7 +12,7 @@ import (
 // Unlimited, or has only a ParentKey.
 //
 // The key's count is the policy's, and continues when an override is added, changed or
-// removed: under Limits, by the rules for changed limits in docs/algorithms.md.
+// removed: under Limits, by the rules for changed limits in docs/start/algorithms.md.
 type Override struct {
 	Policy string `json:"policy,omitempty"` // the policy's name; a table need not have the policy itself
 	Key    string `json:"key,omitempty"`    // as charged: opaque bytes of any length

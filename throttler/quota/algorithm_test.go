@@ -28,7 +28,7 @@ func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 
 // Files that can't use the table of algorithms name every algorithm.
 func TestEveryAlgorithmIsNamed(t *testing.T) {
-	for _, file := range []string{"../aliases.go", "../../.golangci.yml", "../../docs/algorithms.md", "../../cmd/demo-api/example.yaml"} {
+	for _, file := range []string{"../aliases.go", "../../.golangci.yml", "../../docs/start/algorithms.md", "../../cmd/demo-api/example.yaml"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

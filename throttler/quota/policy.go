@@ -20,7 +20,7 @@ import (
 // was to end, or earlier: when the new window would have ended it. A charge is added
 // to the records of other windows too, as long as they live. While processes with the
 // old policy and the new one run side by side, they give about the looser of
-// both. docs/algorithms.md has the bound for each algorithm.
+// both. docs/start/algorithms.md has the bound for each algorithm.
 type Policy struct {
 	// Name names the policy, and the resource in GitHub's headers: 1 to MaxNameBytes
 	// of letters, digits, and . _ - / :

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// The limit of each algorithm, as in the picture of docs/algorithms.md.
+// The limit of each algorithm, as in the picture of docs/start/algorithms.md.
 const (
 	perWindow = 10
 	window    = 10 * time.Second

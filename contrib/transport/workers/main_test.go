@@ -18,7 +18,7 @@ import (
 // The page shows the program, and three processes of it fetch all pages, although the API
 // refuses two of them.
 func TestProgram(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/waiting.md")
+	page, err := os.ReadFile("../../../docs/howto/waiting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, shown, _ := bytes.Cut(program, []byte("package main")); !bytes.Contains(page, append([]byte("package main"), shown...)) {
-		t.Error("docs/waiting.md shows another program")
+		t.Error("docs/howto/waiting.md shows another program")
 	}
 	if lines := bytes.Count(program, []byte("\n")); lines > 60 {
 		t.Errorf("the program has %d lines", lines)

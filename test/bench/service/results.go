@@ -139,24 +139,24 @@ var classes = map[string]plot.Class{ours: plot.Ours, floor: plot.Ceiling}
 
 const placeBegin, placeEnd = "<!-- begin service -->\n", "<!-- end service -->"
 
-// publish writes the figure, the samples, and the tables in docs/throttlerd.md.
+// publish writes the figure, the samples, and the tables in docs/reference/throttlerd.md.
 func (r *results) publish(root string) error {
 	samples, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		return err
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs/throttlerd.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/reference/throttlerd.md"))
 	if err != nil {
 		return err
 	}
 	before, rest, ok := bytes.Cut(page, []byte(placeBegin))
 	_, after, ended := bytes.Cut(rest, []byte(placeEnd))
 	if !ok || !ended {
-		return fmt.Errorf("docs/throttlerd.md has no place between %q and %q", placeBegin, placeEnd)
+		return fmt.Errorf("docs/reference/throttlerd.md has no place between %q and %q", placeBegin, placeEnd)
 	}
 	page = slices.Concat(before, []byte(placeBegin+"\n"+r.text()+"\n"+placeEnd), after)
 	for name, content := range map[string][]byte{
-		"docs/performance/service.svg": r.figure().SVG(), "docs/performance/service.json": append(samples, '\n'), "docs/throttlerd.md": page,
+		"docs/inside/performance/service.svg": r.figure().SVG(), "docs/inside/performance/service.json": append(samples, '\n'), "docs/reference/throttlerd.md": page,
 	} {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read
 			return err

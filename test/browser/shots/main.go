@@ -72,7 +72,7 @@ func picture(ctx context.Context, d *demo.Demo, dir string) error {
 	actions := []action{
 		chromedp.EmulateViewport(pictureWidth, pictureHeight), chromedp.Navigate(d.URL), ready,
 		press("five-play"), press("send-ten"), press("send-conditional"), press("send-costly"), press("send-search"), press("send-feed"),
-		chromedp.Sleep(16 * time.Second), // the minute of docs/algorithms.md continues
+		chromedp.Sleep(16 * time.Second), // the minute of docs/start/algorithms.md continues
 	}
 	for range 6 {
 		actions = append(actions, press("send-login"))

@@ -2,7 +2,7 @@
 // of them.
 //
 //	go -C test run ./pictures/traces            writes docs/pictures/algorithms.svg
-//	go -C test run ./pictures/traces -measure   prints the figures of docs/algorithms.md
+//	go -C test run ./pictures/traces -measure   prints the figures of docs/start/algorithms.md
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Package forwardauth decides for reverse proxies that ask another server about each request:
 // nginx' auth_request, Caddy's forward_auth and Traefik's ForwardAuth. It is package
-// middleware with rules from a file in place of a classifier: see docs/forward-auth.md.
+// middleware with rules from a file in place of a classifier: see docs/howto/forward-auth.md.
 package forwardauth
 
 import (
@@ -176,7 +176,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // misconfigured refuses a request from a proxy that is set up wrongly, or from no proxy.
 func (h *handler) misconfigured(w http.ResponseWriter, status int, text string) {
 	h.warn.Do(func() {
-		h.observer.Warned(observe.Warned{Text: "forward auth refuses requests: " + text, Hint: "docs/forward-auth.md has the configuration of each proxy"})
+		h.observer.Warned(observe.Warned{Text: "forward auth refuses requests: " + text, Hint: "docs/howto/forward-auth.md has the configuration of each proxy"})
 	})
 	http.Error(w, text, status)
 }

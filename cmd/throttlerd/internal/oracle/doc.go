@@ -1,6 +1,6 @@
 // Package oracle compares throttlerd with envoyproxy/ratelimit: both get the same file and the
 // same random requests, and must give the same answers, except for the differences that
-// explain knows. docs/throttlerd.md lists them.
+// explain knows. docs/reference/throttlerd.md lists them.
 //
 // The test in make test replays recorded answers:
 //

@@ -17,7 +17,7 @@ type Backend struct {
 	// more: shards, fallbacks, modes.
 	ConfigFile string `env:"WEIR_CONFIG"`
 
-	// Seed affects the choice of a shard: see seed in docs/configuration.md.
+	// Seed affects the choice of a shard: see seed in docs/reference/configuration.md.
 	Seed uint64 `env:"WEIR_SEED"`
 
 	// Processes is how many throttlerds share the quotas, for WEIR_ON_FAILURE=local.
@@ -37,7 +37,7 @@ type Backend struct {
 	RedisTLSSkip      bool   `env:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
 
 	// RedisIdleTimeout is after how long an idle connection is closed: see idle_timeout in
-	// docs/configuration.md. If zero, after its default.
+	// docs/reference/configuration.md. If zero, after its default.
 	RedisIdleTimeout time.Duration `env:"WEIR_REDIS_IDLE_TIMEOUT" envDefault:"0s"`
 
 	MemcacheHostPort []string `env:"MEMCACHE_HOST_PORT"`

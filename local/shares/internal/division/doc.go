@@ -57,7 +57,7 @@
 //
 // # Keys
 //
-// Shares are proportional to demand; docs/consistency.md compares them with even shares.
+// Shares are proportional to demand; docs/reference/consistency.md compares them with even shares.
 // A quota is per key, as limits are. The share of a member is its part of every key's
 // quota, by the demand of the whole process. A bounded number of keys, with the highest
 // demand, have their own divisions: see [Share]. Each key's shares add up to its quota

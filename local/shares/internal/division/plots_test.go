@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
-var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../../docs/consistency")
+var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../../docs/reference/consistency")
 
 // ways are the ways to divide that are compared.
 var ways = []struct {
@@ -24,7 +24,7 @@ var ways = []struct {
 	{"proportional", plot.Ours, 0, false},
 }
 
-// The simulations of docs/consistency.md: the used part of a quota, and the difference in the
+// The simulations of docs/reference/consistency.md: the used part of a quota, and the difference in the
 // chances of requests, when the load moves.
 func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond

@@ -11,10 +11,10 @@ import (
 )
 
 // ResultsFile contains the run that the repository's pages show.
-const ResultsFile = "docs/performance/results.json"
+const ResultsFile = "docs/inside/performance/results.json"
 
 // pages are the pages with places for blocks.
-var pages = []string{"README.md", "docs/performance.md", "docs/operations.md"}
+var pages = []string{"README.md", "docs/inside/performance.md", "docs/reference/operations.md"}
 
 // Publish writes the results, the figures and the blocks of pages into the
 // repository at root.
