@@ -128,7 +128,8 @@ type Synced struct {
 
 // Stack is a store and the parts around it.
 type Stack struct {
-	// Backend is the outermost part, the backend for throttler.New.
+	// Backend is the outermost part, the backend for throttler.New. With Options.Modes it is a
+	// driver.Router, and a wrapper around it fails.
 	Backend driver.Backend
 
 	// The parts, for their Stats and other methods. Parts that Options leaves out are nil.

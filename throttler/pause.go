@@ -32,18 +32,18 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
 	}
 	t.queues.pause(charges, until)
-	return t.each(r, func(r driver.Request) error { return t.pause(ctx, r, until) })
+	return t.each(r, func(b driver.Backend, r driver.Request) error { return pause(ctx, b, r, until) })
 }
 
-// pause is Pause for one decision of the backend: it settles charges of cost 0.
-func (t *Throttler) pause(ctx context.Context, r driver.Request, until time.Time) error {
+// pause is Pause for one decision of b: it settles charges of cost 0.
+func pause(ctx context.Context, b driver.Backend, r driver.Request, until time.Time) error {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Cost = 0
 	}
 	d := driver.NewDecision(driver.NewRequest(r.Now, charges...))
 	d.Allowed = true
-	_, err := t.backend.Settle(ctx, driver.Settlement{
+	_, err := b.Settle(ctx, driver.Settlement{
 		Now: r.Now, Charged: d, Costs: make([]int64, len(charges)),
 		PauseUntil: until.Add(time.Millisecond - 1).UnixMilli(),
 	})

@@ -26,7 +26,8 @@ type receipt struct {
 	mu    sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
 	done  bool
 	id    string  // set if there is a text of the decision, and another process may settle it
-	parts []taken // set if partitions are charged, renewed or settled one by one
+	parts []taken // set if parts are charged, renewed or settled one by one
+	on    int     // otherwise, the index in Throttler.backends of the backend that charged
 }
 
 // tookNothing is the receipt of every peek: there is nothing to refund.
@@ -39,7 +40,7 @@ func (r *receipt) byPartition(d *Decision) []taken {
 			own := driver.NewDecision(p.Request)
 			own.Allowed, own.Degraded = true, d.Degraded
 			p.CopyFrom(d.Driver(), &own)
-			r.parts = append(r.parts, taken{p, own})
+			r.parts = append(r.parts, taken{part: part{p, r.on}, d: own})
 		}
 	}
 	return r.parts
@@ -59,7 +60,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin
 	before := 0
 	whole, err := settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
-		d, err := t.backend.Settle(ctx, s.MakeOnce(id, keep))
+		d, err := t.backends[0].Settle(ctx, s.MakeOnce(id, keep))
 		if err != nil {
 			return d, err
 		}
@@ -80,7 +81,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts [
 // process has settled the rest, or another part has no counts. If letGo fails, they lapse.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {
-		_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
+		_, _ = t.backends[0].Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
 	}
 }
 

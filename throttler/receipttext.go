@@ -57,7 +57,7 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	case len(charges) == quota.MaxCharges:
 		return "", invalid.Errorf("throttler: a decision about %d charges has no receipt; one about %d has", len(charges), quota.MaxCharges-1)
 	}
-	if err := driver.HasReceipt(t.backend, d.Driver()); err != nil {
+	if err := t.hasReceipt(d.receipt, d.Driver()); err != nil {
 		return "", err
 	}
 	text := receiptText{At: d.Driver().Request.Now}
@@ -88,6 +88,16 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	}
 	head := append([]byte{receiptVersion}, id...)
 	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
+}
+
+// hasReceipt returns an error if another process cannot settle d, which r charged.
+func (t *Throttler) hasReceipt(r *receipt, d *driver.Decision) error {
+	for _, one := range r.parts {
+		if err := driver.HasReceipt(t.backends[one.part.on], d); err != nil {
+			return err
+		}
+	}
+	return driver.HasReceipt(t.backends[r.on], d)
 }
 
 // Open returns the charges of a receipt. Their first refund or settlement counts; a later one,

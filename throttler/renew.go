@@ -39,7 +39,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 // units of the others are released.
 func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
 	settle := func(one *taken, s driver.Settlement) (driver.Decision, error) {
-		after, err := t.backend.Settle(ctx, s)
+		after, err := t.backends[one.part.on].Settle(ctx, s)
 		if err == nil {
 			one.d = one.d.Renewed(&after)
 		}

@@ -42,5 +42,5 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 		return err
 	}
 	r := driver.NewRequest(now, all...)
-	return t.each(r, func(r driver.Request) error { return t.backend.Reset(ctx, r) })
+	return t.each(r, func(b driver.Backend, r driver.Request) error { return b.Reset(ctx, r) })
 }

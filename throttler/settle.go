@@ -43,6 +43,8 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 	return t.settle(ctx, d, costs)
 }
 
+var errReceiptMoved = invalid.Errorf("throttler: a decision with a receipt cannot be settled to more than it charged: a policy of it has moved to counts without receipts since then; settle at most the charged costs")
+
 // settleTime bounds a refund or settlement after its context is done, such as the context of
 // a request after its client has left.
 const settleTime = time.Second
@@ -70,15 +72,18 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
 	var settled driver.Decision
 	var err error
+	parts := t.later(&s, r)
 	switch {
+	case r.id != "" && len(parts) > len(r.parts):
+		err = errReceiptMoved
 	case r.id != "":
 		settled, err = t.settleOnce(ctx, s, r.byPartition(&d), r.id)
-	case r.parts != nil:
-		settled, err = settleParts(s, r.parts, func(_ *taken, s driver.Settlement) (driver.Decision, error) {
-			return t.backend.Settle(ctx, s)
+	case parts != nil:
+		settled, err = settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+			return t.settlePart(ctx, one, s)
 		})
 	default:
-		settled, err = t.backend.Settle(ctx, s)
+		settled, err = t.backends[r.on].Settle(ctx, s)
 	}
 	after := Decision{decision.FromDriver(settled), r}
 	after.Added = d.Added

@@ -12,7 +12,8 @@ import (
 
 // A Throttler is safe for concurrent use, and needs no closing.
 type Throttler struct {
-	backend  driver.Backend
+	backends []driver.Backend // the router's, or the one that New was given
+	router   driver.Router    // or nil
 	clock    clock.Clock
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
@@ -34,7 +35,10 @@ func New(backend driver.Backend, options *Options) *Throttler {
 	if backend == nil {
 		panic("throttler: New: backend is nil")
 	}
-	t := &Throttler{backend: backend, clock: clock.System{}}
+	t := &Throttler{backends: []driver.Backend{backend}, clock: clock.System{}}
+	if router, ok := backend.(driver.Router); ok {
+		t.router, t.backends = router, router.Backends()
+	}
 	if options != nil {
 		if options.Clock != nil {
 			t.clock = options.Clock
@@ -82,18 +86,21 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
-	switch joins := driver.Joins(t.backend, &r); {
-	case joins && op == observe.OpTake:
-		*decided, err = t.backend.Take(ctx, r)
-	case joins:
-		*decided, err = t.backend.Peek(ctx, r)
+	switch on, parts := t.parts(&r); {
+	case parts == nil && op == observe.OpTake:
+		*decided, err = t.backends[on].Take(ctx, r)
+		if on > 0 && decided.Allowed {
+			d.receipt = &receipt{on: on}
+		}
+	case parts == nil:
+		*decided, err = t.backends[on].Peek(ctx, r)
 	case op == observe.OpTake:
-		var parts []taken
-		if *decided, parts, err = t.takeParts(ctx, r); err == nil && decided.Allowed {
-			d.receipt = &receipt{parts: parts}
+		var all []taken
+		if *decided, all, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
+			d.receipt = &receipt{parts: all}
 		}
 	default:
-		*decided, err = t.peekParts(ctx, r)
+		*decided, err = t.peekParts(ctx, r, parts)
 	}
 	if err != nil {
 		*d = Decision{}

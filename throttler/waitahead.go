@@ -67,12 +67,13 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	}
 	var d driver.Decision
 	var parts []taken
-	if !driver.Joins(t.backend, &r) {
-		d, parts, err = t.takeParts(ctx, r)
+	on, split := t.parts(&r)
+	if split != nil {
+		d, parts, err = t.takeParts(ctx, r, split)
 	} else {
 		a.calls = min(calls, callsThatFit(r))
 		var taken driver.Decision
-		if taken, err = t.backend.Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(taken.Charges()) > 0 {
+		if taken, err = t.backends[on].Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(taken.Charges()) > 0 {
 			d = driver.NewDecision(r) // look changes it, and wrappers may keep the one that they returned
 			copy(d.Results(), taken.Results())
 		}
@@ -84,7 +85,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	a.look(&d)
 	a.Decision = Decision{Decision: decision.FromDriver(d)}
 	if d.Allowed {
-		a.receipt = &receipt{parts: parts}
+		a.receipt = &receipt{parts: parts, on: on}
 	}
 	if links != nil {
 		a.link(links)
@@ -107,7 +108,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 
 // again returns d for another call that it allows, with a receipt for that call.
 func (d Decision) again() Decision {
-	d.receipt = &receipt{links: d.receipt.links}
+	d.receipt = &receipt{links: d.receipt.links, on: d.receipt.on}
 	return d
 }
 

@@ -50,11 +50,9 @@ func BenchmarkTake(b *testing.B) {
 		for name, backend := range map[string]driver.Backend{"alone": alone, "modes": both} {
 			b.Run(mode.String()+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
-				charges := []throttler.Charge{policy.Charge("alice")}
-				charges[0].Partition = charges[0].Key
-				for i := 0; b.Loop(); i++ {
-					now := t0.UnixMilli() + int64(i)/4096
-					if _, err := backend.Take(context.Background(), driver.NewRequest(now, charges...)); err != nil {
+				th := throttler.New(backend, nil)
+				for b.Loop() {
+					if _, err := th.Take(context.Background(), policy.Charge("alice")); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -288,6 +288,30 @@ func TestRefundsThatAreMadeAgain(t *testing.T) {
 	}
 }
 
+// A settlement at a higher cost that could not be sent to the store, which decides by then, is made
+// again, and charges each count once.
+func TestHigherCostsThatAreSettledAgain(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, hour, modes.Synced)
+	d := f.take(p, costing(hour, 10))
+	f.set(p, hour, modes.Exact)
+	f.store.unsent = true
+	if _, err := p.throttler.Settle(t.Context(), d, 15); !errors.Is(err, driver.ErrNotSent) {
+		t.Fatalf("Settle: %v, want ErrNotSent", err)
+	}
+	f.store.unsent = false
+	if _, err := p.throttler.Settle(t.Context(), d, 15); err != nil {
+		t.Fatal(err)
+	}
+	for want, counts := range map[int64]driver.Backend{15: p.soft, 5: f.store} {
+		is, err := throttler.New(counts, &throttler.Options{Clock: f.clock}).Peek(t.Context(), costing(hour, 1))
+		if err != nil || is.Limit(0).Used != want {
+			t.Errorf("%T: %v, %v; want %d used", counts, &is, err, want)
+		}
+	}
+}
+
 // During a change, a refund returns to the counts that were charged if the store or the synced
 // counts have no room for the key, and count it together with others.
 func TestRefundsToPooledCountsDuringAChange(t *testing.T) {

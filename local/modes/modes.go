@@ -5,11 +5,13 @@
 //
 // # Several modes in one take
 //
-// A take may charge policies of different modes. It is still all or nothing: synced
-// policies are charged first, which needs no call, and then the others. If these refuse or
-// fail, the synced units are refunded. A take that the synced counts refuse asks the
-// store, too, by a peek, because an answer reports all limits. If the store doesn't
-// answer, the answer is about the synced charges alone, and Degraded. A Peek does the same.
+// A [Backend] only routes charges: a throttler asks the store and the synced counts itself, and
+// settles each charge where it was counted. A take may charge policies of different modes. It is
+// still all or nothing: synced policies are charged first, which needs no call, and then the
+// others. If these refuse or fail, the synced units are refunded. A take that the synced counts
+// refuse asks the store, too, by a peek, because an answer reports all limits. If the store
+// doesn't answer, the answer is about the synced charges alone, and Degraded. A Peek does the
+// same.
 //
 // # Changing a mode
 //
@@ -36,8 +38,6 @@ package modes
 
 import (
 	"context"
-	"errors"
-	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/local/synced"
@@ -45,18 +45,15 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Backend is a driver.Backend over a store and synced counts. It is safe for
-// concurrent use, and needs no closing.
+// Backend routes charges to a store and to synced counts. It is for throttler.New: a wrapper
+// around it fails. It is safe for concurrent use, and needs no closing.
 type Backend struct {
 	store driver.Backend
 	soft  *synced.Backend
 	table *Table
 }
 
-var (
-	_ driver.Joiner     = (*Backend)(nil)
-	_ driver.Rememberer = (*Backend)(nil)
-)
+var _ driver.Router = (*Backend)(nil)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
 // Synced ones. Both decide by the limits that charges carry, in every mode.
@@ -82,188 +79,63 @@ func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, er
 	return &Backend{store, soft, table}, nil
 }
 
-// Joins implements driver.Joiner. b joins several partitions if the policies are all synced or
-// all not, and the store joins them: a synced policy may have another mode at its settlement.
-func (b *Backend) Joins(r driver.Request) bool {
-	return b.counted(&r).all != inBoth && driver.Joins(b.store, &r)
-}
+// Backends implements driver.Router.
+func (b *Backend) Backends() []driver.Backend { return []driver.Backend{b.store, b.soft} }
 
-// Refused implements driver.Rememberer for requests that the store alone counts.
-func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
-	if b.counted(&r).all != inStore {
-		return d, false
+// Route implements driver.Router.
+func (b *Backend) Route(p *quota.Policy, now int64) uint8 {
+	if e, ok := (*b.table.byName.Load())[p.Name]; ok {
+		return e.route(p, now)
 	}
-	return driver.Refused(ctx, b.store, &r)
+	return inStore
 }
 
-// Take implements driver.Backend.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	switch in := b.counted(&r); in.all {
-	case inStore:
-		return b.store.Take(ctx, r)
-	case inSoft:
-		d, err := b.soft.Take(ctx, r)
-		mark(&d, inSoft)
-		return d, err
-	default:
-		return b.takeBoth(ctx, r, in)
+// Taken implements driver.Router. It makes the token buckets of a policy that is changing its
+// mode as full in the new counts as in the old.
+func (b *Backend) Taken(ctx context.Context, c quota.Charge, now int64, results [][]driver.Result) {
+	ofStore, ofSoft := results[0], results[1]
+	if (*b.table.byName.Load())[c.Policy.Name].mode == Synced {
+		b.soft.Raise(c, now, ofStore)
+	} else if more := missing(c.Policy, ofSoft, ofStore); more > 0 {
+		// A take, and not a settlement: if several processes do this at once,
+		// the bucket is full, and not in debt.
+		c.Cost, c.Mode = more, quota.Enforce
+		_, _ = b.store.Take(ctx, driver.NewRequest(now, c)) // the next take adds any units still missing
 	}
 }
 
-// takeBoth takes from the synced counts and, if they allow it, from the store.
-func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (d driver.Decision, err error) {
-	soft := in.half(&r, member.hasSoft)
-	if soft.d, err = b.soft.Take(ctx, soft.Request); err != nil {
-		return d, err
-	}
-	if !soft.d.Allowed {
-		return b.peekToo(ctx, &r, in, soft)
-	}
-	left, charged := driver.NewDecision(r), soft.whole(&r)
-	for i, c := range charged.Charges() {
-		if c.Mode == quota.AtMost {
-			left.SetCost(i, c.Cost) // the store charges no more
+// missing returns the units by which the buckets of p are fuller in the synced counts
+// than in the store.
+func missing(p *quota.Policy, soft, store []driver.Result) int64 {
+	most := int64(0)
+	for k := range p.Limits {
+		l := &p.Limits[k]
+		if !l.Algorithm.Drains() {
+			continue
+		}
+		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > 1 { // both are rounded up
+			most = max(most, more)
 		}
 	}
-	store := in.half(&left.Request, member.hasStore)
-	store.d, err = b.store.Take(ctx, store.Request)
-	allowed := err == nil && store.d.Allowed
-	if softErr := b.giveBack(ctx, &r, soft, store, allowed); err == nil {
-		err = softErr // can't happen: its policies were known a moment ago
-	}
-	if err != nil {
-		return d, err
-	}
-	if allowed && !store.d.Degraded {
-		b.fill(ctx, &r, in, soft, store)
-	}
-	return in.merge(&r, soft, store), nil
+	return most
 }
 
-// giveBack refunds the units that soft was charged beyond store, which may have had less
-// room, or all units if the take is not allowed.
-func (b *Backend) giveBack(ctx context.Context, r *driver.Request, soft, store *half, allowed bool) error {
-	costs := make([]int64, len(soft.d.Charges()))
-	if allowed {
-		ofStore := store.whole(r)
-		for k, c := range soft.d.Charges() {
-			costs[k] = min(c.Cost, ofStore.Charges()[soft.Places[k]].Cost)
-		}
-	}
-	if slices.EqualFunc(costs, soft.d.Charges(), func(cost int64, c quota.Charge) bool { return cost == c.Cost }) {
-		return nil
-	}
-	after, err := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{Now: r.Now, Charged: soft.d, Costs: costs})
-	if err != nil {
-		return err
-	}
-	for k, cost := range costs {
-		soft.d.SetCost(k, cost)
-	}
-	for i, result := range after.Results() {
-		result.Mark = soft.d.Results()[i].Mark
-		soft.d.Results()[i] = result
-	}
-	return nil
+var errWrapped = invalid.Errorf("modes: a Backend only routes charges, and was asked to decide; give it to throttler.New, without a wrapper around it")
+
+// Take implements driver.Backend, for a wrapper around b. It fails.
+func (*Backend) Take(context.Context, driver.Request) (d driver.Decision, err error) {
+	return d, errWrapped
 }
 
-// Peek implements driver.Backend.
-func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	in := b.counted(&r)
-	switch in.all {
-	case inStore:
-		return b.store.Peek(ctx, r)
-	case inSoft:
-		return b.soft.Peek(ctx, r)
-	case inBoth:
-	}
-	soft := in.half(&r, member.hasSoft)
-	if soft.d, err = b.soft.Peek(ctx, soft.Request); err != nil {
-		return d, err
-	}
-	return b.peekToo(ctx, &r, in, soft)
+// Peek implements driver.Backend, for a wrapper around b. It fails.
+func (*Backend) Peek(context.Context, driver.Request) (d driver.Decision, err error) {
+	return d, errWrapped
 }
 
-// peekToo returns the decision about r from soft and a peek at the store. If the synced
-// counts refuse r, it is refused even if the store doesn't answer.
-func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, soft *half) (d driver.Decision, err error) {
-	store := in.half(r, member.hasStore)
-	store.d, err = b.store.Peek(ctx, store.Request)
-	switch {
-	case err == nil:
-	case !soft.d.Allowed && errors.Is(err, driver.ErrUnavailable) && ctx.Err() == nil:
-		store.d = driver.Decision{Degraded: true}
-	default:
-		return d, err
-	}
-	return in.merge(r, soft, store), nil
+// Settle implements driver.Backend, for a wrapper around b. It fails.
+func (*Backend) Settle(context.Context, driver.Settlement) (d driver.Decision, err error) {
+	return d, errWrapped
 }
 
-// Reset implements driver.Backend. It resets the policies' current counts.
-func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	in := b.counted(&r)
-	if in.all != inSoft {
-		if err := b.store.Reset(ctx, in.half(&r, member.hasStore).Request); err != nil {
-			return err
-		}
-	}
-	if in.all == inStore {
-		return nil
-	}
-	return b.soft.Reset(context.WithoutCancel(ctx), in.half(&r, member.hasSoft).Request)
-}
-
-var errNoReceipts = invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
-
-// HasReceipt implements driver.Receiptless. Only charges in the store alone have a receipt.
-func (b *Backend) HasReceipt(d *driver.Decision) error {
-	if chargedIn(d).all != inStore {
-		return errNoReceipts
-	}
-	return driver.HasReceipt(b.store, d)
-}
-
-// Settle implements driver.Backend.
-func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	r := st.Charged.Request
-	r.Now = st.Now
-	charged, now := chargedIn(&st.Charged), b.counted(&r)
-	if st.PauseUntil > 0 && now.all != inStore {
-		return driver.Decision{}, invalid.Errorf("modes: policy %q is synced, or was lately, and cannot be paused; make it exact", r.Charges()[0].Policy.Name)
-	}
-	in := charged
-	for i, c := range r.Charges() {
-		if in.of[i] != now.of[i] && st.Costs[i] > c.Cost && (in.of[i] != inStore || synced.Supports(c.Policy) == nil) {
-			in.of[i] = inBoth // the additional cost is charged to the policy's current counts, if these support its limits
-		}
-		in.note(i)
-	}
-	if st.Once && in.all != inStore {
-		return driver.Decision{}, errNoReceipts
-	}
-	switch in.all {
-	case inStore:
-		return b.store.Settle(ctx, st)
-	case inSoft:
-		d, err := b.soft.Settle(ctx, st)
-		mark(&d, inSoft)
-		return d, err
-	case inBoth:
-	}
-	// The store comes first: if it fails and nothing was sent, the settlement is made again,
-	// and would refund the synced counts a second time.
-	soft, store := in.half(&r, member.hasSoft), in.half(&r, member.hasStore)
-	var err, softErr error
-	store.d, err = b.store.Settle(ctx, charged.settlement(&st, store, member.hasStore))
-	if err != nil && !driver.MayHaveCharged(err) {
-		return driver.Decision{}, err
-	}
-	soft.d, softErr = b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, soft, member.hasSoft))
-	switch {
-	case err != nil: // and there is no second settlement
-		return driver.Decision{}, err
-	case softErr != nil:
-		return driver.Decision{}, softErr // can't happen: its policies were known when they were charged
-	}
-	return in.merge(&r, soft, store), nil
-}
+// Reset implements driver.Backend, for a wrapper around b. It fails.
+func (*Backend) Reset(context.Context, driver.Request) error { return errWrapped }

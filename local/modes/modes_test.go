@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/weir-go/weir/backend/backendtest"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
@@ -61,10 +61,9 @@ type process struct {
 type switchable struct {
 	driver.Backend
 	down         bool
-	open         bool  // it allows takes without counts
-	apart        bool  // it is asked about one partition after the other
-	unsent       bool  // settlements are not sent
-	fails        error // of peeks
+	open         bool // it allows takes without counts
+	apart        bool // it is asked about one partition after the other
+	unsent       bool // settlements are not sent
 	takes, peeks int
 }
 
@@ -83,9 +82,6 @@ func (s *switchable) Joins(r driver.Request) bool { return !s.apart && driver.Jo
 func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.peeks++; s.down {
 		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
-	}
-	if s.fails != nil {
-		return driver.Decision{}, s.fails
 	}
 	return s.Backend.Peek(ctx, r)
 }
@@ -226,17 +222,18 @@ func TestSeveralModesWithoutTheStore(t *testing.T) {
 	}
 }
 
-// If no policy is synced, a Backend behaves like its store.
-func TestBackend(t *testing.T) {
-	f := newFleet(t)
-	p := f.start()
-	backendtest.Run(t, func(t *testing.T) driver.Backend {
-		backend, err := modes.New(memorybackend.NewDefault(), p.soft, p.table)
-		if err != nil {
-			t.Fatal(err)
+// A Backend behind a wrapper decides nothing: the throttler does not see that it routes charges.
+func TestWrapped(t *testing.T) {
+	p := newFleet(t).start()
+	wrapped := throttler.New(struct{ driver.Backend }{p.backend}, nil)
+	charge := costing(window, 1)
+	_, takes := wrapped.Take(t.Context(), charge)
+	_, peeks := wrapped.Peek(t.Context(), charge)
+	for _, err := range []error{takes, peeks, wrapped.Reset(t.Context(), charge), wrapped.Pause(t.Context(), time.Now(), charge)} {
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "give it to throttler.New, without a wrapper") {
+			t.Errorf("got %v", err)
 		}
-		return backend
-	})
+	}
 }
 
 func TestTakesOfSeveralModes(t *testing.T) {
@@ -299,13 +296,6 @@ func TestTakesOfSeveralModes(t *testing.T) {
 		t.Errorf("the store is down: a peek: error %v, want ErrUnavailable", err)
 	}
 	f.store.down = false
-	for _, err := range []error{throttler.ErrInvalid, context.Canceled} {
-		f.store.fails = err
-		if _, got := p.throttler.Take(t.Context(), costing(window, 99), costing(hour, 1)); !errors.Is(got, err) {
-			t.Errorf("the synced counts refuse: error %v, want the store's, %v", got, err)
-		}
-	}
-	f.store.fails = nil
 	want("the store is back", "16 4")
 
 	takes, peeks := f.store.takes, f.store.peeks

@@ -1,12 +1,10 @@
 package modes_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // The store decides about several partitions at once if it has the counts of all.
@@ -23,51 +21,6 @@ func TestPartitionsAreJoined(t *testing.T) {
 		if f.store.takes != test.takes {
 			t.Errorf("with a policy that is %v: %d takes of the store, want %d", test.ofHour, f.store.takes, test.takes)
 		}
-	}
-}
-
-// If several partitions of a request are synced only since it was put together, it charges all
-// or nothing, each partition where other requests find it.
-func TestSyncedWhileAsked(t *testing.T) {
-	f := newFleet(t)
-	p := f.start()
-	f.begin(p, window, modes.Synced)
-	f.begin(p, hour, modes.Synced)
-	is := func(key string, want int64) {
-		t.Helper()
-		for _, policy := range []*throttler.Policy{window, hour} {
-			if d := f.peek(p, throttler.Charge{Policy: policy, Key: key + policy.Name, Cost: 1}); d.Limit(0).Used != want {
-				t.Errorf("%s of %s: %d used, want %d", policy.Name, key, d.Limit(0).Used, want)
-			}
-		}
-	}
-	for i := range 20 {
-		key := fmt.Sprint(i)
-		request := func(costs ...int64) driver.Request {
-			charges := []throttler.Charge{{Policy: window, Cost: costs[0]}, {Policy: hour, Cost: costs[1]}}
-			for i := range charges {
-				charges[i].Key = key + charges[i].Policy.Name
-				charges[i].Partition = charges[i].Key
-			}
-			return driver.NewRequest(f.clock.Now().UnixMilli(), charges...)
-		}
-		d, err := p.backend.Take(t.Context(), request(3, 3))
-		if err != nil || !d.Allowed {
-			t.Fatal(d, err)
-		}
-		is(key, 3)
-		if refused, err := p.backend.Take(t.Context(), request(1, 48)); err != nil || refused.Allowed {
-			t.Error(refused, err)
-		}
-		is(key, 3)
-		if _, err := p.backend.Settle(t.Context(), driver.Settlement{Now: d.Request.Now, Charged: d, Costs: []int64{1, 1}}); err != nil {
-			t.Error(err)
-		}
-		is(key, 1)
-		if err := p.backend.Reset(t.Context(), request(1, 1)); err != nil {
-			t.Error(err)
-		}
-		is(key, 0)
 	}
 }
 

@@ -234,18 +234,16 @@ func (t *Table) Leases(p *quota.Policy) bool {
 	return (*t.byName.Load())[p.Name].mode == Leased
 }
 
-// member is a set of the two kinds of counts.
-type member uint8
-
+// Routes, of bits for Backend.Backends.
 const (
-	inStore member = 0 // the zero Mark: decisions about the store alone pass unchanged
-	inSoft  member = 1
-	inBoth  member = 2
+	inStore = 1 << iota
+	inSoft
+	inBoth = inStore | inSoft
 )
 
-// member returns the counts of a charge of p, the policy in force, at now. The synced counts
+// route returns the counts of a charge of p, the policy in force, at now. The synced counts
 // have no part in a change to limits that only the store supports.
-func (e *entry) member(p *quota.Policy, now int64) member {
+func (e *entry) route(p *quota.Policy, now int64) uint8 {
 	switch {
 	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()) && (e.mode == Synced || synced.Supports(p) == nil):
 		return inBoth
@@ -254,6 +252,3 @@ func (e *entry) member(p *quota.Policy, now int64) member {
 	}
 	return inStore
 }
-
-func (m member) hasStore() bool { return m != inSoft }
-func (m member) hasSoft() bool  { return m != inStore }

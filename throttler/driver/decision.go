@@ -196,14 +196,9 @@ func (r *Result) Next(l *quota.Limit) int64 {
 type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
-	Note     uint8 // bits for the backend: see NoteShift
+	Note     uint8 // bits for the backend
 
 	// Generation is the generation of the count. Each reset that finds charges changes it. It
 	// is 0 before the first.
 	Generation uint32
 }
-
-// NoteShift divides the bits of a Note. From NoteShift on they belong to a backend that
-// divides charges among other backends, and below it to the backend that keeps the count.
-// Neither changes the other's bits.
-const NoteShift = 4

@@ -86,25 +86,6 @@ func (r *Request) Parts() []Part {
 	return parts
 }
 
-// CopyTo copies the results of d, a decision about p, to whole, the decision about the whole
-// Request, and makes whole Degraded if d is. A d that was made without counts has no results.
-func (p *Part) CopyTo(whole *Decision, d *Decision) {
-	whole.Degraded = whole.Degraded || d.Degraded
-	if len(d.Charges()) == 0 {
-		return
-	}
-	for i, place := range p.Places {
-		copy(whole.ResultsOf(place), d.ResultsOf(i))
-	}
-}
-
-// CopyCosts copies the costs of d, an allowed decision about p, to whole, which is allowed.
-func (p *Part) CopyCosts(whole *Decision, d *Decision) {
-	for i := range d.Charges() {
-		whole.SetCost(p.Places[i], d.Charges()[i].Cost)
-	}
-}
-
 // CopyFrom copies whole's results for p's limits to d, a decision about p.
 func (p *Part) CopyFrom(whole *Decision, d *Decision) {
 	for i, place := range p.Places {
