@@ -82,7 +82,7 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
 	if err == nil {
-		set, err = descriptors.New(all, sv.settings.MergeDomainConfig, before)
+		set, err = descriptors.New(all, sv.settings.MergeDomainConfig)
 	}
 	if err == nil {
 		err = sv.setModes(set)
@@ -152,7 +152,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 				all, err = parse(s, texts, supports)
 			}
 			if err == nil {
-				_, err = descriptors.New(all, s.MergeDomainConfig, nil)
+				_, err = descriptors.New(all, s.MergeDomainConfig)
 			}
 			if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
 				err = nil // forward auth alone is a service, too

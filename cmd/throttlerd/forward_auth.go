@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"net/http"
-	"time"
+	"net"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/throttler"
 )
@@ -21,13 +21,11 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	if err != nil {
 		return &usageError{err}
 	}
-	l, err := listener("tcp", string(keys.Listen), sv.settings.HTTPCerts(), sv.log)
-	if err != nil {
+	p := &port{network: "tcp", addr: string(keys.Listen), connections: ports.HTTP(), certs: sv.settings.HTTPCerts()}
+	p.isStranger = func(a net.Addr) bool { return keys.IsStranger(a.String()) }
+	if err := sv.serveHTTP(p, h, failed); err != nil {
 		return fmt.Errorf("forward auth: %w", err)
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	sv.http = append(sv.http, server)
-	serveOn("forward auth", l, server.Serve, failed)
 	return nil
 }
 

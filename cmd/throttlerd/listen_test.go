@@ -1,22 +1,27 @@
 package main
 
 import (
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
+	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	weirdebug "github.com/weir-go/weir/contrib/debug"
 )
 
-// A profile of 30 s is an answer that net/http would end after a ReadTimeout. /json has one,
-// because it reads bodies.
-func TestProfilesAreNotCutOff(t *testing.T) {
-	s, err := settings.Read([]string{"HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "BACKEND_TYPE=memory"})
+// No connection is held for long by a client that sends nothing, or reads nothing.
+func TestTimeoutsOfAllPorts(t *testing.T) {
+	s, err := settings.Read([]string{"HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "BACKEND_TYPE=memory", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +32,32 @@ func TestProfilesAreNotCutOff(t *testing.T) {
 	}
 	err = sv.listen(make(chan error, 8))
 	t.Cleanup(func() { _ = sv.close() })
-	if err != nil || len(sv.http) != 2 {
+	if err != nil || len(sv.http) != 3 {
 		t.Fatalf("%d servers, error %v", len(sv.http), err)
 	}
-	public, debug := sv.http[0], sv.http[1]
-	if debug.ReadTimeout != 0 || debug.WriteTimeout != 0 || debug.ReadHeaderTimeout <= 0 {
-		t.Errorf("the debug port has the timeouts %v to read, %v to write and %v for headers; want one for headers alone", debug.ReadTimeout, debug.WriteTimeout, debug.ReadHeaderTimeout)
+	for _, h := range sv.http {
+		if h.ReadHeaderTimeout <= 0 || h.ReadTimeout <= 0 || h.WriteTimeout <= 0 || h.IdleTimeout <= 0 {
+			t.Errorf("timeouts of %v for headers, %v to read, %v to write, %v idle; want all", h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout, h.IdleTimeout)
+		}
 	}
-	if public.ReadTimeout <= 0 {
-		t.Error("a body sent to /json may take forever")
+}
+
+// A profile takes longer than its request may take to be read.
+func TestProfilesAreNotCutOff(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = ports.NewServer(admin.Debug(rls.New(nil, settings.Answers{}, false, rls.NewMetrics(registry)), registry))
+	server.Config.ReadTimeout = 20 * time.Millisecond
+	server.Start()
+	defer server.Close()
+	begin := time.Now()
+	response, err := http.Get(server.URL + "/debug/pprof/trace?seconds=0.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close()
+	if took := time.Since(begin); response.StatusCode != http.StatusOK || err != nil || n == 0 || took < 200*time.Millisecond {
+		t.Errorf("%s, %d bytes, %v, after %v", response.Status, n, err, took)
 	}
 }

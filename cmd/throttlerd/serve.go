@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
-	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
@@ -49,8 +49,9 @@ const (
 	maxMessage = 256 << 10
 )
 
-// readTime bounds the time of reading a request of HTTP.
-const readTime = 10 * time.Second
+// maxIdle is how long a connection of gRPC may be without calls. A proxy opens another when it
+// has one.
+const maxIdle = 15 * time.Minute
 
 // healthName is the service that proxies ask about.
 const healthName = "ratelimit"
@@ -134,7 +135,8 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 		grpc.WaitForHandlers(true), // they use the stack
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
 		// gRPC's default minimum of five minutes closes the connections of proxies that ping
 		// more often.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}),
@@ -170,7 +172,7 @@ func (sv *service) listen(failed chan<- error) error {
 			_ = os.Remove(addr) // left by a process that was killed
 		}
 	}
-	l, err := listener(network, addr, sv.settings.GRPCCerts(), sv.log)
+	l, err := (&port{network: network, addr: addr, connections: ports.GRPC(), certs: sv.settings.GRPCCerts()}).listen(sv.log)
 	if err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
@@ -179,27 +181,33 @@ func (sv *service) listen(failed chan<- error) error {
 	sv.probes(public)
 	sv.probes(debug)
 	debug.Handle("/debug/weir", sv.observed.page.Handler())
-	type page struct {
-		addr    string
-		handler http.Handler
-		certs   *certs.Files
-		read    time.Duration // of a request with its body; it would end a profile, too
+	pages := map[*port]http.Handler{
+		{addr: sv.settings.HTTP(), certs: sv.settings.HTTPCerts()}: public,
+		{addr: sv.settings.Debug()}:                                debug,
 	}
-	pages := []page{{sv.settings.HTTP(), public, sv.settings.HTTPCerts(), readTime}, {sv.settings.Debug(), debug, nil, 0}}
 	if sv.settings.UsePrometheus {
 		mux := http.NewServeMux()
 		mux.Handle(sv.settings.PrometheusPath, admin.Metrics(sv.registry))
-		pages = append(pages, page{sv.settings.PrometheusAddr, mux, nil, readTime})
+		pages[&port{addr: sv.settings.PrometheusAddr}] = mux
 	}
-	for _, p := range pages {
-		l, err := listener("tcp", p.addr, p.certs, sv.log)
-		if err != nil {
+	for p, h := range pages {
+		p.network, p.connections = "tcp", ports.HTTP()
+		if err := sv.serveHTTP(p, h, failed); err != nil {
 			return err
 		}
-		s := &http.Server{Handler: p.handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: p.read, IdleTimeout: time.Minute}
-		sv.http = append(sv.http, s)
-		serveOn(p.addr, l, s.Serve, failed)
 	}
+	return nil
+}
+
+// serveHTTP opens a port, and serves h on it.
+func (sv *service) serveHTTP(p *port, h http.Handler, failed chan<- error) error {
+	l, err := p.listen(sv.log)
+	if err != nil {
+		return err
+	}
+	s := ports.NewServer(h)
+	sv.http = append(sv.http, s)
+	serveOn(p.addr, l, s.Serve, failed)
 	return nil
 }
 

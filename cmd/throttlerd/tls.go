@@ -6,18 +6,34 @@ import (
 	"net"
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 )
 
-// listener listens, with TLS if files is not nil.
-func listener(network, addr string, files *certs.Files, log *slog.Logger) (net.Listener, error) {
-	if files == nil {
-		return net.Listen(network, addr)
+// port is where a server listens.
+type port struct {
+	network, addr string
+	connections   int
+	isStranger    func(net.Addr) bool // may be nil
+	certs         *certs.Files        // nil without TLS
+}
+
+func (p *port) listen(log *slog.Logger) (net.Listener, error) {
+	var c *tls.Config
+	if p.certs != nil {
+		var err error
+		if c, err = p.certs.Config(certs.DefaultEvery, log); err != nil {
+			return nil, &usageError{err}
+		}
 	}
-	c, err := files.Config(certs.DefaultEvery, log)
+	l, err := net.Listen(p.network, p.addr)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, err
 	}
-	return tls.Listen(network, addr, c)
+	l = ports.Bounded(l, p.connections, p.isStranger)
+	if c != nil {
+		l = tls.NewListener(l, c)
+	}
+	return l, nil
 }
 
 // checkCerts returns the error of reading files, which may be nil.

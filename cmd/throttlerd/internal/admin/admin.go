@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 )
 
@@ -42,8 +43,8 @@ func Debug(s *rls.Server, g prometheus.Gatherer) *http.ServeMux {
 	})
 	mux.Handle("/metrics", Metrics(g))
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/profile", ports.Unhurried(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/trace", ports.Unhurried(pprof.Trace))
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/metrics: for Prometheus\n/debug/pprof/: profiles\n/debug/weir: decisions, refused keys, servers and failures\n")
 	})

@@ -6,7 +6,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -34,8 +33,7 @@ func unitOf[U ~int32](u U) envoyfile.Unit {
 // Limit is a limit as answers show it.
 type Limit = ratelimitv3.RateLimitResponse_RateLimit
 
-// Rule is the limit of a descriptor, prepared for decisions. It is immutable, except for
-// Checked.
+// Rule is the limit of a descriptor, prepared for decisions. It is immutable.
 type Rule struct {
 	Index  int           // in Set.Rules
 	Path   string        // of the descriptor: domain.key_value.key; two rules may have the same, such as a_b of key a and of key a_b
@@ -49,46 +47,30 @@ type Rule struct {
 	Unlimited  bool
 	RefusesAll bool // requests_per_unit is 0
 	Shadow     bool
-	Quota      bool // its mode is quota_mode
-	Report     bool
+	Quota      bool       // its mode is quota_mode
+	Report     bool       // a request's hits are charged if they fit or not
 	Mode       modes.Mode // of Policy
 
 	Metadata *structpb.Struct // may be nil
 
-	place    string // of the descriptor: the domain and all keys and values, escaped, so that no two rules have the same
 	detailed bool
 	valued   bool // the labels depend on values of the request
-	learned  *learned
 }
-
-// learned is what a rule knows from requests. It outlives a reload.
-type learned struct{ checked atomic.Bool }
 
 // Labels name the counters of a rule in metrics.
 type Labels struct{ Domain, Key1, Key2 string }
 
-// Checked records that a request with 0 hits has asked about the rule.
-func (r *Rule) Checked() {
-	if !r.learned.checked.Load() {
-		r.learned.checked.Store(true)
-	}
-}
-
-// Reports reports whether a request's hits are charged whether they fit or not: the rule says
-// so, or requests with 0 hits decide about it.
-func (r *Rule) Reports() bool { return r.Report || r.learned.checked.Load() }
-
 // Valued reports whether r's labels depend on values of the request: see LabelsOf.
 func (r *Rule) Valued() bool { return r.valued }
 
-// newRule returns the rule of d at path and place, with these labels.
-func newRule(d *envoyfile.Descriptor, path, place string, labels Labels, valued bool) *Rule {
+// newRule returns the rule of d at path, with these labels.
+func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
-		Path: path, place: place, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
+		Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
 		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
-		detailed: d.DetailedMetric, valued: valued, learned: new(learned),
+		detailed: d.DetailedMetric, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}
 	for _, n := range l.Replaces {

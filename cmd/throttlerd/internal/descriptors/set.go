@@ -13,8 +13,7 @@ import (
 // Set is a configuration, prepared for decisions. It is immutable.
 type Set struct {
 	domains map[string]*Domain
-	rules   map[string]*Rule // by place
-	list    []*Rule          // by their Index
+	list    []*Rule // by their Index
 }
 
 // Domain contains the descriptors of a domain.
@@ -48,14 +47,14 @@ type pattern struct {
 type parts []string
 
 // New returns the set of files, in the order of their names. A domain must be in one file,
-// unless merge is true. old is the previous set, or nil. The error wraps quota.ErrInvalid.
-func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
+// unless merge is true. The error wraps quota.ErrInvalid.
+func New(files []*envoyfile.File, merge bool) (*Set, error) {
 	files = slices.Clone(files)
 	envoyfile.Sort(files)
 	if err := envoyfile.Together(files, merge); err != nil {
 		return nil, err
 	}
-	s := &Set{domains: make(map[string]*Domain), rules: make(map[string]*Rule)}
+	s := &Set{domains: make(map[string]*Domain)}
 	for _, f := range files {
 		name := f.Domain
 		d := s.domains[name]
@@ -63,27 +62,21 @@ func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
 			s.domains[name] = d
 		}
-		s.add(&d.node, f.Descriptors, name, d.key, Labels{Domain: name}, 0, false)
+		s.add(&d.node, f.Descriptors, name, Labels{Domain: name}, 0, false)
 	}
-	slices.SortFunc(s.list, func(a, b *Rule) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.place, b.place)) })
+	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
 	for i, r := range s.list {
 		r.Index = i
-		if old == nil {
-			continue
-		}
-		if before := old.rules[r.place]; before != nil {
-			r.learned = before.learned
-		}
 	}
 	return s, nil
 }
 
-// add adds the descriptors at path, and at place, to n.
-func (s *Set) add(n *node, all []envoyfile.Descriptor, path, place string, labels Labels, depth int, valued bool) {
+// add adds the descriptors at path to n.
+func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Labels, depth int, valued bool) {
 	for i := range all {
 		d, labels := &all[i], labels
 		name := d.String()
-		path, place := path+"."+name, place+placeOf(d)
+		path := path + "." + name
 		switch depth {
 		case 0:
 			labels.Key1 = name
@@ -92,22 +85,11 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path, place string, label
 		}
 		next, valued := n.next(d), valued || d.ValueToMetric
 		if d.RateLimit != nil {
-			next.rule = newRule(d, path, place, labels, valued || d.DetailedMetric)
+			next.rule = newRule(d, path, labels, valued || d.DetailedMetric)
 			s.list = append(s.list, next.rule)
-			s.rules[place] = next.rule
 		}
-		s.add(next, d.Descriptors, path, place, labels, depth+1, valued)
+		s.add(next, d.Descriptors, path, labels, depth+1, valued)
 	}
-}
-
-// placeOf returns the part of d in the places of its rule and the rules below. No two
-// descriptors next to each other have the same.
-func placeOf(d *envoyfile.Descriptor) string {
-	place := appendEscaped([]byte{'&'}, d.Key)
-	if d.Value != "" {
-		place = appendEscaped(append(place, '='), d.Value)
-	}
-	return string(place)
 }
 
 // next returns a new node for d below n.

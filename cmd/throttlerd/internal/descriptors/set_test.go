@@ -31,7 +31,7 @@ func mustSet(t *testing.T, texts ...string) *Set {
 		}
 		files = append(files, f)
 	}
-	s, err := New(files, true, nil)
+	s, err := New(files, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,63 +131,16 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func TestWhatARuleLearnedOutlivesAReload(t *testing.T) {
-	s := mustSet(t, everything)
-	s.Rules()[0].Checked()
-	f, _ := envoyfile.Parse("a.yaml", []byte(everything), nil)
-	next, err := New([]*envoyfile.File{f}, false, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !next.Rules()[0].Reports() || next.Rules()[1].Reports() {
-		t.Error("what was learned went elsewhere")
-	}
-}
-
 func TestDomainsOfSeveralFiles(t *testing.T) {
 	a, _ := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
 	b, _ := envoyfile.Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)
-	if _, err := New([]*envoyfile.File{b, a}, false, nil); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
+	if _, err := New([]*envoyfile.File{b, a}, false); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
 		t.Error(err)
 	}
-	if s, err := New([]*envoyfile.File{a, b}, true, nil); err != nil || len(s.Rules()) != 1 {
+	if s, err := New([]*envoyfile.File{a, b}, true); err != nil || len(s.Rules()) != 1 {
 		t.Error(s, err)
 	}
-	if _, err := New([]*envoyfile.File{a, a}, true, nil); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
+	if _, err := New([]*envoyfile.File{a, a}, true); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
 		t.Error(err)
-	}
-}
-
-// Two descriptors may have one path, and don't share what was learned.
-func TestRulesOfOnePath(t *testing.T) {
-	const text = `
-domain: d
-descriptors:
-  - {key: a, value: b, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: a_b, rate_limit: {unit: day, requests_per_unit: 2}}
-  - {key: k, value: v.x, rate_limit: {unit: day, requests_per_unit: 3}}
-  - {key: k, value: v, descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 4}}]}
-`
-	const other = "domain: d.k_v\ndescriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 5}}]"
-	set := mustSet(t, text, other)
-	files := func() []*envoyfile.File {
-		a, _ := envoyfile.Parse("a.yaml", []byte(text), nil)
-		b, _ := envoyfile.Parse("b.yaml", []byte(other), nil)
-		return []*envoyfile.File{a, b}
-	}
-	for i := range set.Rules() {
-		next, err := New(files(), false, set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		next.Rules()[i].Checked()
-		if set, err = New(files(), false, next); err != nil {
-			t.Fatal(err)
-		}
-		for j, r := range set.Rules() {
-			if r.Reports() != (j <= i) {
-				t.Errorf("rule %d, %s, reports: %t, after checks of the rules up to %d", j, r.Path, r.Reports(), i)
-			}
-		}
 	}
 }

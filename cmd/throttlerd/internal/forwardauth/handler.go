@@ -29,7 +29,7 @@ const StatusHeader = "X-Weir-Status"
 
 // handler answers proxies.
 type handler struct {
-	trusted  []netip.Prefix
+	keys     *Keys
 	rules    []rule
 	limits   [][]middleware.Classifier // by rule
 	refuses  bool                      // ambiguous paths
@@ -46,14 +46,15 @@ type handler struct {
 // c does not have, the error wraps throttler.ErrInvalid. A nil observer means
 // weirlog.Default().
 func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.Observer) (http.Handler, error) {
-	h := &handler{rules: keys.Rules, refuses: keys.AmbiguousPaths == refuseAmbiguous, observer: observer}
+	h := &handler{keys: keys, rules: keys.Rules, refuses: keys.AmbiguousPaths == refuseAmbiguous, observer: observer}
 	if h.observer == nil {
 		h.observer = weirlog.Default()
 	}
+	var trusted []netip.Prefix
 	for _, n := range keys.TrustedProxies {
-		h.trusted = append(h.trusted, netip.Prefix(n))
+		trusted = append(trusted, netip.Prefix(n))
 	}
-	ip := middleware.ClientIP(&middleware.IPOptions{TrustedProxies: h.trusted})
+	ip := middleware.ClientIP(&middleware.IPOptions{TrustedProxies: trusted})
 	for i := range h.rules {
 		var limits []middleware.Classifier
 		for j, charge := range h.rules[i].Charge {
@@ -138,7 +139,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w = &answer{ResponseWriter: w, status: status}
-	if !h.isTrusted(r.RemoteAddr) {
+	if h.keys.IsStranger(r.RemoteAddr) {
+		w.Header().Set("Connection", "close")
 		h.misconfigured(w, http.StatusForbidden, fmt.Sprintf("the address %s is no trusted proxy; add it to forward_auth.trusted_proxies", r.RemoteAddr))
 		return
 	}
@@ -192,19 +194,6 @@ func refusalStatus(path string) (int, error) {
 		return 0, fmt.Errorf("the path is %q; it must be /, or the status of refusals from 400 to 499, such as /403", path)
 	}
 	return status, nil
-}
-
-func (h *handler) isTrusted(remote string) bool {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		return false
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return false
-	}
-	addr = addr.Unmap().WithZone("")
-	return slices.ContainsFunc(h.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // misses returns a mistake in the proxy's headers, or "". If a header is there twice, one may be

@@ -1,17 +1,23 @@
 package forwardauth
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
@@ -19,9 +25,10 @@ import (
 // proxied is a proxy with a documented configuration in front of an application.
 type proxied struct {
 	addr string
-	app  *httptest.Server
 	auth *httptest.Server // throttlerd's forward auth
 	dir  string
+
+	reached atomic.Int64 // requests that the application got
 }
 
 // start prepares the documented files of a proxy, with free addresses, in a directory.
@@ -35,6 +42,7 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 	if err != nil {
 		t.Fatal(err)
 	}
+	text = bytes.ReplaceAll(text, []byte("per 1m"), []byte("per 1000h")) // no window ends during the test
 	keys := new(Program)
 	c, err := config.Parse("throttlerd.yaml", text, &config.Options{Program: keys})
 	if err != nil {
@@ -49,19 +57,17 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxied{dir: t.TempDir(), auth: httptest.NewServer(h)}
-	p.app = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/forbidden" {
-			w.WriteHeader(http.StatusForbidden)
-		}
-		_, _ = io.WriteString(w, "the application")
-	}))
+	p := &proxied{dir: t.TempDir(), auth: httptest.NewUnstartedServer(h)}
+	p.auth.Listener = ports.Bounded(p.auth.Listener, ports.HTTP(), func(a net.Addr) bool { return keys.ForwardAuth.IsStranger(a.String()) })
+	p.auth.Config = ports.NewServer(h)
+	p.auth.Start()
+	app := p.serveApp(t)
 	t.Cleanup(p.auth.Close)
-	t.Cleanup(p.app.Close)
 	p.addr = testserver.FreeAddr(t)
+	_, port, _ := strings.Cut(p.addr, ":")
 	addresses := strings.NewReplacer(
-		"127.0.0.1:8082", p.auth.Listener.Addr().String(), "127.0.0.1:3000", p.app.Listener.Addr().String(),
-		"127.0.0.1:8000", p.addr, "listen 8000", "listen "+p.addr, ":8000 {", "http://"+p.addr+" {",
+		"127.0.0.1:8082", p.auth.Listener.Addr().String(), "127.0.0.1:3000", app,
+		"127.0.0.1:8000", p.addr, "listen 8000", "listen "+p.addr, ":8000 {", "http://:"+port+" {\n\tbind 127.0.0.1",
 		"filename: traefik-routes.yml", "filename: "+filepath.Join(p.dir, "traefik-routes.yml"),
 	)
 	for _, name := range files {
@@ -74,6 +80,58 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 		}
 	}
 	return p
+}
+
+// serveApp serves an application that accepts anything, as some do, and returns its address. Go's
+// server refuses headers with control characters.
+func (p *proxied) serveApp(t *testing.T) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { p.answer(c.(*net.TCPConn)) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	return l.Addr().String()
+}
+
+func (p *proxied) answer(c *net.TCPConn) {
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	method, uri := "", ""
+	for lines := bufio.NewReader(c); ; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if method == "" {
+			method, uri, _ = strings.Cut(line, " ")
+		}
+		if strings.TrimRight(line, "\r\n") == "" {
+			break
+		}
+	}
+	p.reached.Add(1)
+	status, body := "200 OK", "the application"
+	if strings.HasPrefix(uri, "/forbidden") {
+		status = "403 Forbidden"
+	}
+	head := fmt.Sprintf("HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", status, len(body))
+	if method == http.MethodHead {
+		body = ""
+	}
+	_, _ = io.WriteString(c, head+body)
+	_ = c.CloseWrite()
+	_, _ = io.Copy(io.Discard, c) // the body
 }
 
 // run runs the proxy until the test ends.
@@ -192,6 +250,9 @@ func (p *proxied) runNginx(t *testing.T) {
 	for _, dir := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		main += dir + "_temp_path " + filepath.Join(p.dir, dir) + "; "
 	}
+	if os.Getuid() == 0 {
+		main = "user root;\n" + main // for the directories of bodies
+	}
 	if err := os.WriteFile(filepath.Join(p.dir, "main.conf"), []byte(main+"include "+filepath.Join(p.dir, "nginx.conf")+"; }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -204,25 +265,49 @@ func TestNginx(t *testing.T) {
 	p.check(t, true)
 }
 
-// Checks the comment in nginx.conf.
-func TestNginxServesWithoutThrottlerd(t *testing.T) {
-	p := start(t, "nginx", "make proxies installs it", "nginx.conf")
+// withoutLimit makes nginx serve while throttlerd is away: it uncomments the line for that.
+func (p *proxied) withoutLimit(t *testing.T) {
+	t.Helper()
+	const line = "# error_page 502 504"
 	file := filepath.Join(p.dir, "nginx.conf")
 	text, err := os.ReadFile(file)
+	if err == nil && bytes.Count(text, []byte(line)) != 1 {
+		t.Fatalf("nginx.conf has no line %s", line)
+	}
 	if err == nil {
-		err = os.WriteFile(file, bytes.Replace(text, []byte("# error_page 500"), []byte("error_page 500"), 1), 0o600)
+		// The application takes uploads.
+		text = bytes.Replace(text, []byte("auth_request /_limit;"), []byte("auth_request /_limit; client_max_body_size 10m;"), 1)
+		err = os.WriteFile(file, bytes.Replace(text, []byte(line), []byte(line[2:]), 1), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.auth.Close()
+}
+
+func TestNginxServesWithoutThrottlerd(t *testing.T) {
+	p := start(t, "nginx", "make proxies installs it", "nginx.conf")
+	p.withoutLimit(t)
 	p.runNginx(t)
+	p.attack(t)
+	p.auth.Config.Handler = http.NotFoundHandler()
+	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode < 400 || strings.Contains(body, "the application") {
+		t.Errorf("with another server in place of throttlerd: %s %s", r.Status, body)
+	}
+	p.auth.Close()
 	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode != http.StatusOK || body != "the application" {
 		t.Errorf("while throttlerd is away: %s %s", r.Status, body)
 	}
 }
 
 func TestCaddy(t *testing.T) {
+	p := startCaddy(t)
+	p.check(t, true)
+}
+
+func TestCaddyUnderAttack(t *testing.T) { startCaddy(t).attack(t) }
+
+func startCaddy(t *testing.T) *proxied {
+	t.Helper()
 	p := start(t, "caddy", "make proxies installs it", "Caddyfile")
 	file := filepath.Join(p.dir, "Caddyfile")
 	text, err := os.ReadFile(file)
@@ -233,5 +318,5 @@ func TestCaddy(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.run(t, "caddy", "run", "--config", file, "--adapter", "caddyfile")
-	p.check(t, true)
+	return p
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"regexp"
 	"slices"
@@ -27,6 +28,13 @@ type Keys struct {
 	AmbiguousPaths ambiguity             `yaml:"ambiguous_paths"` // charge if left out
 	Documentation  string                `yaml:"documentation_url"`
 	Rules          []rule
+}
+
+// IsStranger reports whether an address with its port is no trusted proxy's.
+func (k *Keys) IsStranger(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	addr := at.Addr().Unmap().WithZone("")
+	return err != nil || !slices.ContainsFunc(k.TrustedProxies, func(n config.ProxyNetwork) bool { return netip.Prefix(n).Contains(addr) })
 }
 
 // rule says what the requests that match it are charged. A condition left out matches all.

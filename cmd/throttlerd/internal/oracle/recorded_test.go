@@ -30,7 +30,7 @@ func counting(t *testing.T) *rls.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := configured.New([]*envoyfile.File{f}, false, nil)
+	set, err := configured.New([]*envoyfile.File{f}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,11 +40,11 @@ type call struct {
 type item struct {
 	kind     kind
 	rule     *descriptors.Rule // nil for an override
-	learns   *descriptors.Rule // rule, or the rule that an override replaces; may be nil
 	limit    *descriptors.Limit
 	policy   *quota.Policy
 	key      string
 	cost     int64
+	report   bool      // the cost is charged if it fits or not
 	counters *counters // nil if there is no limit
 	over     bool
 }
@@ -81,7 +81,7 @@ func (c *call) match() error {
 		}
 		cost := uint64(max(1, c.req.HitsAddend))
 		if h := d.GetHitsAddend(); h != nil {
-			cost = h.GetValue()
+			cost, it.report = h.GetValue(), c.server.answers.OwnHitsReport
 		}
 		if cost > quota.MaxQuota {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has %d hits; they must be at most %d (2^53)", i, cost, int64(quota.MaxQuota))
@@ -94,10 +94,10 @@ func (c *call) match() error {
 			continue
 		}
 		it.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
-		it.learns = it.rule
 		if it.rule == nil {
 			continue
 		}
+		it.report = it.report || it.rule.Report
 		it.limit, it.policy = it.rule.Limit, it.rule.Policy
 		replaces = replaces || len(it.rule.Replaces) > 0
 		if !it.rule.Unlimited {
@@ -147,10 +147,7 @@ func (c *call) classify(i int) {
 		it.kind = refusesAll
 	case it.cost == 0:
 		it.kind = checks
-		if it.learns != nil {
-			it.learns.Checked()
-		}
-	case a.CountRefused || it.learns != nil && it.learns.Reports() || c.isQuota(it) && c.req.Descriptors[i].GetHitsAddend() != nil:
+	case a.CountRefused || it.report || c.isQuota(it) && c.req.Descriptors[i].GetHitsAddend() != nil:
 		it.kind = reports
 	case c.isObserved(it):
 		it.kind = observed
@@ -185,7 +182,9 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 		}
 		window *= time.Duration(n)
 	}
-	it.learns, _ = c.domain.Match(c.key[:0], d.GetEntries())
+	if r, _ := c.domain.Match(c.key[:0], d.GetEntries()); r != nil {
+		it.report = it.report || r.Report
+	}
 	it.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
 	it.key = string(c.key)

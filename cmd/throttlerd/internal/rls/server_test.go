@@ -48,7 +48,7 @@ func (s *tested) load(text string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	set, err := descriptors.New([]*envoyfile.File{f}, false, s.Set())
+	set, err := descriptors.New([]*envoyfile.File{f}, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -186,8 +186,7 @@ func TestChecksOfNoHits(t *testing.T) {
 	)
 }
 
-// Trap 2: a report after a response is charged, whether it fits or not, if the rule says so,
-// or checks of 0 hits decide about it.
+// Trap 2: a report after a response is charged, whether it fits or not, if the rule says so.
 func TestReports(t *testing.T) {
 	s := newTested(t, withRetry, limits+"- {key: tokens, rate_limit: {unit: minute, requests_per_unit: 10, report: true}}\n")
 	s.is(
@@ -198,15 +197,29 @@ func TestReports(t *testing.T) {
 		"tokens=b +0", "OK 0/10 50s", // all is used, and no more
 		"minute=b +3", "OVER 2/2! 50s",
 		"minute=b +0", "OK 2/2 50s",
-		"minute=b +3", "OVER 0/2! 50s Retry-After: 50", // from now on it is charged
-		"minute=b +0 | hour=a", "OVER 0/2! 50s 5/5 3590s Retry-After: 50",
+		"minute=b +3", "OVER 2/2! 50s", // a check changes nothing
 	)
 }
 
+// A call with 0 hits, such as one with the size of an empty body, is no other client's concern:
+// refused hits stay uncharged.
+func TestNoHitsOfOneClient(t *testing.T) {
+	s := newTested(t, withRetry, "- {key: c, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: token-bucket}}\n")
+	s.is("c=a +0", "OK 10/10 0s")
+	for range 10 {
+		s.ask(request("c=b +1"))
+	}
+	for range 100 {
+		s.ask(request("c=b +1"))
+	}
+	s.is("c=b +1", "OVER 0/10! 3600s Retry-After: 360")
+}
+
 // A report with the request's own limit, as Envoy Gateway sends it for a limit in metadata, is
-// treated like a report of a rule.
+// treated like a report of a rule. Its descriptors can't say that they are reports, so a
+// descriptor's own hits are one.
 func TestReportsOfOverrides(t *testing.T) {
-	s := newTested(t, withRetry, limits)
+	s := newTested(t, settings.Answers{RetryAfter: true, OwnHitsReport: true}, limits)
 	ask := func(text, want string) {
 		t.Helper()
 		req := request(text)
@@ -219,8 +232,8 @@ func TestReportsOfOverrides(t *testing.T) {
 	ask("minute=a +8", "OK 2/10 50s")
 	ask("minute=a +8", "OVER 0/10! 50s Retry-After: 50")
 	ask("minute=a +0", "OVER 0/10! 50s Retry-After: 50")
-	ask("unknown=a +0", "OK 10/10 50s")
-	ask("unknown=a +11", "OVER 10/10! 50s") // no rule has learned that it is a report
+	ask("unknown=a +11", "OVER 0/10! 50s Retry-After: 50")
+	ask("unknown=b", "OK 9/10 50s")
 }
 
 // In quota_mode, a descriptor's own hits are the cost of a response, as in Envoy AI Gateway.

@@ -111,6 +111,10 @@ type Answers struct {
 	// or not, like envoyproxy/ratelimit.
 	CountRefused bool `env:"WEIR_COUNT_REFUSED" envDefault:"false"`
 
+	// OwnHitsReport charges a descriptor's own hits if they fit or not. It is set with a
+	// management server: its descriptors can't say that they are reports.
+	OwnHitsReport bool
+
 	// Deadline bounds a decision. A call with less time is answered before its own deadline.
 	Deadline time.Duration `env:"WEIR_DEADLINE" envDefault:"50ms"`
 
@@ -162,6 +166,7 @@ func Read(environ []string) (*Settings, error) {
 	if len(problems) == 0 { // otherwise a variable without a value would be reported twice
 		problems = s.check()
 	}
+	s.OwnHitsReport = s.ConfigType != "FILE"
 	return s, errors.Join(problems...)
 }
 
