@@ -21,15 +21,15 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// watch puts each version of the configuration in force until ctx is done.
-func (sv *service) watch(ctx context.Context) {
+// begin puts the configuration of files in force, before the service is served.
+func (sv *service) begin(ctx context.Context) {
 	if sv.xds != nil {
-		sv.xds.Watch(ctx)
 		return
 	}
-	watcher(sv.settings, func(texts map[string][]byte, err error) {
+	sv.files = watcher(sv.settings)
+	sv.files.Changed = func(texts map[string][]byte, err error) {
 		if sv.hasForwardAuth && sv.rls.Set() == nil && errors.Is(err, fs.ErrNotExist) {
-			sv.log.Info("there are no descriptors: forward auth alone is served", "dir", watcher(sv.settings, nil).Dir)
+			sv.log.Info("there are no descriptors: forward auth alone is served", "dir", sv.files.Dir)
 			return
 		}
 		var all []*envoyfile.File
@@ -40,20 +40,31 @@ func (sv *service) watch(ctx context.Context) {
 			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
 		_ = sv.apply(all, err) // apply has logged the error
-	}).Watch(ctx)
+	}
+	sv.files.Begin(ctx)
 }
 
-func watcher(s *settings.Settings, changed func(texts map[string][]byte, err error)) *files.Watcher {
-	return &files.Watcher{Dir: filepath.Join(s.Root, s.Subdirectory, s.AppDirectory), IgnoreDotFiles: s.IgnoreDotFiles, Changed: changed}
+// watch puts each later version of the configuration in force until ctx is done.
+func (sv *service) watch(ctx context.Context) {
+	if sv.xds != nil {
+		sv.xds.Watch(ctx)
+		return
+	}
+	sv.files.Watch(ctx)
+}
+
+func watcher(s *settings.Settings) *files.Watcher {
+	return &files.Watcher{Dir: filepath.Join(s.Root, s.Subdirectory, s.AppDirectory), IgnoreDotFiles: s.IgnoreDotFiles}
 }
 
 // isAlone reports whether forward auth is served alone: its configuration is there, and no
 // descriptors are.
-func isAlone(s *settings.Settings, keys *forwardauth.Keys) (alone bool) {
-	if keys != nil && s.ConfigType == "FILE" {
-		watcher(s, func(texts map[string][]byte, _ error) { alone = len(texts) == 0 }).Look()
+func isAlone(s *settings.Settings, keys *forwardauth.Keys) bool {
+	if keys == nil || s.ConfigType != "FILE" {
+		return false
 	}
-	return alone
+	texts, _ := watcher(s).Read()
+	return len(texts) == 0
 }
 
 // checkShares returns an error if shares are to count for descriptors: shares know only the
@@ -100,7 +111,7 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 	sv.tellHealth()
 	sv.log.Info("a configuration is in force", "rules", len(set.Rules()))
 	if set.Empty() {
-		sv.log.Warn("the configuration has no domain: every request is allowed", "dir", watcher(sv.settings, nil).Dir)
+		sv.log.Warn("the configuration has no domain: every request is allowed", "dir", watcher(sv.settings).Dir)
 	}
 	return nil
 }
@@ -146,19 +157,18 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		}
 		wrong = append(wrong, err)
 	} else {
-		watcher(s, func(texts map[string][]byte, err error) {
-			var all []*envoyfile.File
-			if err == nil {
-				all, err = parse(s, texts, supports)
-			}
-			if err == nil {
-				_, err = descriptors.New(all, s.MergeDomainConfig)
-			}
-			if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
-				err = nil // forward auth alone is a service, too
-			}
-			wrong = append(wrong, err)
-		}).Look()
+		var all []*envoyfile.File
+		texts, err := watcher(s).Read()
+		if err == nil {
+			all, err = parse(s, texts, supports)
+		}
+		if err == nil {
+			_, err = descriptors.New(all, s.MergeDomainConfig)
+		}
+		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
+			err = nil // forward auth alone is a service, too
+		}
+		wrong = append(wrong, err)
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return &usageError{fmt.Errorf("the configuration is wrong\n%w", err)}

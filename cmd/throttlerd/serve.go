@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
+	"github.com/weir-go/weir/cmd/throttlerd/internal/files"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
@@ -64,7 +65,8 @@ type service struct {
 	observed *observation
 	registry *prometheus.Registry
 	rls      *rls.Server
-	xds      *xds.Client // nil if the configuration is in files
+	xds      *xds.Client    // nil if the configuration is in files
+	files    *files.Watcher // or nil
 	health   *health.Server
 	ending   atomic.Bool
 	grpc     *grpc.Server
@@ -109,6 +111,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		}
 		defer sv.xds.Close()
 	}
+	sv.begin(ctx)
 	failed := make(chan error, 8)
 	if err := errors.Join(sv.listen(failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())

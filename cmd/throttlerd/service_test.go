@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -106,6 +107,9 @@ func (d *daemon) write(text string) {
 		d.t.Fatal(err)
 	}
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.Chtimes(path+".new", time.Time{}, time.Now().Add(-time.Hour)); err != nil { // in force at once
 		d.t.Fatal(err)
 	}
 	if err := os.Rename(path+".new", filepath.Join(d.dir, "config", "a.yaml")); err != nil {
@@ -290,4 +294,23 @@ func TestDrain(t *testing.T) {
 		t.Error(err)
 	}
 	d.ended <- nil // for the end of the test
+}
+
+// The first call is decided by the files: no port is open before they were read, however long
+// that takes.
+func TestFilesAreReadBeforeTheFirstCall(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "config"), 0o755), os.WriteFile(filepath.Join(dir, "config", "a.yaml"), []byte(perYear), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		other := fmt.Sprintf("domain: d%d\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]\n", i)
+		if err := os.WriteFile(filepath.Join(dir, "config", fmt.Sprint(i)), []byte(other), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := started(t, perYear, "RUNTIME_ROOT="+dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true")
+	if got, err := d.ask("alice"); got != 2 || err != nil {
+		t.Errorf("the first call: %d remain, %v; want 2", got, err)
+	}
 }

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/internal/every"
@@ -22,11 +24,19 @@ const Every = 250 * time.Millisecond
 // maxBytes bounds a file.
 const maxBytes = 8 << 20
 
-// A directory that is changing is read again after a pause, maxReads times in one look.
+// A version is in force once it has been unchanged for a time. A file that is written in place is
+// half written for as long as its writer pauses, and what is cut off may be valid: a list
+// without its last items. So a version with fresh files waits for settled, and one that takes
+// text away for longer. The first version, and those of older files, wait for a second reading,
+// because a directory may be read during a swap.
 const (
-	maxReads = 10
-	pause    = 10 * time.Millisecond
+	pause   = 10 * time.Millisecond
+	settled = time.Second
+	shorter = 3 * time.Second
 )
+
+// beginTime bounds Begin.
+const beginTime = 5 * time.Second
 
 // Watcher reads all files of a directory and its subdirectories, and reads them again whenever
 // one has changed. It follows symbolic links, including the directory's own, so it sees a link
@@ -40,56 +50,114 @@ type Watcher struct {
 	// the error of reading them.
 	Changed func(files map[string][]byte, err error)
 
-	looked bool
-	last   read // as of the last look
-	sleep  func(time.Duration)
+	told    bool    // Changed was called
+	last    version // that it was called with
+	had     version // that it was last called with without an error
+	pending *version
+	since   time.Time // when pending was first seen
+
+	now   func() time.Time
+	sleep func(time.Duration)
 }
 
-// read is the contents of a directory, or the error of reading it.
-type read struct {
-	text map[string][]byte
-	err  error
+// version is the contents of a directory, or the error of reading it.
+type version struct {
+	text    map[string][]byte
+	written map[string]time.Time
+	err     error
 }
 
-func (r *read) same(o *read) bool {
-	return fmt.Sprint(r.err) == fmt.Sprint(o.err) && maps.EqualFunc(r.text, o.text, bytes.Equal)
+func (v *version) same(o *version) bool {
+	return fmt.Sprint(v.err) == fmt.Sprint(o.err) && maps.EqualFunc(v.text, o.text, bytes.Equal)
 }
 
-// Watch looks at the directory until ctx is done. It calls Changed before it begins to wait.
-func (w *Watcher) Watch(ctx context.Context) {
-	w.Look()
-	every.Do(ctx, Every, w.Look)
+// Begin looks at the directory until Changed was called, for at most 5 s.
+func (w *Watcher) Begin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, beginTime)
+	defer cancel()
+	for w.Look(); !w.told && every.Wait(ctx, pause); w.Look() {
+	}
 }
+
+// Watch looks at the directory until ctx is done.
+func (w *Watcher) Watch(ctx context.Context) { every.Do(ctx, Every, w.Look) }
 
 // Look looks at the directory once. It reads all files, which takes some milliseconds for five
 // megabytes, because modification times can't tell two writes within a tick of the file
-// system's clock apart. It reads changed files until two readings are equal: a file may be
-// half written, and while files are swapped, some are missing or of another version.
+// system's clock apart.
 func (w *Watcher) Look() {
-	if w.sleep == nil {
-		w.sleep = time.Sleep
+	if w.now == nil {
+		w.now, w.sleep = time.Now, time.Sleep
 	}
-	is := w.read()
-	settled := w.looked && is.same(&w.last)
-	for i := 0; i < maxReads && !settled; i++ {
-		was := is
-		w.sleep(pause)
-		is = w.read()
-		settled = is.same(&was)
+	for {
+		is := w.read()
+		if w.told && is.same(&w.last) {
+			w.pending = nil
+			return
+		}
+		if w.pending == nil || !is.same(w.pending) {
+			w.pending, w.since = &is, w.now()
+		}
+		wait := w.wait(&is)
+		switch left := wait - w.now().Sub(w.since); {
+		case left <= 0:
+			w.pending, w.told, w.last = nil, true, is
+			if is.err == nil {
+				w.had = is
+			}
+			w.Changed(is.text, is.err)
+			return
+		case wait > pause:
+			return // the next look sees it
+		default:
+			w.sleep(left)
+		}
 	}
-	if w.looked && (!settled || is.same(&w.last)) {
-		return
-	}
-	w.looked, w.last = true, is
-	w.Changed(is.text, is.err)
 }
 
-func (w *Watcher) read() read {
+// wait returns how long a version must be unchanged before it is in force.
+func (w *Watcher) wait(v *version) time.Duration {
+	wait := pause
+	switch {
+	case !w.told:
+		return pause
+	case v.err != nil:
+		return settled
+	}
+	for name, text := range v.text {
+		before, had := w.had.text[name]
+		if had && bytes.Equal(before, text) {
+			continue
+		}
+		need := settled
+		if len(text) < len(before) {
+			need = shorter
+		}
+		if w.now().Sub(v.written[name]) < need { // or written in the future, by another clock
+			wait = max(wait, need)
+		}
+	}
+	for name := range w.had.text {
+		if _, has := v.text[name]; !has {
+			wait = shorter
+		}
+	}
+	return wait
+}
+
+// Read returns the contents of the files by their names relative to Dir, without waiting for
+// files that are being written.
+func (w *Watcher) Read() (files map[string][]byte, err error) {
+	v := w.read()
+	return v.text, v.err
+}
+
+func (w *Watcher) read() version {
 	root, err := filepath.EvalSymlinks(w.Dir)
 	if err != nil {
-		return read{err: err}
+		return version{err: err}
 	}
-	all := make(map[string][]byte)
+	v := version{text: make(map[string][]byte), written: make(map[string]time.Time)}
 	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil || path == root:
@@ -101,22 +169,48 @@ func (w *Watcher) read() read {
 			return nil
 		}
 		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) { // unchanged, the error would mean that there is no directory
+		switch ext := filepath.Ext(path); {
+		case errors.Is(err, fs.ErrNotExist): // unchanged, the error would mean that there is no directory
 			return fmt.Errorf("%s is a link to nothing", path)
-		}
-		if err != nil || !info.Mode().IsRegular() {
-			return err // or nil for a directory, which WalkDir enters
-		}
-		if info.Size() > maxBytes {
-			return fmt.Errorf("%s has more than %d bytes", path, maxBytes)
+		case err != nil:
+			return err
+		case info.IsDir() && (ext == ".yaml" || ext == ".yml"):
+			return fmt.Errorf("%s is a directory; it must be a file", path)
+		case info.IsDir():
+			return nil // WalkDir enters it
 		}
 		name, err := filepath.Rel(root, path)
 		if err == nil {
-			all[name], err = os.ReadFile(path)
+			v.text[name], v.written[name], err = readFile(path)
 		}
 		return err
 	}); err != nil {
-		return read{err: err}
+		return version{err: err}
 	}
-	return read{text: all}
+	if len(v.text) == 0 && len(w.had.text) > 0 {
+		return version{err: fmt.Errorf("%s has no files any more", w.Dir)}
+	}
+	return v
+}
+
+// readFile reads a regular file. Others, such as a named pipe, may have no end, and opening them
+// may wait.
+func readFile(path string) (text []byte, written time.Time, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, time.Time{}, fmt.Errorf("%s is no regular file; it must be one", path)
+	}
+	text, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxBytes)
+	}
+	return text, info.ModTime(), err
 }

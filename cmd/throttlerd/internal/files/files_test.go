@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -17,6 +19,15 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeOld writes a file as of an hour ago, which is in force without a wait.
+func writeOld(t *testing.T, path, text string) {
+	t.Helper()
+	write(t, path, text)
+	if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -48,18 +59,14 @@ func TestChangesOfFiles(t *testing.T) {
 	look := watched(filepath.Join(dir, "config"), true)
 	is(t, look, "error")
 	is(t, look, "no change") // the same error
-	write(t, filepath.Join(dir, "config/a.yaml"), "1")
-	write(t, filepath.Join(dir, "config/sub/b"), "2")
-	write(t, filepath.Join(dir, "config/.hidden"), "3")
+	writeOld(t, filepath.Join(dir, "config/a.yaml"), "1")
+	writeOld(t, filepath.Join(dir, "config/sub/b"), "2")
+	writeOld(t, filepath.Join(dir, "config/.hidden"), "3")
 	is(t, look, "map[a.yaml:1 sub/b:2]")
 	is(t, look, "no change")
-	write(t, filepath.Join(dir, "config/a.yaml"), "4") // of the same size, within one tick of the clock
+	writeOld(t, filepath.Join(dir, "config/a.yaml"), "4") // of the same size, within one tick of the clock
 	is(t, look, "map[a.yaml:4 sub/b:2]")
-	if err := os.Remove(filepath.Join(dir, "config/sub/b")); err != nil {
-		t.Fatal(err)
-	}
-	is(t, look, "map[a.yaml:4]")
-	is(t, watched(filepath.Join(dir, "config"), false), "map[.hidden:3 a.yaml:4]")
+	is(t, watched(filepath.Join(dir, "config"), false), "map[.hidden:3 a.yaml:4 sub/b:2]")
 }
 
 // A ConfigMap is a directory of links to ..data/NAME. ..data is a link to the directory of a
@@ -75,8 +82,8 @@ func TestConfigMap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(dir, "..1/a.yaml"), "1")
-	write(t, filepath.Join(dir, "..2/a.yaml"), "2")
+	writeOld(t, filepath.Join(dir, "..1/a.yaml"), "1")
+	writeOld(t, filepath.Join(dir, "..2/a.yaml"), "2")
 	link("..1", filepath.Join(dir, "..data"))
 	link("..data/a.yaml", filepath.Join(dir, "a.yaml"))
 	look := watched(dir, false)
@@ -86,24 +93,121 @@ func TestConfigMap(t *testing.T) {
 	is(t, look, "no change")
 }
 
-// A file that is written piece by piece is not in force before it is complete.
-func TestWritesWhileLooking(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "a.yaml")
-	var got []string
-	w := &Watcher{Dir: filepath.Dir(file), Changed: func(files map[string][]byte, err error) { got = append(got, fmt.Sprint(string(files["a.yaml"]), err)) }}
-	write(t, file, "1")
-	w.Look()
-	pieces := []string{"", "2", "23", "234"}
-	w.sleep = func(time.Duration) {
-		if len(pieces) > 1 {
-			pieces = pieces[1:]
-			write(t, file, pieces[0])
+// slow is a watcher whose clock the test moves.
+type slow struct {
+	Watcher
+	time time.Time
+	got  []string
+}
+
+func newSlow(dir string) *slow {
+	s := &slow{time: time.Now()}
+	s.Watcher = Watcher{Dir: dir, now: func() time.Time { return s.time }, sleep: func(d time.Duration) { s.time = s.time.Add(d) }, Changed: func(files map[string][]byte, err error) {
+		if err != nil {
+			s.got = append(s.got, err.Error())
+		} else {
+			s.got = append(s.got, fmt.Sprintf("%s", files))
 		}
+	}}
+	return s
+}
+
+// write writes a file at the watcher's time.
+func (s *slow) write(t *testing.T, path, text string) {
+	t.Helper()
+	write(t, path, text)
+	if err := os.Chtimes(path, time.Time{}, s.time); err != nil {
+		t.Fatal(err)
 	}
-	write(t, file, pieces[0])
-	w.Look()
-	if want := []string{"1<nil>", "234<nil>"}; !slices.Equal(got, want) {
-		t.Errorf("%q; want %q", got, want)
+}
+
+// looks looks for a time.
+func (s *slow) looks(d time.Duration) {
+	for end := s.time.Add(d); s.time.Before(end); s.time = s.time.Add(Every) {
+		s.Look()
+	}
+}
+
+func (s *slow) is(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(s.got, want) {
+		t.Errorf("%q; want %q", s.got, want)
+	}
+	s.got = nil
+}
+
+// A file that is written piece by piece is not in force before it is complete, also if its
+// writer pauses.
+func TestPausesOfAWriter(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	s := newSlow(filepath.Dir(file))
+	writeOld(t, file, "1 2 3")
+	s.Look()
+	s.is(t, "map[a.yaml:1 2 3]")
+	for _, text := range []string{"", "4 ", "4 5 ", "4 5 6 ", "4 5 6 7"} {
+		s.write(t, file, text)
+		s.looks(700 * time.Millisecond)
+		s.is(t)
+	}
+	s.looks(2 * settled)
+	s.is(t, "map[a.yaml:4 5 6 7]")
+	s.write(t, file, "4 5") // takes text away
+	s.looks(shorter - 500*time.Millisecond)
+	s.is(t)
+	s.looks(2 * time.Second)
+	s.is(t, "map[a.yaml:4 5]")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	s.looks(settled + time.Second)
+	s.is(t, filepath.Dir(file)+" has no files any more")
+	writeOld(t, file, "4 5")
+	s.Look()
+	s.is(t, "map[a.yaml:4 5]")
+}
+
+// Before there is a version, nothing is better than the first one.
+func TestFirstVersion(t *testing.T) {
+	dir := t.TempDir()
+	s := newSlow(dir)
+	s.write(t, filepath.Join(dir, "a.yaml"), "1")
+	s.Look()
+	s.is(t, "map[a.yaml:1]")
+	missing := newSlow(filepath.Join(dir, "config"))
+	missing.Look()
+	if len(missing.got) != 1 {
+		t.Errorf("%q; want an error at once", missing.got)
+	}
+}
+
+// What is no file keeps the last version in force, and no look waits for it.
+func TestWhatIsNoFile(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"is no regular file":                 func(path string) error { return syscall.Mkfifo(path, 0o644) },
+		"is a directory":                     func(path string) error { return os.Mkdir(path, 0o755) },
+		"is no regular file; it must be one": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"has more than": func(path string) error {
+			err := os.WriteFile(path, nil, 0o644)
+			return errors.Join(err, os.Truncate(path, 1<<40))
+		},
+	} {
+		file := filepath.Join(t.TempDir(), "a.yaml")
+		s := newSlow(filepath.Dir(file))
+		writeOld(t, file, "1")
+		s.Look()
+		s.is(t, "map[a.yaml:1]")
+		if err := errors.Join(os.Remove(file), replace(file)); err != nil {
+			t.Fatal(err)
+		}
+		s.looks(settled + time.Second)
+		if len(s.got) != 1 || !strings.Contains(s.got[0], file+" "+name) {
+			t.Errorf("%s: %q", name, s.got)
+		}
+		first := newSlow(filepath.Dir(file))
+		first.Look()
+		if len(first.got) != 1 || !strings.Contains(first.got[0], name) {
+			t.Errorf("%s, at the start: %q", name, first.got)
+		}
 	}
 }
 
@@ -113,8 +217,8 @@ func TestSwapsWhileLooking(t *testing.T) {
 	const versions = 100
 	of := func(version int) string { return filepath.Join(dir, fmt.Sprint("..", version)) }
 	for i := range versions + 1 {
-		write(t, filepath.Join(of(i), "a.yaml"), fmt.Sprint(i))
-		write(t, filepath.Join(of(i), "b.yaml"), fmt.Sprint(i))
+		writeOld(t, filepath.Join(of(i), "a.yaml"), fmt.Sprint(i))
+		writeOld(t, filepath.Join(of(i), "b.yaml"), fmt.Sprint(i))
 	}
 	swap := func(version int) error {
 		at := filepath.Join(dir, "..data")
@@ -163,8 +267,8 @@ func TestSwapsWhileLooking(t *testing.T) {
 // The whole directory is a link to a version, as in envoyproxy/ratelimit's documentation.
 func TestSwapOfTheRoot(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "v1/config/a.yaml"), "1")
-	write(t, filepath.Join(dir, "v2/config/a.yaml"), "2")
+	writeOld(t, filepath.Join(dir, "v1/config/a.yaml"), "1")
+	writeOld(t, filepath.Join(dir, "v2/config/a.yaml"), "2")
 	current := filepath.Join(dir, "current")
 	for i, want := range []string{"map[a.yaml:1]", "map[a.yaml:2]"} {
 		_ = os.Remove(current)

@@ -236,34 +236,75 @@ func TestNoQuestion(t *testing.T) {
 	}
 }
 
+// Rules that only look like others' are none.
+func TestNoMistakes(t *testing.T) {
+	openWith(t, policies+`
+forward_auth:
+  listen: 127.0.0.1:8082
+  trusted_proxies: [10.0.0.0/8]
+  rules:
+    - {paths: [/login], charge: [login by ip]}
+    - {paths: [/login], loose: true, charge: [login by ip]}
+    - {paths: [/a/], methods: [GET], headers: {X-A: b}, charge: [core by ip, core by host]}
+    - {paths: [/a/], methods: [GET], headers: {X-A: "*"}, charge: [core by ip]}
+    - {paths: ["/{x}/b", "/c/{x...}"], methods: [PURGE], charge: [core by ip]}
+    - {paths: ["/{x}/b", /v1/, "/(x)/"], hosts: [a.example.com, example.com], charge: [core by ip]}
+    - {hosts: ["*.example.com"], charge: [core by ip]}
+    - {charge: [core by ip]}
+`)
+}
+
 func TestMistakes(t *testing.T) {
 	const before = policies + "forward_auth:\n  listen: 127.0.0.1:8082\n  trusted_proxies: [10.0.0.0/8]\n"
 	for text, want := range map[string]string{
-		policies + "forward_auth: {rules: [{free: true}]}":                    "forward_auth.trusted_proxies",
-		policies + "forward_auth: {listen: 8082, rules: []}":                  `forward_auth.listen is "8082"; it must be a host and a port`,
-		before + "  rules: []":                                                "it must be a list of rules",
-		before + "  rules: [{path: /login}]":                                  "unknown key path; did you mean paths?",
-		before + "  rules: [{paths: [/login]}]":                               "it must be a rule with charge",
-		before + "  rules: [{free: true, charge: [core by ip]}]":              "left out, because the rule charges",
-		before + "  rules: [{charge: [core]}]":                                "it must be a policy and a key, such as core by ip",
-		before + "  rules: [{charge: [core by cookie]}]":                      "keys are ip, host, method, everyone and header:NAME",
-		before + "  rules: [{charge: [core by ip or host]}]":                  "it must be a policy and a key",
-		before + "  rules: [{charge: [core by ip and]}]":                      "it must be a policy and a key",
-		before + "  rules: [{charge: ['core by header:']}]":                   "it must be a policy and a key",
-		before + "  rules: [{charge: ['core by header:IP']}]":                 "it must be a policy and a key",
-		before + "  rules: [{charge: [core by IP]}]":                          "it must be a policy and a key",
-		before + "  rules: [{charge: [cor by ip]}]":                           `forward_auth.rules[0].charge[0]: "cor" is no policy of the file; it must be one of all, core, login, never`,
-		before + "  rules: [{free: true, paths: [login]}]":                    "it must be a path, such as /login",
-		before + "  rules: [{free: true, paths: ['/{x}{y}']}]":                "it must be a path, such as /login",
-		before + "  rules: [{free: true, paths: [/a], loose: true}]":          "left out: a rule that charges nothing is for its exact paths",
-		before + "  rules: [{charge: [core by ip], loose: true}]":             "left out, because the rule has no paths",
-		before + "  ambiguous_paths: allow\n  rules: [{free: true}]":          "it must be charge, for every rule that one reading of the path matches, or refuse",
-		before + "  rules: [{free: true, hosts: ['api.*.com']}]":              "it must be a host without a port",
-		before + "  rules: [{free: true, hosts: ['api.com:80']}]":             "it must be a host without a port",
-		before + "  rules: [{free: true, methods: [post]}]":                   "it must be a method in capitals",
-		before + "  rules: [{free: true, headers: {'X Plan': a}}]":            "it must be the name of a header",
-		before + "  dialect: rfc\n  rules: [{free: true}]":                    "it must be github, ietf, draft-3 or none",
-		strings.Replace(before, "10.0.0.0/8", "0.0.0.0/0", 1) + "  rules: []": "it must be your proxies' own range",
+		policies + "forward_auth: {rules: [{free: true}]}":                                           "forward_auth.trusted_proxies",
+		policies + "forward_auth: {listen: 8082, rules: []}":                                         `forward_auth.listen is "8082"; it must be a host and a port`,
+		before + "  rules: []":                                                                       "it must be a list of rules",
+		before + "  rules: [{path: /login}]":                                                         "unknown key path; did you mean paths?",
+		before + "  rules: [{paths: [/login]}]":                                                      "it must be a rule with charge",
+		before + "  rules: [{free: true, charge: [core by ip]}]":                                     "left out, because the rule charges",
+		before + "  rules: [{charge: [core]}]":                                                       "it must be a policy and a key, such as core by ip",
+		before + "  rules: [{charge: [core by cookie]}]":                                             "keys are ip, host, method, everyone and header:NAME",
+		before + "  rules: [{charge: [core by ip or host]}]":                                         "it must be a policy and a key",
+		before + "  rules: [{charge: [core by ip and]}]":                                             "it must be a policy and a key",
+		before + "  rules: [{charge: ['core by header:']}]":                                          "it must be a policy and a key",
+		before + "  rules: [{charge: ['core by header:IP']}]":                                        "it must be a policy and a key",
+		before + "  rules: [{charge: [core by IP]}]":                                                 "it must be a policy and a key",
+		before + "  rules: [{charge: [cor by ip]}]":                                                  `forward_auth.rules[0].charge[0]: "cor" is no policy of the file; it must be one of all, core, login, never`,
+		before + "  rules: [{free: true, paths: [login]}]":                                           "it must be a path, such as /login",
+		before + "  rules: [{free: true, paths: ['/{x}{y}']}]":                                       "it must be a path, such as /login",
+		before + "  rules: [{free: true, paths: [/a], loose: true}]":                                 "left out: a rule that charges nothing is for its exact paths",
+		before + "  rules: [{charge: [core by ip], loose: true}]":                                    "left out, because the rule has no paths",
+		before + "  ambiguous_paths: allow\n  rules: [{free: true}]":                                 "it must be charge, for every rule that one reading of the path matches, or refuse",
+		before + "  rules: [{free: true, hosts: ['api.*.com']}]":                                     "it must be a host without a port",
+		before + "  rules: [{free: true, hosts: ['api.com:80']}]":                                    "it must be a host without a port",
+		before + "  rules: [{free: true, methods: [post]}]":                                          "it must be a method in capitals: POST",
+		before + "  rules: [{free: true, methods: [ANY]}]":                                           "for all methods, leave methods out",
+		before + "  rules: [{free: true, methods: [PSOT]}]":                                          "it must be a method of HTTP or WebDAV in capitals",
+		before + "  rules: [{free: true, methods: [GET, GET]}]":                                      "left out, because it is there twice",
+		before + "  rules: [{free: true, paths: ['/api/*']}]":                                        "it must be /api/ for all under it",
+		before + "  rules: [{free: true, paths: ['/api/**']}]":                                       "it must be /api/ for all under it",
+		before + "  rules: [{free: true, paths: ['/*']}]":                                            "it must be / for all under it",
+		before + "  rules: [{free: true, paths: ['/users/*/x']}]":                                    "it must be /users/ for all under it, or have a name such as {id} for one segment",
+		before + "  rules: [{free: true, paths: ['/users/:id']}]":                                    "it must be written with {id}",
+		before + "  rules: [{free: true, paths: ['/login?next=x']}]":                                 "it must be /login: a path has no query",
+		before + "  rules: [{free: true, paths: [/%61]}]":                                            "it must be written decoded",
+		before + "  rules: [{free: true, paths: [//x]}]":                                             "it must be without empty segments",
+		before + "  rules: [{free: true, paths: [/a/../b]}]":                                         "it must be without empty segments, '.' and '..'",
+		before + "  rules: [{free: true, paths: [/a/./]}]":                                           "it must be without empty segments, '.' and '..'",
+		before + "  rules: [{free: true, paths: ['/(login|x)']}]":                                    "it is no regular expression",
+		before + "  rules: [{free: true, paths: ['/a;x=1']}]":                                        "without control characters and parameters",
+		before + "  rules: [{free: true, paths: [/a/, /a/b]}]":                                       "left out, because paths[0] contains it",
+		before + "  rules: [{free: true, paths: [/a, /a]}]":                                          "left out, because paths[0] contains it",
+		before + "  rules: [{free: true, hosts: [a.b.c, '*.b.c']}]":                                  "left out, because hosts[1] contains it",
+		before + "  rules: [{charge: [core by ip, core by ip]}]":                                     "left out, because it is there twice",
+		before + "  rules: [{charge: [core by ip]}, {paths: [/a], free: true}]":                      "it must be before rules[0], or left out",
+		before + "  rules: [{paths: [/], free: true}, {paths: [/a], free: true, headers: {X-A: b}}]": "it must be before rules[0], or left out",
+		before + "  rules: [{paths: ['/{x}/'], methods: [GET, POST], free: true}, {paths: [/a/b], methods: [POST], charge: [core by ip]}]": "it must be before rules[0], or left out",
+		before + "  rules: [{paths: [/a], free: true}, {paths: [/a], free: true}]":                                                         "it must be before rules[0], or left out",
+		before + "  rules: [{free: true, headers: {'X Plan': a}}]":                                                                         "it must be the name of a header",
+		before + "  dialect: rfc\n  rules: [{free: true}]":                                                                                 "it must be github, ietf, draft-3 or none",
+		strings.Replace(before, "10.0.0.0/8", "0.0.0.0/0", 1) + "  rules: []":                                                              "it must be your proxies' own range",
 	} {
 		program := new(Program)
 		c, err := config.Parse("weir.yaml", []byte(text), &config.Options{Program: program})

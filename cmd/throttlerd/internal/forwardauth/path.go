@@ -69,7 +69,7 @@ func (p *path) rightFor(segment string) string {
 		return "written decoded: it is compared with decoded paths, too"
 	case segment == "" || segment == "." || segment == "..":
 		return "without empty segments, '.' and '..': paths are compared without them, too"
-	case strings.ContainsAny(segment, `{}[]()|^<>\`+"`"):
+	case strings.ContainsAny(segment, `{}[]|^<>\`+"`"):
 		return "a path, such as /login, /v1/ for all under it, or /users/{id}; it is no regular expression"
 	case strings.ContainsFunc(segment, unicode.IsControl) || strings.Contains(segment, ";"):
 		return "without control characters and parameters: paths are compared without them, too"
@@ -137,3 +137,6 @@ func (p *path) contains(other *path) bool {
 	}
 	return true
 }
+
+// isAll reports whether p matches all paths.
+func (p *path) isAll() bool { return p.end == subtree && len(p.segments) == 0 }

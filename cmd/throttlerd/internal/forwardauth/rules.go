@@ -65,7 +65,9 @@ func (p *Program) Check(mustBe func(key, right string)) {
 			mustBe("forward_auth."+needed.key, needed.right)
 		}
 	}
-	for i, r := range p.ForwardAuth.Rules {
+	rules := p.ForwardAuth.Rules
+	for i := range rules {
+		r := &rules[i]
 		at := fmt.Sprintf("forward_auth.rules[%d]", i)
 		switch {
 		case r.Free && len(r.Charge) > 0:
@@ -79,7 +81,69 @@ func (p *Program) Check(mustBe func(key, right string)) {
 		case r.Loose && r.Free:
 			mustBe(at+".loose", "left out: a rule that charges nothing is for its exact paths")
 		}
+		r.checkLists(func(key, right string) { mustBe(at+"."+key, right) })
+		for j := range i {
+			if rules[j].contains(r) {
+				mustBe(at, fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
+				break
+			}
+		}
 	}
+}
+
+// checkLists reports the entries of r's lists that add nothing.
+func (r *rule) checkLists(mustBe func(key, right string)) {
+	for i := range r.Paths {
+		for j := range r.Paths {
+			if r.Paths[j].contains(&r.Paths[i]) && (i > j || !r.Paths[i].contains(&r.Paths[j])) {
+				mustBe(fmt.Sprintf("paths[%d]", i), fmt.Sprintf("left out, because paths[%d] contains it", j))
+				break
+			}
+		}
+	}
+	for i, h := range r.Hosts {
+		for j, o := range r.Hosts {
+			if i != j && o.contains(h) && (i > j || !h.contains(o)) {
+				mustBe(fmt.Sprintf("hosts[%d]", i), fmt.Sprintf("left out, because hosts[%d] contains it", j))
+				break
+			}
+		}
+	}
+	for i, m := range r.Methods {
+		if slices.Contains(r.Methods[:i], m) {
+			mustBe(fmt.Sprintf("methods[%d]", i), "left out, because it is there twice")
+		}
+	}
+	for i, c := range r.Charge {
+		if slices.ContainsFunc(r.Charge[:i], func(o charge) bool { return o.policy == c.policy && slices.Equal(o.keys, c.keys) }) {
+			mustBe(fmt.Sprintf("charge[%d]", i), "left out, because it is there twice: a charge counts once")
+		}
+	}
+}
+
+// contains reports whether r is for all requests that other is for. It may miss that several
+// lists together are.
+func (r *rule) contains(other *rule) bool {
+	for name, want := range r.Headers {
+		if got, has := other.Headers[name]; !has || want != "*" && want != got {
+			return false
+		}
+	}
+	looseEnough := r.Loose || !other.Loose
+	return within(r.Methods, other.Methods, func(m, o method) bool { return m == o }) &&
+		within(r.Hosts, other.Hosts, host.contains) &&
+		within(r.Paths, other.Paths, func(p, o path) bool { return p.contains(&o) && (looseEnough || p.isAll()) })
+}
+
+// within reports whether each entry of others is in an entry of list. An empty list is of all
+// entries.
+func within[T any](list, others []T, contains func(entry, other T) bool) bool {
+	if len(list) == 0 {
+		return true
+	}
+	return len(others) > 0 && !slices.ContainsFunc(others, func(o T) bool {
+		return !slices.ContainsFunc(list, func(entry T) bool { return contains(entry, o) })
+	})
 }
 
 // host is a host name in lower case, or all names under one, as *.example.com.
@@ -95,6 +159,11 @@ func (h *host) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// contains reports whether h matches all names that other matches.
+func (h host) contains(other host) bool {
+	return h == other || strings.HasPrefix(string(h), "*") && strings.HasSuffix(string(other), string(h)[1:])
+}
+
 func (h host) matches(name string) bool {
 	if under, ok := strings.CutPrefix(string(h), "*"); ok {
 		return strings.HasSuffix(name, under) && len(name) > len(under)
@@ -104,14 +173,22 @@ func (h host) matches(name string) bool {
 
 type method string
 
-var methodForm = regexp.MustCompile(`^[A-Z]+$`)
+// methods are those of HTTP, of WebDAV, and of caches.
+var methods = strings.Fields("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT QUERY " +
+	"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE ORDERPATCH PROPFIND PROPPATCH REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL " +
+	"BAN PURGE REFRESH")
 
 func (m *method) UnmarshalText(text []byte) error {
 	*m = method(text)
-	if !methodForm.Match(text) {
-		return errors.New("it must be a method in capitals, such as POST")
+	switch upper := strings.ToUpper(string(text)); {
+	case slices.Contains(methods, string(text)):
+		return nil
+	case upper == "ANY" || upper == "ALL" || upper == "*":
+		return errors.New("it must be a method, such as POST; for all methods, leave methods out")
+	case slices.Contains(methods, upper):
+		return fmt.Errorf("it must be a method in capitals: %s", upper)
 	}
-	return nil
+	return errors.New("it must be a method of HTTP or WebDAV in capitals, such as POST; for others, leave methods out")
 }
 
 type headerName string
