@@ -244,6 +244,10 @@ func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 			c.deliver()
 		case again && b.mayResend(to, c, err):
 			b.jobs = append(b.jobs, c.jobs...)
+		case redis.HasErrorPrefix(err, "TRYAGAIN"):
+			for _, j := range c.jobs {
+				to.askLater(j, err, len(c.jobs) > 1)
+			}
 		default:
 			if to.server.IsOwnDelay(err, start, end) {
 				err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)

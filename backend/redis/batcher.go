@@ -129,8 +129,12 @@ func (b *batcher) do(j *job) error {
 		out.jobs = append(out.jobs, j)
 		b.mu.Unlock()
 		b.sendInline(out)
-		<-j.done
-		return j.outcome()
+		select {
+		case <-j.done:
+			return j.outcome()
+		default: // it is to be asked later
+			return b.wait(j)
+		}
 	default:
 		b.mu.Unlock()
 		go b.sendLoop(out)

@@ -28,6 +28,9 @@ type job struct {
 
 	proves bool // a read, with INFO replication in front
 
+	tries int  // that a Cluster answered by TRYAGAIN
+	alone bool // it shares no call from now on
+
 	given       time.Time     // when the server's time ends, if the context says so
 	timeout     time.Duration // of the wait; if 0, the context's deadline or, without one, the batcher's timeout
 	asked       time.Time
@@ -128,7 +131,7 @@ func (j *job) setTimer(d time.Duration) <-chan time.Time {
 
 // isBatched reports whether j may share a call with others of its script: a read and an
 // exchange of states may not.
-func (j *job) isBatched() bool { return j.script != nil && j.script != swapScript }
+func (j *job) isBatched() bool { return j.script != nil && j.script != swapScript && !j.alone }
 
 // compare orders decisions so that equal ones, which may share a call, are adjacent.
 func (j *job) compare(o *job, perSlot bool) int {

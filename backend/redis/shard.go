@@ -271,7 +271,7 @@ func (s *shard) errorOf(err error) error {
 	switch {
 	case strings.Contains(err.Error(), "WRONGTYPE") || strings.Contains(err.Error(), "not an integer"):
 		err = errForeign
-	case errors.As(err, &op) && op.Op == "dial":
+	case errors.As(err, &op) && op.Op == "dial", redis.HasErrorPrefix(err, "TRYAGAIN"):
 		err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
