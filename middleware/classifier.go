@@ -24,6 +24,7 @@ type rule struct {
 	flags    flags
 
 	addresses []addressSource // that charges may use
+	route     bool            // charges may use a RoutePattern
 	within    *Key            // the key that its charges are within, or nil
 }
 
@@ -38,9 +39,10 @@ const (
 
 // Limit charges each request one unit of p, to the key that key returns.
 // Requests without a key share one count, so that unidentified clients are
-// limited too; use [FirstOf] to fall back to the client's address.
+// limited too; use [FirstOf] to fall back to the client's address. An empty key
+// is an error: a 500, which the observer receives with the policy's name.
 func Limit(p *throttler.Policy, key Key) Classifier {
-	return Classifier{err: key.validate(), rules: []rule{{addresses: key.addresses, policies: []*throttler.Policy{p}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{err: key.validate(), rules: []rule{{addresses: key.addresses, route: key.route, policies: []*throttler.Policy{p}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(charges, p.Charge(key.orUnknown(r)))
 	}}}}
 }
@@ -99,6 +101,7 @@ func (c Classifier) Within(outer Key) Classifier {
 	for i := range c.rules {
 		r := &c.rules[i]
 		r.addresses = append(slices.Clip(r.addresses), outer.addresses...)
+		r.route = r.route || outer.route
 		r.within = &outer
 	}
 	return c
@@ -142,10 +145,23 @@ func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []thr
 	if of.within != nil {
 		outer := of.within.orUnknown(r)
 		for i := range charges[n:] {
-			charges[n+i].Partition = outer
+			if charges[n+i].Partition = outer; outer == "" {
+				charges[n+i].Key = "" // an error, as under Limit
+			}
 		}
 	}
 	return charges
+}
+
+// checkKeys returns an error if a key of charges is empty: a function that returns it for
+// clients without a key would have one count for all of them.
+func checkKeys(charges []throttler.Charge) error {
+	for i := range charges {
+		if c := &charges[i]; c.Key == "" && c.Policy != nil {
+			return invalid.Errorf("middleware: the classifier charges policy %q for an empty key, which all clients would share; a key function must return false for a request without a key, or a key that is not empty", c.Policy.Name)
+		}
+	}
+	return nil
 }
 
 // has reports whether some rule carries f.

@@ -57,7 +57,8 @@ const (
 // TrustedProxies, is likely a proxy, and all of its clients share one count. The middleware
 // warns about that once.
 //
-// A request without an address, as through a Unix socket, has no key. Invalid options are an
+// A request without an address, as through a Unix socket, has no key: there, put chi's
+// ClientIPFromHeader or ClientIPFromXFFTrustedProxies in front. Invalid options are an
 // error in [New], which wraps throttler.ErrInvalid.
 func ClientIP(options *IPOptions) Key {
 	from, err := addressFrom(options)
@@ -220,6 +221,12 @@ func (s addressSource) missesProxy(r *http.Request) bool {
 	}
 	addr, ok := parseAddr(r.RemoteAddr)
 	return ok && (addr.IsLoopback() || addr.IsPrivate()) && !s.trusts(addr)
+}
+
+// hasAddress reports whether the connection of r has an address: one of a Unix socket has none.
+func hasAddress(r *http.Request) bool {
+	_, ok := parseAddr(r.RemoteAddr)
+	return ok
 }
 
 func (s addressSource) trusts(addr netip.Addr) bool {

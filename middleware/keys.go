@@ -17,12 +17,14 @@ type Key struct {
 	of        func(r *http.Request) (key string, ok bool)
 	addresses []addressSource // sources that it may use
 	optional  bool            // Join can omit it
+	route     bool            // it may use a RoutePattern
 	err       error           // why it cannot be used
 }
 
 // KeyFunc returns a Key for a kind of key that this package does not provide, such as the
 // organization in a route. of returns false if the request has no such key. The string should
-// begin with its kind, as in "org:acme". KeyFunc panics if of is nil.
+// begin with its kind, as in "org:acme"; an empty one is an error, as under [Limit]. KeyFunc
+// panics if of is nil.
 func KeyFunc(of func(r *http.Request) (key string, ok bool)) Key {
 	if of == nil {
 		panic("middleware: KeyFunc: the function is nil")
@@ -65,6 +67,7 @@ func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
 			return Key{err: err}
 		}
 		all.addresses = append(all.addresses, k.addresses...)
+		all.route = all.route || k.route
 	}
 	return all
 }
@@ -149,16 +152,24 @@ func Method() Key {
 // RoutePattern keys by the pattern of the route that will serve the request, such as
 // "/repos/{owner}/{name}", of chi or of http.ServeMux. A request that no route serves has no
 // key; [Join] uses its other keys. In front of an http.ServeMux the pattern is not known yet:
-// wrap the handlers, not the mux. Middlewares that change the path that chi routes by, such as
+// wrap the handlers, not the mux; the middleware warns about that once. Middlewares that change the path that chi routes by, such as
 // its StripSlashes and CleanPath, belong in front of the limit.
 func RoutePattern() Key {
-	return Key{optional: true, of: func(r *http.Request) (string, bool) {
+	return Key{optional: true, route: true, of: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
-		if rctx := chi.RouteContext(r.Context()); rctx != nil && rctx.Routes != nil {
+		if rctx := chiRoute(r); rctx != nil {
 			pattern = chiPattern(rctx, r)
 		}
 		return "route:" + pattern, pattern != ""
 	}}
+}
+
+// chiRoute returns the context of the chi router that serves r, or nil.
+func chiRoute(r *http.Request) *chi.Context {
+	if rctx := chi.RouteContext(r.Context()); rctx != nil && rctx.Routes != nil {
+		return rctx
+	}
+	return nil
 }
 
 // chiPattern returns the pattern of the route that serves r, or "".

@@ -156,6 +156,9 @@ func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 	defer func() { e.end(w, returned) }() // a panic continues after this
 	next.ServeHTTP(w, e.passed)
 	returned = true
+	if e.m.keyedByRoute {
+		e.m.warnRoute(e)
+	}
 }
 
 // servesUncharged notes that a request runs behind e without a charge by the next middleware.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,7 @@ type Options struct {
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header, just before
-	// they are sent. If nil, a 304 is free. A panic before that counts as status 500. If the
+	// they are sent. A 304 is free without it. A panic before that counts as status 500. If the
 	// handler writes nothing, the request is charged: an outer handler, such as a framework's,
 	// may still send an error. RefundIf does not apply to charges marked NoRefund. It is not
 	// called if the request's context is over, as when the client has left or a deadline has
@@ -132,14 +133,17 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	m.RefusalStatus = cmp.Or(m.RefusalStatus, http.StatusTooManyRequests)
 	m.BlockedStatus = cmp.Or(m.BlockedStatus, m.RefusalStatus)
 	m.Observer = cmp.Or[observe.Observer](m.Observer, weirlog.Default())
+	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
 	if err := m.setDialects(); err != nil {
 		return nil, err
 	}
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
-	if m.RefundIf == nil {
-		m.RefundIf = isNotModified
+	for _, r := range classify.rules {
+		if err := t.Declare(r.policies...); err != nil {
+			return nil, err
+		}
 	}
 	if m.DocumentationURL != "" {
 		encoded, _ := json.Marshal(m.DocumentationURL) // a string has no error
@@ -160,7 +164,10 @@ type throttle struct {
 	otherNames    []string  // the dialects' headers that isRateHeader does not know
 	exposed       string    // the names that ExposeHeaders exposes
 	waiters       waiters
+	keyedByRoute  bool // by a RoutePattern
 	unknownWarned atomic.Bool
+	routeWarned   atomic.Bool
+	nameChecked   atomic.Bool
 	proxyWarned   atomic.Bool
 }
 
@@ -267,6 +274,12 @@ func (t *throttle) classifyRequest(e *entry) {
 
 // take sets e.d to a decision about e's charges.
 func (t *throttle) take(e *entry) (err error) {
+	if err := checkKeys(e.charges); err != nil {
+		return err
+	}
+	for outer := e.outer; outer != nil; outer = outer.outer {
+		t.warnName(e, outer)
+	}
 	e.call.Begin(e.received.Context(), t.Deadline)
 	defer e.call.End()
 	if t.CheckOnly {
@@ -287,11 +300,56 @@ func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 	}
 	if c.Key == unknown && !t.unknownWarned.Swap(true) {
 		w := observe.Warned{Text: "requests without a key share one count", Hint: "FirstOf(…, ClientIP(nil)) falls back to the client's address"}
+		switch {
+		case t.keyedByAddress() && !hasAddress(r):
+			w.Text = "requests without an address, as through a Unix socket, share one count"
+			w.Hint = `chi's middleware.ClientIPFromHeader("X-Real-IP") or ClientIPFromXFFTrustedProxies(1), in front, reads the address that the proxy sends`
+		case t.keyedByRoute:
+			w.Hint = routeHint
+		}
 		if c.Policy != nil {
 			w.Policy = c.Policy.Name
 		}
 		t.Observer.Warned(w)
 	}
+}
+
+// routeHint says how a RoutePattern is known.
+const routeHint = "the limit must be around the handlers of an http.ServeMux, not around the mux; or Join(ClientIP(nil), RoutePattern()) limits requests without a route, too"
+
+// warnRoute warns, once, that the handler behind e routes the request, which RoutePattern, in
+// front of it, can't know.
+func (t *throttle) warnRoute(e *entry) {
+	if t.routeWarned.Load() || e.received.Pattern != "" || e.passed.Pattern == "" || chiRoute(e.received) != nil || t.routeWarned.Swap(true) {
+		return
+	}
+	t.Observer.Warned(observe.Warned{
+		Text: "RoutePattern is in front of the http.ServeMux that finds the pattern, so that all routes share one count",
+		Hint: "the limit must be around the handlers of the mux, not around the mux",
+	})
+}
+
+// warnName warns, once, if e charges a policy of the same name as outer's, with other limits,
+// to one throttler. New finds the policies that it knows.
+func (t *throttle) warnName(e, outer *entry) {
+	if outer.m.throttler != t.throttler {
+		return
+	}
+	for i := range e.charges {
+		for j := range outer.charges {
+			a, b := e.charges[i].Policy, outer.charges[j].Policy
+			if a == b || a == nil || b == nil || a.Name != b.Name || slices.Equal(a.Limits, b.Limits) || t.nameChecked.Swap(true) {
+				continue
+			}
+			if err := t.throttler.Declare(b, a); err != nil {
+				t.Observer.Warned(observe.Warned{Policy: a.Name, Text: "a request is charged twice to one count: " + err.Error(), Hint: "each policy needs a name of its own"})
+			}
+		}
+	}
+}
+
+func (t *throttle) keyedByAddress() bool {
+	return slices.ContainsFunc(t.classify.rules, func(r rule) bool { return len(r.addresses) > 0 })
 }
 
 func (t *throttle) missesProxy(r *http.Request) bool {

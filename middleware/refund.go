@@ -8,11 +8,6 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// isNotModified is the default RefundIf: a 304 is free.
-func isNotModified(_ *http.Request, status int, _ http.Header) bool {
-	return status == http.StatusNotModified
-}
-
 // unknownStatus is the status of a response that the handlers have left to an outer handler.
 const unknownStatus = 0
 
@@ -50,9 +45,12 @@ func (e *entry) mayBeFree() bool {
 	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
-// isFree reports whether the response may be free and RefundIf reports that it is.
+// isFree reports whether the response may be free and is: a 304, or one that RefundIf reports.
 func (e *entry) isFree(status int, h http.Header) bool {
-	return e.mayBeFree() && e.m.RefundIf(e.passed, status, h)
+	if !e.mayBeFree() {
+		return false
+	}
+	return status == http.StatusNotModified || e.m.RefundIf != nil && e.m.RefundIf(e.passed, status, h)
 }
 
 // outcome reports whether no handler ran behind e because of refusals, whether

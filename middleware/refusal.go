@@ -132,6 +132,9 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		b = append(b, " at once"...)
 	} else {
 		b = append(append(b, " per "...), s.Limit.Per()...)
+		if most := s.Limit.Capacity(); most != s.Limit.Quota {
+			b = append(strconv.AppendInt(append(b, ", and "...), most, 10), " at once"...)
+		}
 	}
 	if wait == 0 {
 		return append(b, ". It is in debt beyond the year 9999."...)

@@ -124,7 +124,12 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	answer := statusAnswer{Resources: make(map[string]*resource)}
-	for _, group := range byPartition(s.classify.Charges(r)) {
+	charges := s.classify.Charges(r)
+	if err := checkKeys(charges); err != nil {
+		s.fail(w, r, charges, err)
+		return
+	}
+	for _, group := range byPartition(charges) {
 		for len(group) > 0 {
 			d, err := s.throttler.Peek(ctx, group...)
 			if err != nil {

@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
@@ -95,6 +96,9 @@ func checkAlone(i int, c *Charge) error {
 // check validates c, charge i of a decision, and sets its Cost if it is zero.
 func check(i int, c *Charge) error {
 	if err := c.Policy.Validate(); err != nil {
+		if c.Policy == nil {
+			return fmt.Errorf("throttler: charge %d: %w", i, err)
+		}
 		return err
 	}
 	return checkCost(i, c)

@@ -1,9 +1,7 @@
-// Package throttler decides whether to allow a request, and reports how much quota
-// is left and when to retry. Package middleware does it for HTTP servers.
+// Package throttler decides whether to allow a request, and reports how much quota is left and
+// when to retry. Package middleware does it for HTTP servers; quota and decision explain words.
 //
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 //	t := throttler.New(memorybackend.NewDefault(), nil)
 //	d, err := t.Take(ctx, core.Charge("alice"))
-//
-// Packages quota and decision explain the words.
 package throttler

@@ -20,8 +20,7 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 
 // Settle sets the real costs of d.Charges without the d.Added, of Take's charges, or none, and
 // ends d's units in flight. Too much is given back, too little charged, even beyond the quota:
-// the next requests wait that debt out. If d took nothing, or was settled or refunded, it is
-// returned.
+// the next requests wait that debt out. A d that is settled, or took nothing, is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) == 0 || !d.Allowed || len(d.Charges()) == 0 {
 		return t.settle(ctx, d, costsOf(d.Charges()))

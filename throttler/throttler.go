@@ -12,6 +12,8 @@ import (
 
 // A Throttler is safe for concurrent use, and needs no closing.
 type Throttler struct {
+	*policies.Names
+
 	backends []driver.Backend // the router's, or the one that New was given
 	router   driver.Router    // or nil
 	clock    clock.Clock
@@ -45,6 +47,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		}
 		t.observer, t.policies, t.receiptKey = options.Observer, options.Policies, options.ReceiptKey
 	}
+	t.Names = policies.NewNames(t.policies)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
 	return t
 }

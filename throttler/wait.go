@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Wait takes the charges when they fit, and returns when they may start. Calls about the same
-// counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
-// fails at once, with context.DeadlineExceeded. If ctx ends before the start, Wait refunds them.
+// Wait takes the charges when they fit, and returns when they may start, in turn. If they
+// never fit, or not before ctx's deadline, Wait fails at once, with context.DeadlineExceeded.
+// If ctx ends earlier, Wait refunds them.
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())

@@ -40,7 +40,11 @@ func refuse(d *throttler.Decision) *refusal {
 	case s.Limit.Algorithm.Holds():
 		text = fmt.Sprintf("%s allows %d at once.", s.Policy.Name, s.Limit.Quota)
 	default:
-		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per())
+		burst := ""
+		if most := s.Limit.Capacity(); most != s.Limit.Quota {
+			burst = fmt.Sprintf(", and %d at once", most)
+		}
+		text = fmt.Sprintf("%s allows %d per %s%s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per(), burst)
 	}
 	var r *refusal
 	if retryAt := d.RetryAt(); retryAt.Equal(decision.Never) {

@@ -114,6 +114,11 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 	if ctx.Err() != nil {
 		return d, letGo, ended(ctx)
 	}
+	for _, c := range charges {
+		if c.Key == "" && c.Policy != nil {
+			return d, letGo, l.undecided(charges, invalid.Errorf("weirgrpc: the classifier charges policy %q for an empty key, which all clients would share; a key function must return false for a call without a key, or a key that is not empty", c.Policy.Name))
+		}
+	}
 	within, cancel := l.within(ctx)
 	defer cancel()
 	d, err := l.throttler.Take(within, charges...)

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -63,7 +64,7 @@ type Options struct {
 	Abandon time.Duration
 
 	// Observer receives an event for each count that moves, is lost, or could not be
-	// moved. May be nil.
+	// moved. If nil, weirlog.Default(), which logs those that are lost or could not be moved.
 	Observer observe.Observer
 
 	// MaxKeys bounds the partitions that are remembered here with their backends, at
@@ -207,7 +208,7 @@ func (o *Options) complete() error {
 	}
 	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, refresh), cmp.Or(o.Keep, time.Minute)
 	o.Abandon, o.MaxKeys = cmp.Or(o.Abandon, 5*time.Second), cmp.Or(o.MaxKeys, DefaultMaxKeys)
-	o.Observer = cmp.Or[observe.Observer](o.Observer, observe.Nothing{})
+	o.Observer = cmp.Or[observe.Observer](o.Observer, weirlog.Default())
 	switch {
 	case o.Refresh < 0:
 		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)

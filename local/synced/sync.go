@@ -97,6 +97,9 @@ func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]by
 	start := time.Now()
 	replies, err := a.server.call(ctx, calls)
 	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: len(calls), Start: start, Duration: time.Since(start), Err: err})
+	if b.closed.Err() == nil { // a call that Close ends says nothing
+		b.opts.Observer.Checked(observe.Checked{Backend: "synced", Shard: a.server.name(), Server: "root", Open: err != nil, Err: err})
+	}
 	return replies, err
 }
 

@@ -55,6 +55,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -107,7 +108,8 @@ type Options struct {
 	// Clock is the clock of the throttler in front. If nil, clock.System.
 	Clock clock.Clock
 
-	// Observer receives each sync, as a round trip. May be nil.
+	// Observer receives each sync, as a round trip, and whether the root answered. If nil,
+	// weirlog.Default(), which logs when a root stops answering and when it answers again.
 	Observer observe.Observer
 }
 
@@ -164,7 +166,7 @@ func newBackend(servers []server, o *Options) *Backend {
 func (o *Options) complete() error {
 	o.Sync, o.Low, o.MaxKeys = cmp.Or(o.Sync, DefaultSync), cmp.Or(o.Low, 1), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Prefix, o.Clock = cmp.Or(o.Prefix, "weir-sync:"), cmp.Or[clock.Clock](o.Clock, clock.System{})
-	o.Observer = cmp.Or[observe.Observer](o.Observer, observe.Nothing{})
+	o.Observer = cmp.Or[observe.Observer](o.Observer, weirlog.Default())
 	for name, low := range o.Lows {
 		if !(low > 0 && low <= 1) {
 			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)

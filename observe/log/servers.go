@@ -112,7 +112,11 @@ func (v *server) answers(c *check) {
 	if v.times > 1 {
 		attrs = append(attrs, slog.Int("times", v.times))
 	}
-	c.change(&v.silent, c.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", attrs...)
+	silent := "rate limit: a server does not answer, and is sent nothing"
+	if c.Backend == "synced" {
+		silent = "rate limit: a root does not answer; processes count without what others send it"
+	}
+	c.change(&v.silent, c.Open, silent, "rate limit: a server answers again", attrs...)
 	if !was && v.silent.isWrong() {
 		v.next, v.times = c.now.Add(silentEvery), 0
 	}

@@ -131,6 +131,8 @@ func (l *Limit) validate() string {
 	switch {
 	case l.Quota < 1 || l.Quota > MaxQuota:
 		return fmt.Sprintf("quota is %d; it must be from 1 to %d (2^53)", l.Quota, int64(MaxQuota))
+	case a.holds && l.Window == 0 && l.Calendar.IsZero():
+		return fmt.Sprintf("window is missing; an %v has one, the lease after which a unit of a process that died is free, such as 1m", l.Algorithm)
 	case l.Calendar.IsZero() && l.Window < time.Millisecond || l.Window > MaxWindow:
 		return fmt.Sprintf("window is %v; it must be from 1ms to %v (366 days)", l.Window, MaxWindow)
 	case l.Window%time.Millisecond != 0:

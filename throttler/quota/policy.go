@@ -68,7 +68,7 @@ func (p *Policy) Charge(key string) Charge { return Charge{Policy: p, Key: key, 
 // errors earlier.
 func (p *Policy) Validate() error {
 	if p == nil {
-		return invalid.Errorf("quota: policy is nil")
+		return invalid.Errorf("quota: policy is nil; it must be a policy. A table or a configuration returns nil for a name that it lacks, perhaps a misspelled one")
 	}
 	if p.isPlain() {
 		return nil

@@ -24,6 +24,7 @@ func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
 		want   string
 	}{
 		{nil, "policy is nil"},
+		{&quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 5, Algorithm: quota.InFlight}}}, "window is missing; an in-flight has one, the lease"},
 		{policy("", per(1, time.Second)), `policy name is ""`},
 		{policy("a b", per(1, time.Second)), `policy name is "a b"; it must be 1 to 64 letters`},
 		{&quota.Policy{Name: "p", Limits: []quota.Limit{per(1, time.Second)}, ParentKey: "k"}, `policy "p": it has a parent key and no parent`},

@@ -23,8 +23,8 @@ func accountOf(r *http.Request) string {
 }
 
 func newServer(t *throttler.Throttler, correct func(account, password string) bool) (http.Handler, error) {
-	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return accountOf(r), true })
-	attempts := middleware.All(middleware.Limit(byAddress, middleware.ClientIP(nil)), middleware.Limit(byAccount, account))
+	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return accountOf(r), r.PostFormValue("account") != "" })
+	attempts := middleware.All(middleware.Limit(byAddress, middleware.ClientIP(nil)), middleware.Limit(byAccount, middleware.FirstOf(account, middleware.ClientIP(nil))))
 	limit, err := middleware.New(t, attempts, &middleware.Options{
 		Dialect:   middleware.NoHeaders{}, // do not reveal the limits
 		OnFailure: middleware.Closed,      // no guessing while the counts are unavailable

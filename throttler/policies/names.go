@@ -1,0 +1,42 @@
+package policies
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/throttler/quota"
+)
+
+// Names finds different policies of one name, which would be charged to one count. A
+// throttler has one, to which package middleware declares the policies that it knows.
+type Names struct {
+	table *Table // or nil
+
+	mu       sync.Mutex
+	declared map[string]*quota.Policy
+}
+
+// NewNames returns a Names without policies. The limits of table, which may be nil, hold for
+// the names that it has, whatever policies are declared.
+func NewNames(table *Table) *Names { return &Names{table: table} }
+
+// Declare returns an error that wraps quota.ErrInvalid if one of all, and a policy declared
+// before, have one name and different limits.
+func (n *Names) Declare(all ...*quota.Policy) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range all {
+		switch o := n.declared[p.Name]; {
+		case n.table != nil && n.table.View().Policy(p.Name) != nil:
+		case o == nil:
+			if n.declared == nil {
+				n.declared = make(map[string]*quota.Policy)
+			}
+			n.declared[p.Name] = p
+		case !slices.Equal(o.Limits, p.Limits):
+			return invalid.Errorf("policies: two policies are named %q and have different limits, %v and %v; counts are found by name, so give each its own, or change limits in a table of policies", p.Name, o.Limits, p.Limits)
+		}
+	}
+	return nil
+}
