@@ -462,6 +462,16 @@ func (hung) Take(ctx context.Context, _ driver.Request) (driver.Decision, error)
 	return driver.Decision{}, &driver.UnavailableError{Backend: "b", Shard: "a", Err: ctx.Err()}
 }
 
+// An empty key is an error, and not a count for all calls.
+func TestAnEmptyKeyIsInternal(t *testing.T) {
+	f := newFixture(t, setup{classify: func(*fixture) middleware.Classifier {
+		return middleware.Limit(
+			&throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}},
+			middleware.KeyFunc(func(*http.Request) (string, bool) { return "", true }))
+	}})
+	expectCode(t, f.call(t.Context()), codes.Internal)
+}
+
 func TestDeadline(t *testing.T) {
 	f := newFixture(t, setup{
 		backend: func(of driver.Backend) driver.Backend { return hung{of} },
