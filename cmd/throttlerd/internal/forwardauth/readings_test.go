@@ -1,6 +1,7 @@
 package forwardauth
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -135,6 +136,9 @@ func TestLoosePaths(t *testing.T) {
 			t.Errorf("%s: charged by the rules %v, %t; want the login's among them", uri, got, ok)
 		}
 	}
+	if got, _ := h.decided(t, http.MethodPost, "/login.json"); !slices.Equal(got, []int{1, 4}) {
+		t.Errorf("/login.json, which is no login for some servers, is charged by the rules %v; want the next one's, too", got)
+	}
 	for _, uri := range []string{"/logins", "/login/x", "/x/login", "/log", "/", "/login-json", "/.login", "/log%20in"} {
 		if got, ok := h.decided(t, http.MethodPost, uri); !ok || slices.Contains(got, 1) {
 			t.Errorf("%s: charged by the rules %v, %t; want others than the login's", uri, got, ok)
@@ -225,6 +229,34 @@ func TestNoServerReadsAnotherPath(t *testing.T) {
 	}
 	if refused > n/20 {
 		t.Errorf("%d of %d paths are refused; want a few", refused, n)
+	}
+}
+
+// Go's own ServeMux serves no path by a pattern whose rule does not charge it.
+func TestServeMux(t *testing.T) {
+	h := openWith(t, pathRules)
+	mux, rules := http.NewServeMux(), map[string]int{"/login": 1, "/search/": 2, "/users/{id}": 3, "/": 4}
+	for pattern := range rules {
+		mux.Handle(pattern, http.NotFoundHandler())
+	}
+	mux.Handle("/healthz", http.NotFoundHandler())
+	mux.Handle("/static/", http.NotFoundHandler())
+	random := testseed.Rand(t, 2)
+	words := []string{"/", "/", "/", "..", ".", "%2e", "%2f", "%5c", `\`, ";x", "%00", "%252f", "%3b", "%3f", "?", "search", "login", "healthz", "users", "%75sers", "static", "x", "%20", "%c0%af", "\xff"}
+	for range 20000 {
+		sent := "/"
+		for range 1 + random.IntN(8) {
+			sent += words[random.IntN(len(words))]
+		}
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("POST " + sent + " HTTP/1.1\r\nHost: example.com\r\n\r\n")))
+		if err != nil {
+			continue
+		}
+		charging, ok := h.decided(t, http.MethodPost, sent)
+		_, pattern := mux.Handler(r)
+		if rule, charged := rules[pattern]; ok && charged && !slices.Contains(charging, rule) {
+			t.Fatalf("%q is served by %s, and charged by the rules %v", sent, pattern, charging)
+		}
 	}
 }
 

@@ -304,12 +304,13 @@ type match uint8
 
 const (
 	no    match = iota
-	maybe       // its hosts may be the request's, which has none
+	maybe       // for some servers
 	yes
 )
 
-// matches says whether the rule is for a request with this path.
-func (r *rule) matches(f *forwarded, path string, header http.Header) match {
+// matches says whether the rule is for a request by a reading of its path. It may be if the
+// request has no host, or if the path is another spelling of the rule's.
+func (r *rule) matches(f *forwarded, reading string, header http.Header) match {
 	found := yes
 	switch {
 	case len(r.Hosts) == 0:
@@ -327,13 +328,14 @@ func (r *rule) matches(f *forwarded, path string, header http.Header) match {
 			return no
 		}
 	}
-	for i := range r.Paths {
-		if r.Paths[i].matches(path, r.Loose) {
-			return found
-		}
+	is := func(loose bool) bool {
+		return slices.ContainsFunc(r.Paths, func(p path) bool { return p.matches(reading, loose) })
 	}
-	if len(r.Paths) > 0 {
-		return no
+	switch {
+	case len(r.Paths) == 0, is(false):
+		return found
+	case r.Loose && is(true):
+		return maybe
 	}
-	return found
+	return no
 }
