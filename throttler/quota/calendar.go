@@ -17,15 +17,16 @@ type Calendar struct {
 	// A program for hosts without that database imports time/tzdata.
 	Zone string
 
-	// Day is the day on which a Month begins, 1 to 31, like a billing period. In a calendar
-	// month that is shorter, it begins on the last day. If zero, 1. Only a Month has a Day.
+	// Day is the day on which a Month begins, 1 to 31, like a billing period, or a Week, from 1
+	// for Monday to 7 for Sunday. In a calendar month that is shorter, a Month begins on the
+	// last day. If zero, 1. A Day has no Day.
 	Day uint8
 }
 
 // Period is a length of time in a calendar.
 type Period uint8
 
-// The periods. A week begins on a Monday.
+// The periods. A week begins on a Monday, unless the Calendar has a Day.
 const (
 	Day Period = 1 + iota
 	Week
@@ -107,7 +108,7 @@ func (c Calendar) End(now time.Time) time.Time {
 func (c Calendar) bounds(today time.Time) (last, next time.Time) {
 	switch c.Period {
 	case Week:
-		last = today.AddDate(0, 0, -(int(today.Weekday())+6)%7)
+		last = today.AddDate(0, 0, -(int(today.Weekday())+7-max(int(c.Day), 1))%7)
 		return last, last.AddDate(0, 0, 7)
 	case Month:
 		if begins := c.inMonth(today, 0); begins.After(today) {
@@ -181,8 +182,8 @@ func (c Calendar) problemIn(l *Limit) string {
 	if c.Period == 0 || int(c.Period) >= len(periods) {
 		return fmt.Sprintf("calendar's period is %v; it must be a day, a week or a month", c.Period)
 	}
-	if c.Day > 31 || c.Day > 0 && c.Period != Month {
-		return fmt.Sprintf("calendar's day is %d, of a %v; it must be from 1 to 31, of a month, or 0", c.Day, c.Period)
+	if days := [...]uint8{Day: 0, Week: 7, Month: 31}[c.Period]; c.Day > days {
+		return fmt.Sprintf("calendar's day is %d, of a %v; it must be from 1 to 31, of a month, from 1, a Monday, to 7, of a week, or 0", c.Day, c.Period)
 	}
 	if _, err := location(c.Zone); err != nil {
 		return fmt.Sprintf("calendar's zone is %q: %v; it must be a name of the IANA database that this host has, such as Europe/Berlin", c.Zone, err)

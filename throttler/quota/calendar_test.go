@@ -51,6 +51,10 @@ func TestCalendarsEnd(t *testing.T) {
 
 		{Calendar{Period: Week}, "2024-07-01T00:00:00Z", "2024-07-08T00:00:00Z", 7 * day}, // a Monday
 		{Calendar{Period: Week}, "2024-07-07T23:59:59Z", "2024-07-08T00:00:00Z", 0},
+		{Calendar{Period: Week, Day: 7}, "2024-07-07T00:00:00Z", "2024-07-14T00:00:00Z", 7 * day}, // a Sunday
+		{Calendar{Period: Week, Day: 7}, "2024-07-06T23:59:59Z", "2024-07-07T00:00:00Z", time.Second},
+		{Calendar{Period: Week, Day: 3, Zone: berlin}, "2024-07-02T12:00:00+02:00", "2024-07-03T00:00:00+02:00", 12 * time.Hour},
+		{Calendar{Period: Week, Day: 1}, "2024-07-07T23:59:59Z", "2024-07-08T00:00:00Z", time.Second},
 		{Calendar{Period: Week, Zone: berlin}, "2024-12-30T00:00:00+01:00", "2025-01-06T00:00:00+01:00", 7 * day},
 		{Calendar{Period: Week, Zone: berlin}, "2024-03-25T00:00:00+01:00", "2024-04-01T00:00:00+02:00", 7*day - time.Hour},
 
@@ -97,6 +101,8 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 		l := Limit{Quota: 1, Calendar: Calendar{Period: Period(1 + rng.IntN(3)), Zone: zones[rng.IntN(len(zones))]}}
 		if l.Calendar.Period == Month {
 			l.Calendar.Day = uint8(rng.IntN(32))
+		} else if l.Calendar.Period == Week {
+			l.Calendar.Day = uint8(rng.IntN(8))
 		}
 		now := time.Date(1995+rng.IntN(60), 1, 1, 0, 0, rng.IntN(366*86400), 0, time.UTC)
 		end := l.Calendar.End(now)
@@ -111,8 +117,12 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 		if last, first := end.Add(-1).In(zone), end.In(zone); !dateOf(last).Before(dateOf(first)) {
 			t.Fatalf("%v at %v ends within a day: %v, %v", l, now, last, first)
 		}
-		if next := l.Calendar.End(end); next.Sub(end) < l.Length() || next.Sub(end) > 31*day+2*time.Hour {
-			t.Fatalf("%v: the window from %v to %v, at least %v", l, end, next, l.Length())
+		shortest := l.Length()
+		if l.Calendar.Zone == "Pacific/Apia" {
+			shortest -= day // it left out one in 2011
+		}
+		if next := l.Calendar.End(end); next.Sub(end) < shortest || next.Sub(end) > 31*day+2*time.Hour {
+			t.Fatalf("%v: the window from %v to %v, at least %v", l, end, next, shortest)
 		}
 	}
 }
@@ -122,6 +132,7 @@ func TestCalendarsAsText(t *testing.T) {
 		"5 per day":                       {Quota: 5, Calendar: Calendar{Period: Day}},
 		"5 per week in Europe/Berlin":     {Quota: 5, Calendar: Calendar{Period: Week, Zone: "Europe/Berlin"}},
 		"5000 per month from day 31":      {Quota: 5000, Calendar: Calendar{Period: Month, Day: 31}},
+		"5 per week in UTC from day 7":    {Quota: 5, Calendar: Calendar{Period: Week, Day: 7, Zone: "UTC"}},
 		"5 per month in UTC from day 1":   {Quota: 5, Calendar: Calendar{Period: Month, Day: 1, Zone: "UTC"}},
 		"1 per month in America/New_York": {Quota: 1, Calendar: Calendar{Period: Month, Zone: "America/New_York"}},
 	} {
@@ -147,7 +158,8 @@ func TestCalendarsAsText(t *testing.T) {
 		"5 per month from day 0":              "such as 10 per 1m",
 		"5 per month from day 300":            "such as 10 per 1m",
 		"5 per month from day 32":             "calendar's day is 32, of a month; it must be from 1 to 31",
-		"5 per week from day 3":               "calendar's day is 3, of a week; it must be from 1 to 31, of a month, or 0",
+		"5 per week from day 8":               "calendar's day is 8, of a week; it must be from 1 to 31, of a month, from 1, a Monday, to 7, of a week, or 0",
+		"5 per day from day 1":                "calendar's day is 1, of a day; it must be",
 		"5 per month from day 3 in UTC":       "such as 10 per 1m",
 		"5 per day in Europe/Atlantis":        `calendar's zone is "Europe/Atlantis": unknown time zone Europe/Atlantis; it must be a name of the IANA database`,
 		"5 per day in Local":                  `calendar's zone is "Local"`,

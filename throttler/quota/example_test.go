@@ -17,10 +17,10 @@ func ExampleParseLimit() {
 	}
 	fmt.Println(config.Core)
 	fmt.Println(config.Search, "with a burst of", config.Search.Burst)
-	_, err := quota.ParseLimit("30/m")
+	_, err := quota.ParseLimit("30 a m")
 	fmt.Println(err)
 	// Output:
 	// 5000 per 24h0m0s (fixed-window, aligned)
 	// 30 per 1m0s (token-bucket) with a burst of 10
-	// quota: limit is "30/m"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31
+	// quota: limit is "30 a m"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31
 }

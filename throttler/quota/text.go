@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -28,43 +29,53 @@ func (a *Algorithm) UnmarshalText(text []byte) error {
 	return err
 }
 
-const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
+const limitForm = "a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
+
+// limitText is the quota of a limit and the words after per.
+var limitText = regexp.MustCompile(`(?s)^\s*([1-9][0-9]*)(?:\s+per\s+|\s*/\s*)(\S.*)$`)
 
 // ParseLimit returns the limit that text describes: a quota and a window, as in
 //
 //	10 per 1m
+//	10 per minute
+//	10/s
+//	60 per 15 minutes
 //
-// and after it, in any order and if needed, an algorithm, aligned, burst with its units,
-// and max-wait with its time:
+// A window is a duration, as [ParseWindow] reads it, a number of seconds, minutes, hours, days
+// or weeks, or a second, minute or hour. After it, in any order and if needed, come an algorithm,
+// aligned, burst with its units, and max-wait with its time:
 //
 //	10 per 1m token-bucket burst 20
 //	5000 per 1d aligned
 //
-// In place of the window it may have the calendar of a FixedWindow:
+// A day, a week or a month without a number is one of the calendar of a FixedWindow:
 //
+//	60/day
 //	5000 per month in Europe/Berlin from day 31
 //
 // An error wraps [ErrInvalid]: text has another form, or the limit is not valid.
 func ParseLimit(text string) (Limit, error) {
 	var l Limit
-	words := strings.Fields(text)
+	parts := limitText.FindStringSubmatch(text)
 	wrong := func() (Limit, error) {
 		return Limit{}, invalid.Errorf("quota: limit is %q; it must be %s", text, limitForm)
 	}
-	if len(words) < 3 || words[1] != "per" || !number.MatchString(words[0]) {
+	if parts == nil {
 		return wrong()
 	}
 	var err error
-	if l.Quota, err = strconv.ParseInt(words[0], 10, 64); err != nil {
+	if l.Quota, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
 		return wrong()
 	}
-	words = words[2:]
-	if c, rest, ok := parseCalendar(words); ok {
-		l.Calendar, words = c, rest
-	} else if l.Window, err = ParseWindow(words[0]); err != nil {
-		return wrong()
-	} else {
-		words = words[1:]
+	words := strings.Fields(parts[2])
+	var ok bool
+	if l.Calendar, words, ok = parseCalendar(words); !ok {
+		if l.Calendar != (Calendar{}) {
+			return wrong()
+		}
+		if l.Window, words, err = parsePer(words); err != nil {
+			return wrong()
+		}
 	}
 	seen := make(map[string]bool)
 	for len(words) > 0 {
@@ -81,6 +92,23 @@ func ParseLimit(text string) (Limit, error) {
 		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
 	}
 	return l, nil
+}
+
+// units are the units of a window, by their names in the singular.
+var units = map[string]string{"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+
+// parsePer reads a window from the front of words, and returns the remaining words.
+func parsePer(words []string) (time.Duration, []string, error) {
+	text, rest := words[0], words[1:]
+	switch unit := cmp.Or(units[text], text); {
+	case unit == "s", unit == "m", unit == "h":
+		text = "1" + unit
+	case number.MatchString(text) && len(rest) > 0:
+		unit, rest = rest[0], rest[1:]
+		text += cmp.Or(units[strings.TrimSuffix(unit, "s")], unit)
+	}
+	d, err := ParseWindow(text)
+	return d, rest, err
 }
 
 // parseOption reads an option, which may follow a limit's window, from the front of words,
@@ -135,10 +163,17 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return text, nil
 }
 
-// parseCalendar reads a calendar from the front of words, and returns the remaining words.
+// parseCalendar reads a calendar from the front of words, and returns the remaining words. If it
+// is wrong, ok is false, and c is zero only if words begin with no period.
 func parseCalendar(words []string) (c Calendar, rest []string, ok bool) {
-	if c.Period, ok = parsePeriod(words[0]); !ok {
-		return c, words, false
+	period := words[0]
+	for name, letter := range units {
+		if period == letter {
+			period = name
+		}
+	}
+	if c.Period, ok = parsePeriod(period); !ok {
+		return Calendar{}, words, false
 	}
 	words = words[1:]
 	if len(words) > 1 && words[0] == "in" {
@@ -188,16 +223,18 @@ const day = 24 * time.Hour
 
 var (
 	number = regexp.MustCompile(`^[1-9][0-9]*$`)
-	days   = regexp.MustCompile(`^([1-9][0-9]{0,4})d(.*)$`)
+	days   = regexp.MustCompile(`^([1-9][0-9]{0,4})([dw])(.*)$`)
 )
 
-// ParseWindow is time.ParseDuration with days of 24 hours, as in 1d and 1d12h, and without
-// durations that are zero or negative. An error wraps [ErrInvalid].
+// ParseWindow is time.ParseDuration with days of 24 hours and weeks of seven of them, as in 1d,
+// 1d12h and 2w, and without durations that are zero or negative. An error wraps [ErrInvalid].
 func ParseWindow(text string) (time.Duration, error) {
 	rest, whole := text, time.Duration(0)
 	if parts := days.FindStringSubmatch(text); parts != nil {
 		n, _ := strconv.Atoi(parts[1]) // at most five digits
-		whole, rest = time.Duration(n)*day, parts[2]
+		if whole, rest = time.Duration(n)*day, parts[3]; parts[2] == "w" {
+			whole *= 7
+		}
 		if rest == "" {
 			return whole, nil
 		}

@@ -58,6 +58,18 @@ func TestLimitsAsText(t *testing.T) {
 	if l, err := ParseLimit("  10  per 60s fixed-window "); err != nil || l != (Limit{Quota: 10, Window: time.Minute}) {
 		t.Errorf("got %v, %v", l, err)
 	}
+	for text, want := range map[string]Limit{
+		"60 per hour": {Quota: 60, Window: time.Hour}, "60/hour": {Quota: 60, Window: time.Hour}, "60 / h": {Quota: 60, Window: time.Hour}, "60/1h": {Quota: 60, Window: time.Hour},
+		"60 per 15m": {Quota: 60, Window: 15 * time.Minute}, "60 per 15 minutes": {Quota: 60, Window: 15 * time.Minute}, "60/15 m": {Quota: 60, Window: 15 * time.Minute},
+		"5/s token-bucket burst 9": {Quota: 5, Window: time.Second, Algorithm: TokenBucket, Burst: 9}, "5 per second aligned": {Quota: 5, Window: time.Second, Aligned: true},
+		"5 per 1 day": {Quota: 5, Window: day}, "5 per 2 weeks": {Quota: 5, Window: 14 * day}, "5/2w": {Quota: 5, Window: 14 * day}, "5 per 1w12h": {Quota: 5, Window: 7*day + 12*time.Hour},
+		"5/day": {Quota: 5, Calendar: Calendar{Period: Day}}, "5 per d": {Quota: 5, Calendar: Calendar{Period: Day}}, "5/w in Europe/Berlin": {Quota: 5, Calendar: Calendar{Period: Week, Zone: "Europe/Berlin"}},
+		"5 / month in Europe/Berlin from day 31": {Quota: 5, Calendar: Calendar{Period: Month, Zone: "Europe/Berlin", Day: 31}},
+	} {
+		if l, err := ParseLimit(text); err != nil || l != want {
+			t.Errorf("%q is read as %v, %v; want %v", text, l, err, want)
+		}
+	}
 	var all []Limit
 	if err := json.Unmarshal([]byte(`["10 per 1m", "2 per 1s"]`), &all); err != nil || len(all) != 2 {
 		t.Errorf("as JSON: %v, %v", all, err)
@@ -68,9 +80,18 @@ func TestTextThatIsNoLimit(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                   "must be a quota, per, and a window, such as 10 per 1m",
 		"10":                                 "such as 10 per 1m",
-		"10 / 1m":                            "such as 10 per 1m",
+		"10 // 1m":                           "such as 10 per 1m",
+		"10 /":                               "such as 10 per 1m",
+		"10per 1m":                           "such as 10 per 1m",
 		"10 per":                             "such as 10 per 1m",
-		"10 per minute":                      "such as 10 per 1m",
+		"10 per minutes":                     "such as 10 per 1m",
+		"10 per days":                        "such as 10 per 1m",
+		"10 per 2 months":                    "or per day, week or month",
+		"10 per year":                        "or 10 per 30 days",
+		"10 per 2 minute-s":                  "such as 10 per 1m",
+		"10 per 0 minutes":                   "such as 10 per 1m",
+		"10 per 1m minutes":                  "such as 10 per 1m",
+		"10 per 53 weeks":                    "window is 8904h0m0s; it must be from 1ms to 8784h0m0s (366 days)",
 		"ten per 1m":                         "such as 10 per 1m",
 		"010 per 1m":                         "such as 10 per 1m",
 		"-1 per 1m":                          "such as 10 per 1m",
@@ -100,8 +121,8 @@ func TestTextThatIsNoLimit(t *testing.T) {
 
 func TestWindows(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"1d": day, "366d": 366 * day, "1d12h": 36 * time.Hour, "90s": 90 * time.Second, "1.5h": 90 * time.Minute,
-		"0d": 0, "01d": 0, "d": 0, "1.5d": 0, "1D": 0, "-1d": 0, "1d24h": 0, "1d-1h": 0, "1d0s": 0, "100000d": 0, "": 0, "0s": 0, "60": 0,
+		"1d": day, "366d": 366 * day, "1d12h": 36 * time.Hour, "90s": 90 * time.Second, "1.5h": 90 * time.Minute, "2w": 14 * day, "1w1h": 169 * time.Hour,
+		"0d": 0, "01d": 0, "d": 0, "1.5d": 0, "1D": 0, "w": 0, "1w2d": 0, "-1d": 0, "1d24h": 0, "1d-1h": 0, "1d0s": 0, "100000d": 0, "": 0, "0s": 0, "60": 0,
 	} {
 		if d, err := ParseWindow(text); d != want || (err == nil) != (want > 0) || err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q is read as %v, %v; want %v", text, d, err, want)
@@ -111,7 +132,7 @@ func TestWindows(t *testing.T) {
 
 // FuzzLimit checks that a limit's text is parsed as the same limit.
 func FuzzLimit(f *testing.F) {
-	for _, text := range []string{"10 per 1m", "5000 per 1d12h aligned", "3 per 1.5s token-bucket burst 30", "3 per 1h0m1s leaky-bucket max-wait 1h0m0.5s"} {
+	for _, text := range []string{"10 per 1m", "60/hour", "5 per 2 weeks", "5/d in UTC", "5000 per 1d12h aligned", "3 per 1.5s token-bucket burst 30", "3 per 1h0m1s leaky-bucket max-wait 1h0m0.5s"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
