@@ -432,7 +432,7 @@ func rightFor(t reflect.Type) string {
 	case t.Kind() == reflect.String:
 		return "text"
 	}
-	return "a number"
+	return "a whole number, 0 or more"
 }
 
 // Decode reads a text that has only the program's own keys into the struct that program points

@@ -18,6 +18,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // calendars of limits, also in an image without a database of zones
 
 	"github.com/redis/go-redis/v9"
 

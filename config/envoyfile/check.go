@@ -78,14 +78,27 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	if l.RequestsPerUnit == nil {
 		mustBe(at+".requests_per_unit", countMustBe)
 	}
-	switch l.Unit {
-	case wrongUnit:
-		return
-	case 0:
-		mustBe(at+".unit", unitMustBe)
-		return
+	if l.Calendar != nil {
+		switch {
+		case l.Unit != 0:
+			mustBe(at+".unit", "left out, because calendar is set")
+		case l.UnitMultiplier != nil:
+			mustBe(at+".unit_multiplier", "left out, because calendar is set")
+		case l.Algorithm != 0:
+			mustBe(at+".algorithm", "left out, because calendar is set, and only a fixed-window has one")
+			return
+		}
+		_ = l.Unit.UnmarshalText([]byte(l.Calendar.Period.String())) // a wrong calendar sets wrongUnit
 	}
 	switch {
+	case l.Unit == wrongUnit:
+		return
+	case l.Unit == 0:
+		mustBe(at+".unit", unitMustBe)
+		return
+	case l.Units() == 0 || int64(l.Units()) > int64(quota.MaxWindow/l.Unit.Window()):
+		mustBe(at+".unit_multiplier", fmt.Sprintf("from 1 to %d, as many units as a window may have", quota.MaxWindow/l.Unit.Window()))
+		return
 	case l.Burst != 0 && !quota.Algorithm(l.Algorithm).Drains():
 		mustBe(at+".burst", "left out, or algorithm must be token-bucket")
 		return

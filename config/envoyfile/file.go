@@ -66,6 +66,13 @@ type RateLimit struct {
 	Name            string
 	Replaces        []Replaced
 
+	// UnitMultiplier is the number of units in a window. If nil, 1.
+	UnitMultiplier *uint32 `yaml:"unit_multiplier"`
+
+	// Calendar, if not nil, makes the windows days, weeks or months of a time zone, in place
+	// of Unit. Check sets Unit to the unit of that name.
+	Calendar *quota.Calendar
+
 	// Algorithm is how requests are counted. The zero value is a fixed window that begins
 	// on multiples of the unit since the epoch, as envoyproxy/ratelimit counts.
 	Algorithm Algorithm
@@ -89,10 +96,23 @@ func (l *RateLimit) Requests() Count {
 	return *l.RequestsPerUnit
 }
 
+// Units returns the number of units in a window.
+func (l *RateLimit) Units() uint32 {
+	if l.UnitMultiplier == nil {
+		return 1
+	}
+	return *l.UnitMultiplier
+}
+
 // Policy returns the policy of l, which must have a unit and not be unlimited.
 func (l *RateLimit) Policy(name string) *quota.Policy {
-	limit := quota.Limit{Quota: int64(l.Requests()), Window: l.Unit.Window(), Algorithm: quota.Algorithm(l.Algorithm), Burst: l.Burst}
-	limit.Aligned = limit.Algorithm.ResetsAtOnce()
+	limit := quota.Limit{Quota: int64(l.Requests()), Algorithm: quota.Algorithm(l.Algorithm), Burst: l.Burst}
+	if l.Calendar != nil {
+		limit.Calendar = *l.Calendar
+	} else {
+		limit.Window = l.Unit.Window() * time.Duration(l.Units())
+		limit.Aligned = limit.Algorithm.ResetsAtOnce()
+	}
 	return &quota.Policy{Name: name, Limits: []quota.Limit{limit}}
 }
 

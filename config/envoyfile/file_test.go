@@ -22,7 +22,7 @@ func limit(keys string) string { return one("{key: a, rate_limit: {" + keys + "}
 const (
 	keysOfFile       = "name, domain, descriptors"
 	keysOfDescriptor = "key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors"
-	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report, mode"
+	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, unit_multiplier, calendar, algorithm, burst, report, mode"
 
 	domain     = "it must be the name of a domain, such as edge_proxy"
 	key        = "it must be a key, such as remote_address"
@@ -94,6 +94,13 @@ func TestWrongFiles(t *testing.T) {
 		{"requests in flight", limit("unit: day, requests_per_unit: 1, algorithm: in-flight"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "in-flight"; ` + algorithms},
 		{"a burst of a window", limit("unit: day, requests_per_unit: 1, burst: 2"), `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`},
 		{"a log that is too long", limit("unit: day, requests_per_unit: 10001, algorithm: sliding-log"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be within the bounds of a limit: quota: policy "check": limit 0: quota is 10001; a sliding-log stores every charge, so it must be at most 10000 (a sliding-window has no such bound)`},
+		{"no units", limit("unit: day, requests_per_unit: 1, unit_multiplier: 0"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "0"; it must be from 1 to 366, as many units as a window may have`},
+		{"too many units", limit("unit: hour, requests_per_unit: 1, unit_multiplier: 4294967295"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "4294967295"; it must be from 1 to 8784, as many units as a window may have`},
+		{"a part of a unit", limit("unit: hour, requests_per_unit: 1, unit_multiplier: 0.5"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "0.5"; it must be a whole number, 0 or more`},
+		{"a calendar of hours", limit("calendar: hour, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.calendar is "hour"; it must be day, week or month, and as needed in a time zone and from day 31, such as month in Europe/Berlin from day 31`},
+		{"a calendar and a unit", limit("calendar: day in UTC, unit: day, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because calendar is set`},
+		{"units of a calendar", limit("calendar: day in UTC, unit_multiplier: 2, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "2"; it must be left out, because calendar is set`},
+		{"a bucket of a calendar", limit("calendar: day in UTC, algorithm: token-bucket, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token-bucket"; it must be left out, because calendar is set, and only a fixed-window has one`},
 		{"another mode", limit("unit: day, requests_per_unit: 1, mode: lease"), `f.yaml:3: descriptors[0].rate_limit.mode is "lease"; it must be exact, leased or synced`},
 		{"a log that is synced", limit("unit: day, requests_per_unit: 1, algorithm: sliding-log, mode: synced"), `f.yaml:3: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy "check": limit 0, 1 per 24h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`},
 	} {
@@ -153,6 +160,25 @@ func TestUnits(t *testing.T) {
 	}
 	if w := envoyfile.Unit(8).Window(); w != 0 {
 		t.Errorf("unit 8 has %v", w)
+	}
+}
+
+func TestMultiplesOfUnitsAndCalendars(t *testing.T) {
+	for keys, want := range map[string]quota.Limit{
+		"unit: hour, unit_multiplier: 3":                                       {Quota: 9, Window: 3 * time.Hour, Aligned: true},
+		"unit: second, unit_multiplier: 30, algorithm: token-bucket, burst: 5": {Quota: 9, Window: 30 * time.Second, Algorithm: quota.TokenBucket, Burst: 5},
+		"calendar: month in Europe/Berlin from day 31":                         {Quota: 9, Calendar: quota.Calendar{Period: quota.Month, Zone: "Europe/Berlin", Day: 31}},
+		"calendar: week": {Quota: 9, Calendar: quota.Calendar{Period: quota.Week}},
+	} {
+		f, err := envoyfile.Parse("f.yaml", []byte(limit("requests_per_unit: 9, "+keys)), nil)
+		if err != nil {
+			t.Errorf("%s: %v", keys, err)
+			continue
+		}
+		l := f.Descriptors[0].RateLimit
+		if got := l.Policy("p").Limits[0]; got != want || l.Unit == 0 {
+			t.Errorf("%s: %v, unit %v; want %v", keys, got, l.Unit, want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/local/modes"
@@ -73,8 +74,11 @@ func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *
 		detailed: d.DetailedMetric, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}
+	if n := l.Units(); n > 1 {
+		r.Limit.UnitMultiplier = wrapperspb.UInt32(n)
+	}
 	for _, n := range l.Replaces {
-		r.Replaces = append(r.Replaces, string(n.Name))
+		r.Replaces = append(r.Replaces, n.Name)
 	}
 	if !r.Unlimited && !r.RefusesAll {
 		r.Policy = l.Policy(policyName(path))

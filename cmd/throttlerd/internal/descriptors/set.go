@@ -126,8 +126,13 @@ func (s *Set) Rules() []*Rule { return s.list }
 func (s *Set) Dump(w io.Writer) error {
 	for _, r := range s.list {
 		own := ""
-		if r.Policy != nil && !r.Policy.Limits[0].Aligned {
-			own = fmt.Sprintf(", algorithm: %s, burst: %d", r.Policy.Limits[0].Algorithm, r.Policy.Limits[0].Capacity())
+		if n := r.Limit.UnitMultiplier.GetValue(); n > 1 {
+			own = fmt.Sprintf(", unit_multiplier: %d", n)
+		}
+		if r.Policy != nil && !r.Policy.Limits[0].Calendar.IsZero() {
+			own = fmt.Sprintf(", calendar: %v", r.Policy.Limits[0].Calendar)
+		} else if r.Policy != nil && !r.Policy.Limits[0].Aligned {
+			own += fmt.Sprintf(", algorithm: %s, burst: %d", r.Policy.Limits[0].Algorithm, r.Policy.Limits[0].Capacity())
 		}
 		if _, err := fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t%s\n", r.Path, r.Limit.Unit, r.Limit.RequestsPerUnit, r.Shadow, r.Quota, own); err != nil {
 			return err

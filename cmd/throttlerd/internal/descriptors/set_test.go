@@ -131,6 +131,20 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Answers have the multiple of the unit, or the unit of the calendar.
+func TestMultiplesOfUnitsAndCalendars(t *testing.T) {
+	s := mustSet(t, "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: hour, unit_multiplier: 3, requests_per_unit: 5}}\n- {key: b, rate_limit: {calendar: month in Europe/Berlin, requests_per_unit: 5}}\n")
+	a, b := s.Rules()[0].Limit, s.Rules()[1].Limit
+	if a.UnitMultiplier.GetValue() != 3 || a.Unit.String() != "HOUR" || b.UnitMultiplier != nil || b.Unit.String() != "MONTH" {
+		t.Errorf("got %v and %v", a, b)
+	}
+	var text strings.Builder
+	if err := s.Dump(&text); err != nil || text.String() != "d.a: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, unit_multiplier: 3\n"+
+		"d.b: unit=MONTH requests_per_unit=5, shadow_mode: false, quota_mode: false, calendar: month in Europe/Berlin\n" {
+		t.Errorf("%v\n%s", err, &text)
+	}
+}
+
 func TestDomainsOfSeveralFiles(t *testing.T) {
 	a, _ := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
 	b, _ := envoyfile.Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)

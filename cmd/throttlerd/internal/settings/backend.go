@@ -62,6 +62,7 @@ func (s *Settings) checkBackend() (problems mistakes) {
 	kind, urls := strings.ToLower(s.RedisType), s.redisURLs()
 	problems.add(!slices.Contains([]string{"single", "sentinel", "cluster"}, kind), "REDIS_TYPE is %q; it must be SINGLE, SENTINEL or CLUSTER", s.RedisType)
 	problems.add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
+	problems.add(kind == "single" && len(urls) > 1, "REDIS_URL has %d servers; with REDIS_TYPE=SINGLE it must be one, or REDIS_TYPE must be CLUSTER, or SENTINEL for mymaster,10.0.0.1:26379,10.0.0.2:26379; WEIR_CONFIG is for several shards", len(urls))
 	problems.add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
 	problems.add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
 	problems.add(s.RedisIdleTimeout != 0 && (s.RedisIdleTimeout < time.Second || s.RedisIdleTimeout > 24*time.Hour), "WEIR_REDIS_IDLE_TIMEOUT is %v; it must be from 1s to 24h0m0s, or 0s for the default", s.RedisIdleTimeout)
