@@ -176,7 +176,12 @@ func (c *Config) names() []string {
 }
 
 // Remote reports whether a decision may need another process.
-func (c *Config) Remote() bool { return c.Backend != memoryName || c.keys.Flags.name != "" }
+func (c *Config) Remote() bool { return c.Backend != memoryName || c.flagged() }
+
+// flagged reports whether flags choose a backend for each client.
+func (c *Config) flagged() bool {
+	return c.keys.Flags.name != "" || c.options.Flags != nil && len(c.names()) > 1
+}
 
 // backends checks that the file has servers for the backend, the shadow, and the backends
 // that the flags choose from, and for no others.
@@ -189,11 +194,13 @@ func (c *Config) backends(d *document) {
 	names := c.names()
 	switch {
 	case !c.isThere(d, c.Backend, path{"backend"}), c.keys.Shadow != "" && !c.isThere(d, string(c.keys.Shadow), path{"shadow"}):
-	case c.keys.Flags.name != "" && slices.Contains(names, sharesName):
+	case c.keys.Flags.name != "" && c.options.Flags != nil:
+		d.problem(path{"flags"}, "flags is set, and the program has flags of its own; leave it out")
+	case c.flagged() && slices.Contains(names, sharesName):
 		d.problem(path{"flags"}, "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.keys.Flags.name != "" && len(names) == 1:
 		d.problem(path{"flags"}, "flags is set, but there is no backend other than %s to move clients to; set %s", c.Backend, either(sections(kind.isStore)))
-	case c.keys.Flags.name == "":
+	case !c.flagged():
 		for _, name := range names[1:] {
 			if name != string(c.keys.Shadow) {
 				section := kindOf(name).section()
@@ -220,8 +227,12 @@ func (c *Config) isThere(d *document, name string, named path) bool {
 // Where describes where counts live, for a person.
 func (c *Config) Where() string {
 	where := c.Backend
-	if flags := c.keys.Flags.name; flags != "" {
-		where += fmt.Sprintf(", unless %s says %s", filepath.Base(flags), strings.Join(c.names()[1:], " or "))
+	if c.flagged() {
+		flags := "the program's flag"
+		if file := c.keys.Flags.name; file != "" {
+			flags = filepath.Base(file)
+		}
+		where += fmt.Sprintf(", unless %s says %s", flags, strings.Join(c.names()[1:], " or "))
 	}
 	if c.keys.Shadow != "" {
 		where += fmt.Sprintf("; %s sees the same", c.keys.Shadow)

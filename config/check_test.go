@@ -34,7 +34,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 		}
 	}()
 	addr := listener.Addr().String()
-	dir := writeFiles(t, map[string]string{"key": strings.Repeat("k", 32), "flags.json": `{"flags": {}}`})
+	dir := writeFiles(t, map[string]string{"key": strings.Repeat("k", 32), "flags.yaml": `{}`})
 	windows := "policies:\n  core: {limits: [{quota: 20, window: 1h%s}], mode: %s}\n"
 	for _, test := range []struct{ name, text, want string }{
 		{"memory", "backend: memory\n", ""},
@@ -43,8 +43,8 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 		{"synced", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}]}\n" + fmt.Sprintf(windows, ", aligned: true", "synced, sync: 10ms"), ""},
 		{"Sentinels", "backend: redis\nredis: {shards: [{name: a, sentinel: {master: m, addrs: [ADDR]}}]}\n", ""},
 		{"a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [ADDR]}]}\n", ""},
-		{"all at once", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}], resharded: [{name: b, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: flags.json\nshadow: memory\nrefusal_cache: true\non_failure: local\nprocesses: 3\n", ""},
-		{"wrong flags", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: key\n", dir + "/key: line 1: invalid character 'k' looking for beginning of value"},
+		{"all at once", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}], resharded: [{name: b, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: flags.yaml\nshadow: memory\nrefusal_cache: true\non_failure: local\nprocesses: 3\n", ""},
+		{"wrong flags", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: key\n", dir + "/key:1: the file is \"" + strings.Repeat("k", 32) + "\"; it must be a mapping, and each value a percentage from 0 to 100, such as 5 or 0.5"},
 		{"shares", "backend: shares\nshares: {self: ADDR, members: [ADDR, '127.0.0.1:1'], key_file: key, refresh: 10ms}\n", ""},
 		{"a long name", "backend: shares\nshares: {self: ADDR, members: [ADDR, '" + strings.Repeat("a", 253) + ":9001'], key_file: key}\n", "division: Members[1] has 258 bytes; a name has from 1 to 255"},
 	} {
@@ -72,7 +72,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 
 // Open wraps the store as the file says.
 func TestPartsOfAStack(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"flags.json": `{"flags": {}}`})
+	dir := writeFiles(t, map[string]string{"flags.yaml": `{}`})
 	const redis = "redis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n"
 	for text, want := range map[string]string{
 		"backend: memory\n": "memory",
@@ -80,8 +80,8 @@ func TestPartsOfAStack(t *testing.T) {
 		"backend: memory\nshadow: redis\n" + redis:                                             "memory shadow:redis shadow",
 		"backend: redis\n" + redis:                                                             "redis fallback refusals",
 		"backend: redis\nrefusal_cache: false\n" + redis:                                       "redis fallback",
-		"backend: redis\nflags: flags.json\nmemcached: {servers: [a:1]}\n" + redis:             "redis fallback refusals rollout",
-		"backend: memory\nflags: flags.json\n" + redis:                                         "memory redis fallback refusals rollout",
+		"backend: redis\nflags: flags.yaml\nmemcached: {servers: [a:1]}\n" + redis:             "redis fallback refusals rollout",
+		"backend: memory\nflags: flags.yaml\n" + redis:                                         "memory redis fallback refusals rollout",
 		"backend: redis\npolicies: {core: {limits: 1 per 1h, mode: exact}}\n" + redis:          "redis fallback leased modes refusals",
 		"backend: redis\npolicies: {core: {limits: 1 per 1h aligned, mode: synced}}\n" + redis: "redis fallback leased modes refusals synced",
 	} {

@@ -24,6 +24,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/open-feature/go-sdk/openfeature"
+
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/observe"
@@ -59,6 +61,10 @@ type Options struct {
 	// Table is the throttler's table: its policies are in force in place of the file's,
 	// and may change. May be nil.
 	Table *policies.Table
+
+	// Flags has the flag that moves clients between backends, in place of a file that the
+	// key flags names: see package rollout. Close shuts it down. May be nil.
+	Flags openfeature.FeatureProvider
 
 	// ReceiptKey is the throttler's ReceiptKey. May be nil.
 	ReceiptKey []byte
@@ -175,7 +181,7 @@ func (c *Config) complete(d *document) {
 	c.Backend, c.Deadline = string(c.keys.Backend), time.Duration(c.keys.Deadline)
 	c.servers(d)
 	c.shares(d)
-	d.read(&c.keys.Flags, path{"flags"}, "a file in flagd's form")
+	d.read(&c.keys.Flags, path{"flags"}, "a file of percentages, such as redis: 5")
 	c.backends(d)
 	c.failures(d)
 	c.policies(d)

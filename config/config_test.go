@@ -137,11 +137,11 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"unknown key of a server", "backend: memcached\nmemcached:\n  servers:\n    - {name: a, address: \"127.0.0.1:1\", port: 1}\n",
 			`weir.yaml:4: unknown key port; the keys here are name, address`,
 		}, {
-			"flags with nowhere to go", "flags: ../cmd/demo-api/docker/flags.json\n",
+			"flags with nowhere to go", "flags: ../cmd/demo-api/docker/flags.yaml\n",
 			`weir.yaml:1: flags is set, but there is no backend other than memory to move clients to; set redis or memcached`,
 		}, {
 			"flags that are not there", "backend: memory\nflags: gone.json\n",
-			`weir.yaml:2: flags is "gone.json": no such file or directory; it must be a file in flagd's form`,
+			`weir.yaml:2: flags is "gone.json": no such file or directory; it must be a file of percentages, such as redis: 5`,
 		}, {
 			"unknown shadow", "shadow: etcd\n",
 			`weir.yaml:1: shadow is "etcd"; it must be memory, redis, redis-resharded or memcached`,
@@ -369,13 +369,13 @@ func TestConfigOfAnotherShape(t *testing.T) {
 }
 
 func TestRefusalCacheIsOnWhereItSavesARoundTrip(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"flags.json": "{}"})
+	dir := writeFiles(t, map[string]string{"flags.yaml": "{}"})
 	const redis, memcached = "redis: {shards: [{name: a, primary: 127.0.0.1:1}]}\n", "memcached: {servers: [127.0.0.1:1]}\n"
 	for text, want := range map[string]bool{
 		"backend: memory\n":                                     false,
 		"backend: memory\nrefusal_cache: false\n":               false,
 		"backend: memory\nshadow: redis\n" + redis:              false, // the shadow is off the request's path
-		"backend: memory\nflags: flags.json\n" + redis:          true,
+		"backend: memory\nflags: flags.yaml\n" + redis:          true,
 		"backend: redis\n" + redis:                              true,
 		"backend: redis\nrefusal_cache: true\n" + redis:         true,
 		"backend: redis\nrefusal_cache:\n" + redis:              true,
@@ -507,7 +507,7 @@ func at(addr string) server {
 }
 
 func TestConfigIsReadWhole(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"flags.json": "{}"})
+	dir := writeFiles(t, map[string]string{"flags.yaml": "{}"})
 	const text = `
 listen: "[::1]:9000"
 backend: redis
@@ -519,7 +519,7 @@ redis:
     - {name: a, primary: 127.0.0.1:7005}
 memcached: {servers: [127.0.0.1:7006, {name: m, address: 127.0.0.1:7007}]}
 seed: 7
-flags: flags.json
+flags: flags.yaml
 shadow: memory
 refusal_cache: {except: [search, queue]}
 roots: [127.0.0.1:7008, {name: r, primary: 127.0.0.1:7009, group: far}]
@@ -556,7 +556,7 @@ processes: 3
 		},
 		Memcached:    memcachedKeys{[]memcachedServer{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}}},
 		Seed:         7,
-		Flags:        file{filepath.Join(dir, "flags.json"), []byte("{}")},
+		Flags:        file{filepath.Join(dir, "flags.yaml"), []byte("{}")},
 		Shadow:       "memory",
 		RefusalCache: &refusalCache{Except: []string{"search", "queue"}},
 		Roots:        []root{{Name: "127.0.0.1:7008", server: at("127.0.0.1:7008")}, {Name: "r", Group: "far", server: at("127.0.0.1:7009")}},
@@ -612,7 +612,7 @@ func TestConfigurationPageIsRight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := writeFiles(t, map[string]string{"redis.password": "secret\n", "flags.json": "{}"})
+	dir := writeFiles(t, map[string]string{"redis.password": "secret\n", "flags.yaml": "{}"})
 	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 2 {
 		t.Errorf("the page has %d files, want the whole and the shards", len(blocks))

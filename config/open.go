@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/guard/rollout"
-	"github.com/weir-go/weir/guard/rollout/flagfile"
 	"github.com/weir-go/weir/guard/shadow"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
@@ -66,7 +66,7 @@ func (c *Config) Open() (*Stack, error) { return c.open(false) }
 // returns the error. It also checks the file of flags.
 func (c *Config) Check() error {
 	if c.keys.Flags.name != "" {
-		if err := flagfile.Check(c.keys.Flags.name); err != nil {
+		if _, err := c.readPercentages(); err != nil {
 			return c.wrong(err)
 		}
 	}
@@ -217,7 +217,7 @@ func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver
 		return s.openShares()
 	}
 	store, err := kindOf(c.Backend).open(s, "")
-	if err != nil || c.keys.Flags.name == "" {
+	if err != nil || !c.flagged() {
 		return store, err
 	}
 	others := make(map[string]handoff.Store)
@@ -228,12 +228,17 @@ func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver
 	}
 	api := isolated.NewAPI() // not the global one, which is the program's
 	s.onClose(func() { _ = api.Shutdown(context.Background()) })
-	flags, err := flagfile.New(c.keys.Flags.name, &flagfile.Options{Log: c.options.Log})
-	if err != nil {
-		return nil, err
+	provider := c.options.Flags
+	if provider == nil {
+		f := newFlags(c)
+		watch, stop := context.WithCancel(context.Background())
+		var done sync.WaitGroup
+		done.Go(func() { every.Do(watch, flagsEvery, f.refresh) })
+		s.onClose(func() { stop(); done.Wait() })
+		provider = f
 	}
-	if err := api.SetProviderAndWait(ctx, flags); err != nil {
-		c.options.Log.Warn("the flags' file is wrong; until it is right, one backend serves all clients", "backend", c.Backend, "error", err)
+	if err := api.SetProviderAndWait(ctx, provider); err != nil {
+		c.options.Log.Warn("the provider of flags is not ready; until it is, one backend serves all clients", "backend", c.Backend, "error", err)
 	}
 	options.Rollout = &guard.Rollout{Name: c.Backend, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
 	return store, nil

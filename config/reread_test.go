@@ -148,10 +148,10 @@ policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}
 // anyway.
 func TestRereadOfFilesItNames(t *testing.T) {
 	files := testserver.RedisTLS(t) // for its certificates
-	dir := writeFiles(t, map[string]string{"flags.json": "{}", "password": "s3cret\n", "sentinel": "other\n"})
+	dir := writeFiles(t, map[string]string{"flags.yaml": "{}", "password": "s3cret\n", "sentinel": "other\n"})
 	text := `
 backend: memory
-flags: flags.json
+flags: flags.yaml
 redis:
   shards:
     - {name: a, primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA, cert_file: CERT, key_file: KEY}}
@@ -184,7 +184,7 @@ policies: {core: {limits: 5 per 1s, mode: exact}}
 	}
 	for _, step := range []struct{ file, text, ignored string }{
 		{"weir.yaml", text, ""},
-		{"flags.json", `{"flags": {}}`, ""},
+		{"flags.yaml", `{}`, ""},
 		{"password", "new\n", ""},
 		{"sentinel", "new\n", "redis"}, // is read at the start
 		{"sentinel", "other\n", ""},
@@ -194,7 +194,7 @@ policies: {core: {limits: 5 per 1s, mode: exact}}
 		{"weir.yaml", strings.Replace(text, "primary: 127.0.0.1:1", "primary: 127.0.0.1:2", 1), "redis"},
 		{"other", "new\n", ""},
 		{"weir.yaml", strings.Replace(text, "password_file: password", "password_file: other", 1), "redis"},
-		{"weir.yaml", strings.Replace(text, "flags.json", "password", 1), "flags"},
+		{"weir.yaml", strings.Replace(text, "flags.yaml", "password", 1), "flags"},
 	} {
 		write(step.file, step.text)
 		log.Reset()

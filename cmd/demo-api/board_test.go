@@ -116,7 +116,7 @@ var inTheOutage = map[string][]drawn{
 func TestBoardInAnOutage(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	redis := testserver.Redis(t)
-	flags := filepath.Join(t.TempDir(), "flags.json")
+	flags := filepath.Join(t.TempDir(), "flags.yaml")
 	share(t, flags, 100)
 	d := startProcess(t, writeConfig(t, fmt.Sprintf(`
 tokens: any

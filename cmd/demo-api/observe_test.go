@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 
 func TestMetricsOfBackends(t *testing.T) {
 	memcached, redis := testserver.Memcached(t), testserver.Redis(t)
-	flags := filepath.Join(t.TempDir(), "flags.json")
+	flags := filepath.Join(t.TempDir(), "flags.yaml")
 	share(t, flags, 100)
 	d := startDemo(t, fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\non_failure: local\nprocesses: 1\n", memcached.Addr, redis.Addr, flags))
 	has := func(want ...string) {

@@ -28,21 +28,11 @@ var (
 	rolloutWindow  = flag.Duration("rollout-window", 2*time.Second, "window of TestClientsMoveUnderLoad; each percentage holds for one and a bit")
 )
 
-// share writes a flags' file with that percentage of the clients on redis.
+// share writes a flags' file with that percentage of the clients on redis, and the others on
+// memcached.
 func share(t *testing.T, file string, percent int) {
 	t.Helper()
-	text := fmt.Sprintf(`{
-  "flags": {
-    "throttler-backend": {
-      "state": "ENABLED",
-      "variants": {"redis": "redis", "memcached": "memcached"},
-      "defaultVariant": "memcached",
-      "targeting": {"fractional": [["redis", %d], ["memcached", %d]]}
-    }
-  }
-}
-`, percent, 100-percent)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "redis: %d\nmemcached: %d\n", percent, 100-percent), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -80,7 +70,7 @@ func (d *demo) stats() stats {
 //	go test ./cmd/demo-api -run ClientsMove -v -rollout-clients 1000 -rollout-quota 20 -rollout-window 10s
 func TestClientsMoveUnderLoad(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	flags := filepath.Join(t.TempDir(), "flags.json")
+	flags := filepath.Join(t.TempDir(), "flags.yaml")
 	share(t, flags, 0)
 	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: %v}]}\n", *rolloutQuota, *rolloutWindow)
 	var demos []*demo
@@ -137,7 +127,7 @@ func moved(demos []*demo) (n int64) {
 
 // TestFlagsFileGoesWrong breaks the file while a demo runs, and starts another with it.
 func TestFlagsFileGoesWrong(t *testing.T) {
-	flags := filepath.Join(t.TempDir(), "flags.json")
+	flags := filepath.Join(t.TempDir(), "flags.yaml")
 	share(t, flags, 100)
 	config := between(t, flags)
 	d := startDemo(t, config)
@@ -149,10 +139,10 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 	if s := d.stats().Rollout; s.Served["redis"] != 2 {
 		t.Errorf("served %v, want 2 by redis", s.Served)
 	}
-	if err := os.WriteFile(flags, []byte("{\n  \"flags\": {\n"), 0o600); err != nil {
+	if err := os.WriteFile(flags, []byte("# half of it\nredi"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.stderr.find(t, `(the flags' file is wrong; its last good state stays in use" error=\S*flags.json: line 2: unexpected end of JSON input)`, d.ended)
+	d.stderr.find(t, `(the flags' file is wrong; its last good state stays in use" error=\S*flags.yaml:2: the file is )`, d.ended)
 	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "3/60 core" {
 		t.Errorf("got %v, want 200 3/60", r)
 	}
@@ -247,14 +237,13 @@ func TestMemcachedDies(t *testing.T) {
 // TestResharding moves clients from one list of shards to another.
 func TestResharding(t *testing.T) {
 	a, b := testserver.Redis(t).Addr, testserver.Redis(t).Addr
-	flags := filepath.Join(t.TempDir(), "flags.json")
-	say := func(name string) {
-		text := fmt.Sprintf(`{"flags": {"throttler-backend": {"state": "ENABLED", "variants": {"v": %q}, "defaultVariant": "v"}}}`, name)
-		if err := os.WriteFile(flags, []byte(text), 0o600); err != nil {
+	flags := filepath.Join(t.TempDir(), "flags.yaml")
+	say := func(percent int) {
+		if err := os.WriteFile(flags, fmt.Appendf(nil, "redis-resharded: %d\n", percent), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	say("redis")
+	say(0)
 	d := startDemo(t, fmt.Sprintf("tokens: any\nbackend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
 	const clients = 20
 	all := func(used int) {
@@ -266,7 +255,7 @@ func TestResharding(t *testing.T) {
 		}
 	}
 	all(1)
-	say("redis-resharded")
+	say(100)
 	d.stderr.find(t, `(read the flags)`, d.ended)
 	all(2)
 	all(3)

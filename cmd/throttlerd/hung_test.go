@@ -78,8 +78,8 @@ func TestRedisOfFlagsHangs(t *testing.T) {
 	redis := testserver.Redis(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"flags.json": `{"flags": {"throttler-backend": {"state": "ENABLED", "variants": {"v": "redis"}, "defaultVariant": "v"}}}`,
-		"weir.yaml":  "backend: memory\nflags: flags.json\ndeadline: 30s\nredis: {shards: [{name: a, primary: '" + redis.Addr + "'}]}\n",
+		"flags.yaml": "redis: 100\n",
+		"weir.yaml":  "backend: memory\nflags: flags.yaml\ndeadline: 30s\nredis: {shards: [{name: a, primary: '" + redis.Addr + "'}]}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

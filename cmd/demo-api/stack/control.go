@@ -109,24 +109,12 @@ func (c *control) postServer(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, fmt.Sprintf("there is no server %q", r.FormValue("name")), http.StatusNotFound)
 }
 
-const flags = `{
-  "flags": {
-    "throttler-backend": {
-      "state": "ENABLED",
-      "variants": {"redis": "redis", "memcached": "memcached"},
-      "defaultVariant": "redis",
-      "targeting": {"fractional": [["redis", %d], ["memcached", %d]]}
-    }
-  }
-}
-`
-
-var weights = regexp.MustCompile(`\["redis", *(\d{1,6})\], *\["memcached", *(\d{1,6})\]`)
+var percentOf = regexp.MustCompile(`(?m)^memcached: *(\d{1,3})$`)
 
 // writeFlags replaces the file by a rename, because the demo may read it at any time.
 func (c *control) writeFlags(percent int) error {
 	next := c.flags + ".next"
-	if err := os.WriteFile(next, fmt.Appendf(nil, flags, 100-percent, percent), 0o600); err != nil {
+	if err := os.WriteFile(next, fmt.Appendf(nil, "memcached: %d\n", percent), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(next, c.flags)
@@ -139,15 +127,10 @@ func (c *control) percent() *int {
 	if err != nil {
 		return nil
 	}
-	m := weights.FindSubmatch(text)
+	m := percentOf.FindSubmatch(text)
 	if m == nil {
 		return nil
 	}
-	redis, _ := strconv.Atoi(string(m[1]))
-	memcached, _ := strconv.Atoi(string(m[2]))
-	if redis+memcached == 0 {
-		return nil
-	}
-	percent := (100*memcached + (redis+memcached)/2) / (redis + memcached)
+	percent, _ := strconv.Atoi(string(m[1]))
 	return &percent
 }

@@ -15,7 +15,7 @@ import (
 
 func TestControl(t *testing.T) {
 	redis := testserver.Redis(t)
-	c := &control{flags: filepath.Join(t.TempDir(), "flags.json"), servers: []*controlled{{name: "a", server: redis}}}
+	c := &control{flags: filepath.Join(t.TempDir(), "flags.yaml"), servers: []*controlled{{name: "a", server: redis}}}
 	if err := c.writeFlags(0); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestControl(t *testing.T) {
 	if a := post(c.get, "", 200); *a.Percent != 35 {
 		t.Errorf("got %d percent, want 35", *a.Percent)
 	}
-	if err := os.WriteFile(c.flags, []byte(`{"flags": {}}`), 0o600); err != nil {
+	if err := os.WriteFile(c.flags, []byte("redis: 5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if a := post(c.get, "", 200); a.Percent != nil {

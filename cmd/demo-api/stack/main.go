@@ -54,9 +54,9 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 		return err
 	}
 	defer os.RemoveAll(dir)
-	control := &control{flags: filepath.Join(dir, "flags.json")}
+	control := &control{flags: filepath.Join(dir, "flags.yaml")}
 	var config strings.Builder
-	config.WriteString("tokens: any\nbackend: redis\nflags: flags.json\nredis:\n  shards:\n")
+	config.WriteString("tokens: any\nbackend: redis\nflags: flags.yaml\nredis:\n  shards:\n")
 	for _, name := range []string{"a", "b"} {
 		primary, err := testserver.StartRedis()
 		if err != nil {
@@ -89,7 +89,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	if err := control.writeFlags(0); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "flags: %s (change the weights and save: clients move between Redis and Memcached)\n", control.flags)
+	fmt.Fprintf(stdout, "flags: %s (change the percentage and save: clients move between Redis and Memcached)\n", control.flags)
 	socket := filepath.Join(dir, "control")
 	closeControl, err := control.listen(socket)
 	if err != nil {
