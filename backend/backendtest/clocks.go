@@ -136,6 +136,16 @@ func clockCases() []testCase {
 			},
 		},
 		{
+			name:        "a refund by a clock behind gives back no more than had not drained at the last charge",
+			explanation: refundNames,
+			steps: []step{
+				{at: 0, take: token(10), as: "a", want: room(10, 0, 10*s)},
+				{at: 8 * s, take: token(8), want: room(10, 0, 18*s)},
+				{at: s, process: 1, refund: "a", want: room(15, 0, 16*s)}, // 2 of 10
+				{at: 8 * s, peek: token(0), want: room(8, 2, 16*s)},
+			},
+		},
+		{
 			name:        "clocks from 1970 to 9999",
 			explanation: ourTime,
 			run:         clocksOfAllYears,

@@ -33,9 +33,11 @@ if at$ > MAX_INSTANT then at$ = MAX_INSTANT end
 if charged_at$ < now then charged_at$ = now end
 
 --@ give back
-if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
+-- A clock behind the one that charged last would give back what had drained by then.
+local drained_until$ = max(now, charged_at$)
+if mark$ >= drained_until$ and (at$ > drained_until$ or at$ == drained_until$ and fraction$ > 0) then
   local ahead, part = mul_div(amount@, window$, quota$)
-  local left = mark$ - now -- only the part that has not drained comes back
+  local left = mark$ - drained_until$ -- only the part that has not drained comes back
   if left < ahead or left == ahead and fraction_of_mark$ < part then ahead, part = left, fraction_of_mark$ end
   local waits, rest = mul_div(capacity$, window$, quota$)
   if fraction_of_mark$ < quota$ and (left > waits or left == waits and fraction_of_mark$ > rest)
@@ -48,7 +50,7 @@ if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
   end
   at$, fraction$ = at$ - ahead, fraction$ - part
   if fraction$ < 0 then at$, fraction$ = at$ - 1, fraction$ + quota$ end
-  if at$ < now then at$, fraction$ = now, 0 end
+  if at$ < drained_until$ then at$, fraction$ = drained_until$, 0 end
 end
 
 --@ counts until

@@ -15,9 +15,10 @@ max(at$, now) + ahead$ < MAX_INSTANT
 --@ give back
 -- The last charge of a queue gives its place back, except for its first unit's place if its
 -- start has come.
-if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
+local drained_until$ = max(now, charged_at$)
+if mark$ >= drained_until$ and (at$ > drained_until$ or at$ == drained_until$ and fraction$ > 0) then
   local ahead, part = mul_div(charged@, window$, quota$)
-  local has_started = at$ - ahead < now or at$ - ahead == now and fraction$ <= part
+  local has_started = at$ - ahead < drained_until$ or at$ - ahead == drained_until$ and fraction$ <= part
   ahead, part = mul_div(charged@ - (has_started and max(spent@, 1) or spent@), window$, quota$)
   at$, fraction$ = at$ - ahead, fraction$ - part
   if fraction$ < 0 then at$, fraction$ = at$ - 1, fraction$ + quota$ end

@@ -65,7 +65,9 @@ func (k bucket) lastCharge(r *record, cost int64) charged {
 	return c
 }
 
+// A clock behind the one that charged last would give back what had drained by then.
 func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
+	now = max(now, r.chargedAt)
 	switch {
 	case k.resetAt(r, now) <= now || c.mark.At < now:
 		return false
@@ -220,6 +222,7 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 // The units of c are sure to count only until they would have drained from an empty bucket. A
 // place in a queue is not refunded.
 func (k bucket) giveBackJoined(r *record, c settled, now int64) {
+	now = max(now, r.chargedAt)
 	ahead, rest := exact.MulDiv(c.charged, r.window, r.quota)
 	c.mark = driver.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
 	if !k.queue && k.resetAt(r, now) > now && c.mark.At >= now {
