@@ -112,7 +112,8 @@ type keys struct {
 	Redis        redisKeys
 	Memcached    memcachedKeys
 	Shares       *sharesKeys
-	Seed         whole // of the choice of a shard or server
+	Seed         whole  // of the choice of a shard or server
+	Prefix       prefix // of all stored keys
 	Flags        file
 	Shadow       store
 	RefusalCache *refusalCache `yaml:"refusal_cache"`
@@ -191,6 +192,9 @@ func (c *Config) complete(d *document) {
 	c.modes(d)
 	if c.keys.PoliciesAt != nil && c.options.Table == nil {
 		d.problem(path{"policies_at"}, "policies_at is set, but the program has no table of policies; remove it")
+	}
+	if c.keys.Prefix != "" && !c.Remote() && c.keys.Shadow == "" && len(c.keys.Roots) == 0 && c.keys.PoliciesAt == nil {
+		d.problem(path{"prefix"}, "prefix is set, but counts live in memory, which no other process shares; leave it out, or choose another backend")
 	}
 	d.within(path{"deadline"}, c.Deadline, time.Millisecond, 30*time.Second)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/guard/fallback"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -42,7 +43,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`weir.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
+			`weir.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, backend, redis, memcached, shares, seed, prefix, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
@@ -282,7 +283,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be one of ["open" "local" "closed"]`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`weir.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
+			`weir.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, backend, redis, memcached, shares, seed, prefix, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown failure policy", "on_failure: serve\n",
 			`weir.yaml:1: on_failure is "serve"; it must be one of ["open" "local" "closed"]`,
@@ -313,7 +314,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"weir.yaml:1: on_failure is \"no\"; it must be one of [\"open\" \"local\" \"closed\"]\n" +
 				"weir.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"weir.yaml:3: listen is set twice, first in line 2\n" +
-				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
+				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, prefix, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
 				"weir.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"weir.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
 				"weir.yaml:7: policies.b is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +
@@ -697,6 +698,55 @@ dry_runs: {core: *limit, search: {limits: *limits}}
 		if _, err := Parse("weir.yaml", []byte(text), nil); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v; want %s", text, err, want)
 		}
+	}
+}
+
+// Environments with different prefixes share no counts, no policies and no synced totals.
+func TestPrefixes(t *testing.T) {
+	server := testserver.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	memcached := testserver.Memcached(t)
+	for _, text := range []string{
+		"backend: redis\nredis: {shards: [{name: a, primary: 'ADDR'}]}\nshadow: memcached\nmemcached: {servers: ['CACHE']}\nrefusal_cache: false\n",
+		"backend: memcached\nmemcached: {servers: ['CACHE']}\nrefusal_cache: false\n",
+	} {
+		text = strings.NewReplacer("ADDR", server.Addr, "CACHE", memcached.Addr).Replace(text)
+		for _, prefix := range []string{"", "prefix: 'a:'\n", "prefix: 'b:'\n"} {
+			s, err := Parse("weir.yaml", []byte(text+prefix+"deadline: 5s\npolicies: {core: 1 per 1000h aligned}\n"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opened, err := s.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []bool{true, false} {
+				if d, err := opened.Throttler.Take(t.Context(), s.Policies["core"].Charge("alice")); err != nil || d.Allowed != want {
+					t.Errorf("%s%s: take %d: %v, %v; want allowed %t", text, prefix, i, d, err, want)
+				}
+			}
+			if err := opened.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	keys, err := client.Keys(t.Context(), "*").Result()
+	slices.Sort(keys)
+	if err != nil || len(keys) != 3 || !strings.HasPrefix(keys[0], "a:weir:") || !strings.HasPrefix(keys[1], "b:weir:") || !strings.HasPrefix(keys[2], "weir:") {
+		t.Errorf("keys %q, error %v", keys, err)
+	}
+	for text, want := range map[string]string{
+		"prefix: a\n":     "weir.yaml:1: prefix is set, but counts live in memory, which no other process shares; leave it out, or choose another backend",
+		"prefix: '{a}'\n": `weir.yaml:1: prefix is "{a}"; it must be 1 to 64 letters, digits, and . _ - / :, such as staging:`,
+	} {
+		if _, err := parse("weir.yaml", text); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	c, err := Parse("weir.yaml", []byte("prefix: 'a:'\nroots: ['127.0.0.1:1']\npolicies: {core: {limits: 1 per 1h aligned, mode: exact}}\n"), nil)
+	if err != nil || c.syncedOptions().Prefix != "a:weir-sync:" {
+		t.Errorf("%v: the roots have the prefix %q", err, c.syncedOptions().Prefix)
 	}
 }
 

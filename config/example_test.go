@@ -110,5 +110,5 @@ func ExampleOptions_program() {
 	// Output:
 	// hello on 127.0.0.1:8080
 	// weir.yaml:1: listen is "8080"; it must be a host and a port, such as 127.0.0.1:8080
-	// weir.yaml:2: unknown key greting; did you mean greeting? The keys here are listen, greeting, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes
+	// weir.yaml:2: unknown key greting; did you mean greeting? The keys here are listen, greeting, backend, redis, memcached, shares, seed, prefix, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes
 }

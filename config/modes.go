@@ -75,7 +75,7 @@ func (c *Config) syncedOptions() *synced.Options {
 			lows[name], lows[name+dryRunSuffix] = float64(p.Low), float64(p.Low)
 		}
 	}
-	return &synced.Options{Sync: c.sync, Lows: lows}
+	return &synced.Options{Sync: c.sync, Lows: lows, Prefix: c.prefixed("weir-sync:")}
 }
 
 // openRoots returns the roots, with their own clients, so that a root that hangs takes no

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 		return nil, failed
 	}
 	backend, err := redisbackend.New(opened, &redisbackend.Options{
-		Prefix: prefix, Seed: uint64(s.Config.keys.Seed), Deadline: s.Config.clientTimeout(),
+		Prefix: s.Config.prefixed(cmp.Or(prefix, "weir:")), Seed: uint64(s.Config.keys.Seed), Deadline: s.Config.clientTimeout(),
 		Observer: s.Config.options.Observer,
 	})
 	if err != nil {
@@ -62,6 +63,9 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 	s.Redis[name] = backend
 	return backend, nil
 }
+
+// prefixed returns the prefix of some stored keys in the namespace of the file.
+func (c *Config) prefixed(name string) string { return string(c.keys.Prefix) + name }
 
 // clientTimeout is at least the deadline, so that the deadline ends a decision first.
 func (c *Config) clientTimeout() time.Duration { return max(time.Second, c.Deadline) }
@@ -97,7 +101,7 @@ func (s *Stack) openMemcached(prefix string) (handoff.Store, error) {
 		servers = append(servers, memcachedbackend.Server{Name: m.Name, Client: client})
 	}
 	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{
-		Prefix: prefix, Seed: uint64(c.keys.Seed),
+		Prefix: c.prefixed(cmp.Or(prefix, "weir:")), Seed: uint64(c.keys.Seed),
 		Deadline: max(memcachedbackend.DefaultDeadline, c.Deadline), Observer: c.options.Observer,
 	})
 	if err != nil {

@@ -32,7 +32,7 @@ func (s *Stack) openPolicies(ctx context.Context) error {
 	if err != nil || s.offline {
 		return err
 	}
-	watch := redispolicies.NewWatch(ctx, c.options.Table, "redis", redispolicies.NewStore(client, ""), &redispolicies.Options{Observer: c.options.Observer})
+	watch := redispolicies.NewWatch(ctx, c.options.Table, "redis", redispolicies.NewStore(client, c.prefixed(redispolicies.DefaultPrefix)), &redispolicies.Options{Observer: c.options.Observer})
 	s.onClose(watch.Close)
 	return nil
 }

@@ -45,6 +45,18 @@ func (d *duration) UnmarshalText(text []byte) error {
 
 const durationMustBe = "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
 
+// prefix begins all keys in a store.
+type prefix string
+
+var prefixForm = regexp.MustCompile(`^[\w.:/-]{1,64}$`)
+
+func (p *prefix) UnmarshalText(text []byte) error {
+	if *p = prefix(text); !prefixForm.Match(text) {
+		return errors.New("it must be 1 to 64 letters, digits, and . _ - / :, such as staging:")
+	}
+	return nil
+}
+
 // part is a number above 0 and at most 1.
 type part float64
 

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,9 @@ type Backend struct {
 
 	// Seed affects the choice of a shard: see seed in docs/reference/configuration.md.
 	Seed uint64 `env:"WEIR_SEED"`
+
+	// Prefix begins all stored keys, before weir:.
+	Prefix string `env:"CACHE_KEY_PREFIX"`
 
 	// Processes is how many throttlerds share the quotas, for WEIR_ON_FAILURE=local.
 	Processes int64 `env:"WEIR_PROCESSES" envDefault:"1"`
@@ -47,11 +51,15 @@ type Backend struct {
 	LocalCacheBytes int64 `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0"`
 }
 
+var prefixForm = regexp.MustCompile(`^[\w.:/-]{1,64}$`) // as of prefix in package config
+
 func (s *Settings) checkBackend() (problems mistakes) {
 	if s.ConfigFile != "" {
 		return nil
 	}
 	memcache := s.BackendType == "memcache"
+	problems.add(s.Prefix != "" && !prefixForm.MatchString(s.Prefix), "CACHE_KEY_PREFIX is %q; it must be 1 to 64 letters, digits, and . _ - / :, such as staging:", s.Prefix)
+	problems.add(s.Prefix != "" && s.BackendType == "memory", "CACHE_KEY_PREFIX is set, and counts live in memory, which no other process shares; leave it out")
 	problems.add(!slices.Contains([]string{"", "redis", "memcache", "memory"}, s.BackendType), "BACKEND_TYPE is %q; it must be redis, memcache or memory", s.BackendType)
 	problems.add(memcache && len(s.MemcacheHostPort) == 0, "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211")
 	problems.add(memcache && s.MemcacheSRV != "", "MEMCACHE_SRV is set; list the servers in MEMCACHE_HOST_PORT")
@@ -117,6 +125,9 @@ func (s *Settings) keys() keys {
 	if s.BackendType == "memory" {
 		k["backend"] = "memory"
 		return k
+	}
+	if s.Prefix != "" {
+		k["prefix"] = s.Prefix
 	}
 	// A cache of refusals repeats the store's answers, so it is always exact. It is off where
 	// envoyproxy/ratelimit's is, because a dashboard may show how often Redis is asked.

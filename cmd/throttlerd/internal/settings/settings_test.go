@@ -43,14 +43,15 @@ func TestReadSaysAllThatIsWrong(t *testing.T) {
 	for environ, want := range map[string]string{
 		"PORT=x LIMIT_RESPONSE_HEADERS_ENABLED=maybe": `PORT is "x"; it must be a port, from 0 to 65535` + "\n" +
 			`LIMIT_RESPONSE_HEADERS_ENABLED is "maybe"; it must be true or false`,
-		"WEIR_ON_FAILURE=shut":                    `WEIR_ON_FAILURE is "shut"; it must be error, open, local or closed`,
-		"REDIS_TYPE=RING LOG_LEVEL=loud":          `LOG_LEVEL is "loud"; it must be debug, info, warn or error` + "\n" + `REDIS_TYPE is "RING"; it must be SINGLE, SENTINEL or CLUSTER`,
-		"REDIS_URL=redis:6379":                    "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port",
-		"REDIS_SOCKET_TYPE=tcp REDIS_URL=a:1,b:2": "REDIS_URL has 2 servers; with REDIS_TYPE=SINGLE it must be one, or REDIS_TYPE must be CLUSTER, or SENTINEL for mymaster,10.0.0.1:26379,10.0.0.2:26379; WEIR_CONFIG is for several shards",
-		"BACKEND_TYPE=memcache":                   "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211",
-		"WEIR_REDIS_IDLE_TIMEOUT=1ms":             "WEIR_REDIS_IDLE_TIMEOUT is 1ms; it must be from 1s to 24h0m0s, or 0s for the default",
-		"WEIR_DEADLINE=0s":                        "WEIR_DEADLINE is 0s; it must be from 1ms to 30s",
-		"GRPC_MAX_CONNECTION_AGE=1":               `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
+		"WEIR_ON_FAILURE=shut":                     `WEIR_ON_FAILURE is "shut"; it must be error, open, local or closed`,
+		"REDIS_TYPE=RING LOG_LEVEL=loud":           `LOG_LEVEL is "loud"; it must be debug, info, warn or error` + "\n" + `REDIS_TYPE is "RING"; it must be SINGLE, SENTINEL or CLUSTER`,
+		"REDIS_URL=redis:6379":                     "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port",
+		"REDIS_SOCKET_TYPE=tcp REDIS_URL=a:1,b:2":  "REDIS_URL has 2 servers; with REDIS_TYPE=SINGLE it must be one, or REDIS_TYPE must be CLUSTER, or SENTINEL for mymaster,10.0.0.1:26379,10.0.0.2:26379; WEIR_CONFIG is for several shards",
+		"BACKEND_TYPE=memory CACHE_KEY_PREFIX={a}": `CACHE_KEY_PREFIX is "{a}"; it must be 1 to 64 letters, digits, and . _ - / :, such as staging:` + "\nCACHE_KEY_PREFIX is set, and counts live in memory, which no other process shares; leave it out",
+		"BACKEND_TYPE=memcache":                    "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211",
+		"WEIR_REDIS_IDLE_TIMEOUT=1ms":              "WEIR_REDIS_IDLE_TIMEOUT is 1ms; it must be from 1s to 24h0m0s, or 0s for the default",
+		"WEIR_DEADLINE=0s":                         "WEIR_DEADLINE is 0s; it must be from 1ms to 30s",
+		"GRPC_MAX_CONNECTION_AGE=1":                `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
 		"GRPC_MAX_CONNECTION_AGE=-1s WEIR_DRAIN_WAIT=-1ms XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=-10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=0s": "GRPC_MAX_CONNECTION_AGE is -1s; it must be 0s or more\n" +
 			"WEIR_DRAIN_WAIT is -1ms; it must be 0s or more\nXDS_CLIENT_BACKOFF_INITIAL_INTERVAL is -10s; it must be 1ms or more\nXDS_CLIENT_BACKOFF_MAX_INTERVAL is 0s; it must be 1ms or more",
 		"PROMETHEUS_PATH=metrics": `PROMETHEUS_PATH is "metrics"; it must be a path, such as /metrics`,

@@ -20,13 +20,12 @@ var without = map[string]string{
 	"REDIS_POOL_SIZE":                         "the pool grows as it is needed",
 	"REDIS_TIMEOUT":                           "WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more",
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR":            "WEIR_DEADLINE bounds each decision",
-	"CACHE_KEY_PREFIX":                        "keys begin with weir:",
 	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
 	"EXPIRATION_JITTER_MAX_SECONDS":           "counts expire a second after their windows",
 }
 
 // withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
-var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
+var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "CACHE_KEY_PREFIX", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
 
 // Warnings names the variables that are set, but have no effect or less than they seem to.
 func (s *Settings) Warnings(environ []string) (all []string) {
