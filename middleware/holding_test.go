@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // points is like GitHub's secondary limits: requests at once, and points per minute.
@@ -146,6 +147,53 @@ func TestInFlightEndsAfterAPanic(t *testing.T) {
 			d, err := th.Peek(t.Context(), points.Charge("everyone"))
 			if err != nil || d.Limit(0).Used != 0 {
 				t.Errorf("after it, %v, %v; want nothing in flight", &d, err)
+			}
+		})
+	}
+}
+
+// The end of a request ends its units in flight and nothing else: a receipt is settled by another
+// process, while the handler runs or afterwards.
+func TestInFlightEndsAndAReceiptDoesNot(t *testing.T) {
+	key, err := receipt.NewKey([]byte("a secret of the test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, within := range map[string]bool{"after the handler": false, "while it runs": true} {
+		t.Run(name, func(t *testing.T) {
+			store, options := memorybackend.NewDefault(), &throttler.Options{ReceiptKey: key}
+			th, worker := throttler.New(store, options), throttler.New(store, options)
+			settle := func(receipt string) {
+				opened, err := worker.Open(receipt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := worker.Settle(t.Context(), opened, 42); err != nil {
+					t.Errorf("settled by another process: %v", err)
+				}
+				if _, err := worker.Settle(t.Context(), must(worker.Open(receipt)), 42); !errors.Is(err, throttler.ErrSettled) {
+					t.Errorf("delivered again: %v, want ErrSettled", err)
+				}
+			}
+			var receipt string
+			failed := &middleware.Options{OnError: func(_ *http.Request, err error) { t.Error(err) }}
+			tokens := policy("tokens", throttler.Limit{Quota: 2, Window: time.Minute, Algorithm: throttler.InFlight}, per(1000, 1000*time.Hour))
+			h := limit(th, tokens, failed)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				d, _ := middleware.FromContext(r.Context())
+				if receipt, err = th.Receipt(d); err != nil {
+					t.Error(err)
+				}
+				if within {
+					settle(receipt)
+				}
+				w.WriteHeader(200)
+			}))
+			get(h)
+			if !within {
+				settle(receipt)
+			}
+			if d, err := th.Peek(t.Context(), tokens.Charge("everyone")); err != nil || d.Limit(0).Used != 0 || d.Limit(1).Used != 42 {
+				t.Errorf("%d in flight, %d used, %v; want 0 and 42", d.Limit(0).Used, d.Limit(1).Used, err)
 			}
 		})
 	}

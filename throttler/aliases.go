@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // A Policy is a named list of limits.
@@ -30,6 +31,7 @@ const (
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
 	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt
+	ErrReceiptKey  = receipt.ErrKey        // no ReceiptKey, or not the one of the receipt
 	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see driver.MayHaveCharged
 )
 

@@ -111,7 +111,7 @@ func (d *Decision) link(l *links) {
 		return
 	}
 	if d.receipt == nil {
-		d.receipt = new(receipt)
+		d.receipt = new(receiptState)
 	}
 	d.receipt.links = l
 }

@@ -383,7 +383,7 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 
 // later returns r's parts, and those for costs of s beyond the charges at backends that have
 // decided about these charges only since they were made. It returns r.parts if there are none.
-func (t *Throttler) later(s *driver.Settlement, r *receipt) []taken {
+func (t *Throttler) later(s *driver.Settlement, r *receiptState) []taken {
 	var more []taken
 	for i, c := range s.Charged.Charges() {
 		if t.router == nil || s.Costs[i] <= c.Cost {

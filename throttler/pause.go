@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Pause refuses all charges to these counts before until, at most [quota.MaxWindow] ahead, in
-// every process. The latest of several pauses holds.
+// Pause refuses charges to these counts before until, at most [quota.MaxWindow] ahead, in every
+// process, but not in mode Record. The latest pause holds.
 func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charge) (err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpPause, charges, start, new(Decision), err) }(time.Now())

@@ -16,11 +16,11 @@ type Decision struct {
 	decision.Decision
 
 	// receipt is nil if the decision was not made or opened in this process.
-	receipt *receipt
+	receipt *receiptState
 }
 
-// receipt lets a charge be refunded or settled once. Copies of a Decision share it.
-type receipt struct {
+// receiptState lets a charge be refunded or settled once. Copies of a Decision share it.
+type receiptState struct {
 	links *links // if parents were charged
 
 	mu    sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
@@ -28,13 +28,16 @@ type receipt struct {
 	id    string  // set if there is a text of the decision, and another process may settle it
 	parts []taken // set if parts are charged, renewed or settled one by one
 	on    int     // otherwise, the index in Throttler.backends of the backend that charged
+
+	opened   bool // by Open
+	released bool // it holds no units in flight, or none that can be found
 }
 
 // tookNothing is the receipt of every peek: there is nothing to refund.
-var tookNothing = &receipt{done: true}
+var tookNothing = &receiptState{done: true}
 
 // byPartition returns the part of d about each partition. r.mu is held.
-func (r *receipt) byPartition(d *Decision) []taken {
+func (r *receiptState) byPartition(d *Decision) []taken {
 	if r.parts == nil {
 		for _, p := range d.Driver().Request.Parts() {
 			own := driver.NewDecision(p.Request)
@@ -46,35 +49,55 @@ func (r *receipt) byPartition(d *Decision) []taken {
 	return r.parts
 }
 
-// settleOnce makes s, a settlement that another process may make too, unless it was made. Each
-// of parts is settled once.
-func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts []taken, id string) (driver.Decision, error) {
+// settleOnce makes s, a settlement by r that another process may make too, unless it was made.
+// Each of r.parts is settled once. The units in flight end in any case.
+func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *receiptState) (driver.Decision, error) {
 	ends := int64(0)
-	for i := range parts {
-		ends = max(ends, endOf(&parts[i].d))
+	for i := range r.parts {
+		ends = max(ends, endOf(&r.parts[i].d))
+	}
+	letGo := func(one *taken) {
+		if !r.released {
+			t.letGo(ctx, s.Now, one.d)
+		}
 	}
 	if s.Now >= ends { // from now on, a record of the settlement may be gone
+		for i := range r.parts {
+			letGo(&r.parts[i])
+		}
+		r.released = true
 		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: its charges stopped counting at %v", time.UnixMilli(ends).UTC())
 	}
 	// Longer than any process' clock may be behind.
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin
 	before := 0
-	whole, err := settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
-		d, err := t.backends[0].Settle(ctx, s.MakeOnce(id, keep))
+	whole, err := settleParts(s, r.parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+		if r.released {
+			s.Charged = withoutUnits(s.Charged)
+		}
+		d, err := t.backends[0].Settle(ctx, s.MakeOnce(r.id, keep))
 		if err != nil {
 			return d, err
 		}
 		if !d.Allowed {
 			before++
-			t.letGo(ctx, s.Now, one.d)
+			letGo(one)
 		}
 		d.Allowed = true
 		return d.WithoutOnce(), nil
 	})
-	if err == nil && before == len(parts) { // after an error it may be made again, except for settled parts
+	if err == nil && before == len(r.parts) { // after an error it may be made again, except for settled parts
+		r.released = true
 		return driver.Decision{}, ErrSettled
 	}
 	return whole, err
+}
+
+// withoutUnits returns d without units in flight, which are released: their marks may be of other
+// decisions' units by now.
+func withoutUnits(d driver.Decision) driver.Decision {
+	none := driver.NewDecision(d.Request)
+	return d.Renewed(&none)
 }
 
 // letGo ends the units in flight of d, a part, because its whole decision will not: another
@@ -86,17 +109,14 @@ func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 }
 
 // endOf returns the instant, in ms, from which d's charges no longer count, unless a count is
-// in debt.
+// in debt. It is the same in every process: units in flight, which may be renewed, don't matter.
 func endOf(d *driver.Decision) int64 {
 	ends := d.Request.Now
 	for i, c := range d.Charges() {
 		for k, result := range d.ResultsOf(i) {
-			l := c.Policy.Limits[k]
-			from := d.Request.Now
-			if l.Algorithm.Holds() { // it may have been renewed
-				from = max(from, result.Mark.At)
+			if l := c.Policy.Limits[k]; !l.Algorithm.Holds() {
+				ends = max(ends, result.Mark.At, d.Request.Now+algorithm.Lifetime(l).Milliseconds())
 			}
-			ends = max(ends, result.Mark.At, from+algorithm.Lifetime(l).Milliseconds())
 		}
 	}
 	return ends

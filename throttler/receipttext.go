@@ -1,36 +1,20 @@
 package throttler
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
-// A receipt's text is, in base64,
-//
-//	1   version
-//	16  id, random
-//	    a receiptText as JSON, encrypted and authenticated
-//
-// The id also salts the encryption key, so that no two texts have the same key. The text
-// contains keys of clients, which the settling process needs to find the counts. Only processes
-// with Options.ReceiptKey can read them.
-const (
-	receiptVersion = 1
-	idBytes        = 16
-	minReceiptKey  = 16
-)
-
-// receiptText is a decision in a text.
+// receiptText is a decision in a text. It contains keys of clients, which the settling process
+// needs to find the counts, so it is encrypted.
 type receiptText struct {
 	At      int64        `json:"t"` // ms since the epoch
 	Charges []chargeText `json:"c"`
@@ -57,6 +41,9 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	case len(charges) == quota.MaxCharges:
 		return "", invalid.Errorf("throttler: a decision about %d charges has no receipt; one about %d has", len(charges), quota.MaxCharges-1)
 	}
+	if !slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.HoldsOnly() }) {
+		return "", invalid.Errorf("throttler: a decision that only holds units in flight has no receipt: nothing of it is left to settle")
+	}
 	if err := t.hasReceipt(d.receipt, d.Driver()); err != nil {
 		return "", err
 	}
@@ -78,20 +65,15 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	if !ok {
 		return "", invalid.Errorf("throttler: the decision took nothing, or is refunded or settled, and has no receipt")
 	}
-	seal, err := t.sealOf(id)
-	if err != nil {
-		return "", err
-	}
 	plain, err := json.Marshal(text)
 	if err != nil {
 		return "", invalid.Errorf("throttler: the decision has no receipt: %v", err)
 	}
-	head := append([]byte{receiptVersion}, id...)
-	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
+	return t.receiptKey.Seal(id, plain)
 }
 
 // hasReceipt returns an error if another process cannot settle d, which r charged.
-func (t *Throttler) hasReceipt(r *receipt, d *driver.Decision) error {
+func (t *Throttler) hasReceipt(r *receiptState, d *driver.Decision) error {
 	for _, one := range r.parts {
 		if err := driver.HasReceipt(t.backends[one.part.on], d); err != nil {
 			return err
@@ -100,24 +82,12 @@ func (t *Throttler) hasReceipt(r *receipt, d *driver.Decision) error {
 	return driver.HasReceipt(t.backends[r.on], d)
 }
 
-// Open returns the charges of a receipt. Their first refund or settlement counts; a later one,
-// by another Decision, fails with ErrSettled. A changed text, or another key's, is ErrInvalid.
+// Open returns the charges of a receipt, which are settled once; then it is ErrSettled. A changed
+// text is ErrInvalid, another key's ErrReceiptKey.
 func (t *Throttler) Open(text string) (Decision, error) {
-	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(sealed) < 1+idBytes {
-		return Decision{}, invalid.Errorf("throttler: %d bytes are not a receipt; it must be a text that Receipt returned, unchanged", len(text))
-	}
-	if sealed[0] != receiptVersion {
-		return Decision{}, invalid.Errorf("throttler: a receipt has version %d; this weir knows version %d", sealed[0], receiptVersion)
-	}
-	head, id := sealed[:1+idBytes], string(sealed[1:1+idBytes])
-	seal, err := t.sealOf(id)
+	id, plain, err := t.receiptKey.Unseal(text)
 	if err != nil {
-		return Decision{}, err
-	}
-	plain, err := seal.Open(nil, make([]byte, seal.NonceSize()), sealed[len(head):], head)
-	if err != nil {
-		return Decision{}, invalid.Errorf("throttler: a receipt was cut or changed, or made under another Options.ReceiptKey")
+		return Decision{}, fmt.Errorf("throttler: %w", err)
 	}
 	var opened receiptText
 	if err := json.Unmarshal(plain, &opened); err != nil {
@@ -147,34 +117,18 @@ func (r *receiptText) decision(id string) (Decision, error) {
 			results[k].Mark = c.Marks[k]
 		}
 	}
-	opened := Decision{decision.FromDriver(d), &receipt{id: id, links: r.Links}}
+	opened := Decision{decision.FromDriver(d), &receiptState{id: id, links: r.Links, opened: true, released: true}}
 	opened.Added = r.Links.added(len(charges))
 	return opened, nil
 }
 
-// sealOf returns the cipher of the text with that id.
-func (t *Throttler) sealOf(id string) (cipher.AEAD, error) {
-	if len(t.receiptKey) < minReceiptKey {
-		return nil, invalid.Errorf("throttler: Options.ReceiptKey has %d bytes; for receipts it must have %d or more, the same in all processes", len(t.receiptKey), minReceiptKey)
-	}
-	key, err := hkdf.Key(sha256.New, t.receiptKey, []byte(id), "weir receipt", 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(block)
-}
-
 // name returns r's id, which the first call makes, and which every later settlement uses. ok
 // is false if r is settled.
-func (r *receipt) name() (id string, ok bool) {
+func (r *receiptState) name() (id string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.id == "" {
-		random := make([]byte, idBytes)
+		random := make([]byte, receipt.IDBytes)
 		_, _ = rand.Read(random) // it never fails
 		r.id = string(random)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +14,10 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
-var receiptOptions = throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: []byte("sixteen bytes...")}
+var receiptOptions = throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: receiptKey}
 
 // Open refuses a text that differs in one bit, or of another deployment. It contains no key.
 func TestReceiptIsOurs(t *testing.T) {
@@ -40,19 +43,45 @@ func TestReceiptIsOurs(t *testing.T) {
 	for i := range sealed {
 		changed := append([]byte(nil), sealed...)
 		changed[i] ^= 1
-		if _, err := own.Open(base64.RawURLEncoding.EncodeToString(changed)); !errors.Is(err, throttler.ErrInvalid) {
-			t.Fatalf("with byte %d changed: %v, want an error that wraps ErrInvalid", i, err)
+		want := throttler.ErrInvalid
+		if i >= 1 && i < 5 { // the key's id
+			want = throttler.ErrReceiptKey
+		}
+		if _, err := own.Open(base64.RawURLEncoding.EncodeToString(changed)); !errors.Is(err, want) {
+			t.Fatalf("with byte %d changed: %v, want an error that wraps %v", i, err, want)
 		}
 	}
-	for name, bad := range map[string]string{"nothing": "", "longer": text + "AA", "no base64": "{" + text[1:], "of spaces": " " + text} {
+	for name, bad := range map[string]string{
+		"nothing": "", "longer": text + "AA", "no base64": "{" + text[1:], "of spaces": " " + text,
+		"with a newline": text + "\n", "before a newline": "\r\n" + text, "with a newline within": text[:9] + "\n" + text[9:],
+		"padded": text + strings.Repeat("=", 1+(3-len(text)%4)%3), "of another alphabet": base64.RawStdEncoding.EncodeToString(sealed[:len(sealed)-1]) + "+",
+		"cut": text[:len(text)-1], "of the head": text[:30],
+	} {
 		if _, err := own.Open(bad); !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("%s: %v, want an error that wraps ErrInvalid", name, err)
 		}
 	}
-	for name, key := range map[string]string{"another key": "another deployment's", "no key": "", "a short key": "short"} {
-		if _, err := throttler.New(backend, &throttler.Options{ReceiptKey: []byte(key)}).Open(text); !errors.Is(err, throttler.ErrInvalid) {
-			t.Errorf("%s: %v, want an error that wraps ErrInvalid", name, err)
+	another, err := receipt.NewKey([]byte("another deployment's"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, key := range map[string]receipt.Key{"another key": another, "no key": {}} {
+		other := throttler.New(backend, &throttler.Options{ReceiptKey: key})
+		if _, err := other.Open(text); !errors.Is(err, throttler.ErrReceiptKey) || errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("%s: %v, want an error that wraps ErrReceiptKey, and not ErrInvalid", name, err)
 		}
+		if _, err := other.Open("not a receipt"); !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("%s, not a receipt: %v, want an error that wraps ErrInvalid", name, err)
+		}
+	}
+	if _, err := throttler.New(backend, nil).Receipt(d); !errors.Is(err, throttler.ErrReceiptKey) {
+		t.Errorf("a receipt without a key: %v, want an error that wraps ErrReceiptKey", err)
+	}
+	if short, err := receipt.NewKey([]byte("15 bytes long..")); !errors.Is(err, throttler.ErrInvalid) || short != (receipt.Key{}) {
+		t.Errorf("a short key: %v, want an error that wraps ErrInvalid", err)
+	}
+	if shown := fmt.Sprintf("%v %+v", receiptOptions, &receiptOptions); strings.Contains(shown, "secret") {
+		t.Errorf("options show the secret: %s", shown)
 	}
 	if _, err := own.Open(text); err != nil {
 		t.Error(err)
@@ -165,7 +194,7 @@ func TestReceiptOfWhatIsInFlight(t *testing.T) {
 				if _, err := another.Settle(ctx, opened, 4); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := own.Settle(ctx, d); !errors.Is(err, throttler.ErrSettled) {
+				if _, err := own.Settle(ctx, d, 5); !errors.Is(err, throttler.ErrSettled) {
 					t.Errorf("what another has settled: %v, want ErrSettled", err)
 				}
 			} else if _, err := own.Settle(ctx, d, 4); err != nil {
@@ -176,28 +205,125 @@ func TestReceiptOfWhatIsInFlight(t *testing.T) {
 			}
 		})
 	}
-	// In flight alone, for longer than a lease.
-	c := clock.NewManual(time.UnixMilli(1_900_000_000_000))
-	own := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, ReceiptKey: receiptOptions.ReceiptKey})
+	// In flight alone, nothing is left to settle.
+	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)
 	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}
 	d, err := own.Take(ctx, p.Charge("alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := own.Receipt(d); err != nil {
-		t.Fatal(err)
+	if text, err := own.Receipt(d); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("in flight alone: %q, %v; want an error that wraps ErrInvalid", text, err)
 	}
-	for range 3 {
-		c.Advance(20 * time.Second)
-		if d, err := own.Renew(ctx, d); err != nil || !d.Allowed {
-			t.Fatal(&d, err)
+}
+
+// The end of the units in flight settles nothing else: a receipt is settled before it or after
+// it, and each ends once, though another decision's units are of the same millisecond.
+func TestUnitsInFlightEndApartFromTheReceipt(t *testing.T) {
+	ctx := t.Context()
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 9, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 10_000, Window: 5 * time.Minute}}}
+	charges := []throttler.Charge{{Policy: p, Key: "alice", Cost: 900}, {Policy: p, Key: "acme", Cost: 900}}
+	for _, test := range []struct {
+		name  string
+		order string // e: the units end, s: another process settles, r: they are renewed, -: 10 minutes pass, x: this process settles
+		used  int64  // of each key, beside another decision of 900
+	}{
+		{"ends, and is settled", "es", 942},
+		{"ends twice, and is settled", "ees", 942},
+		{"ends, is settled, and ends", "ese", 942},
+		{"is settled, and ends twice", "see", 942},
+		{"is renewed, ends, is renewed, and settled", "rers", 942},
+		{"ends, and is settled here, and there", "exs", 907},
+		{"is settled here, and there, and ends", "xse", 907},
+		{"is settled there, and here", "sx", 942},
+		{"ends, and nothing settles it", "e", 1800},
+		{"is settled here, too late", "-x", 0},
+	} {
+		for _, count := range []int{1, 2} {
+			t.Run(fmt.Sprint(test.name, count), func(t *testing.T) {
+				c := clock.NewManual(time.UnixMilli(1_900_000_000_000))
+				options := &throttler.Options{Clock: c, ReceiptKey: receiptKey}
+				store := memorybackend.NewDefault()
+				own, another := throttler.New(store, options), throttler.New(store, options)
+				charges := charges[:count]
+				costs := func(cost int64) []int64 { return slices.Repeat([]int64{cost}, count) }
+				beside, err := own.Take(ctx, charges...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d, err := own.Take(ctx, charges...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := own.Receipt(d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				settled := false
+				for _, what := range test.order {
+					switch what {
+					case 'e':
+						_, err = own.Settle(ctx, d)
+					case 'r':
+						for _, d := range []throttler.Decision{beside, d} { // at one instant, again
+							_, err = own.Renew(ctx, d)
+						}
+					case '-':
+						for range 60 {
+							c.Advance(10 * time.Second)
+							_, err = own.Renew(ctx, beside)
+						}
+					case 's', 'x':
+						if what == 'x' {
+							_, err = own.Settle(ctx, d, costs(7)...)
+						} else {
+							opened, _ := another.Open(text)
+							_, err = another.Settle(ctx, opened, costs(42)...)
+						}
+						if settled && errors.Is(err, throttler.ErrSettled) || what == 'x' && test.used == 0 && errors.Is(err, throttler.ErrInvalid) {
+							err = nil
+						}
+						settled = true
+					}
+					if err != nil {
+						t.Fatalf("%c of %s: %v", what, test.order, err)
+					}
+				}
+				now, err := own.Peek(ctx, charges...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, l := range now.Limits() {
+					want := test.used
+					if i%2 == 0 {
+						want = 1
+					}
+					if l.Used != want {
+						t.Errorf("%s: limit %d has %d, want %d", test.order, i, l.Used, want)
+					}
+				}
+			})
 		}
 	}
-	if _, err := own.Settle(ctx, d); err != nil {
-		t.Errorf("after two leases: %v", err)
+}
+
+// A worker that settles a receipt without costs has done nothing, and learns that.
+func TestAReceiptIsSettledWithCosts(t *testing.T) {
+	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)
+	d := take(t, own, policy("core", per(10, time.Hour)).Charge("alice"))
+	text, err := own.Receipt(d)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d, err := own.Peek(ctx, p.Charge("alice")); err != nil || d.Limit(0).Used != 0 {
-		t.Errorf("%d in flight, %v", d.Limit(0).Used, err)
+	opened, err := own.Open(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.Settle(t.Context(), opened); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("without costs: %v, want an error that wraps ErrInvalid", err)
+	}
+	if _, err := own.Settle(t.Context(), opened, 1); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -22,7 +22,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	r := d.receipt
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done {
+	if r.done || r.released {
 		return d, nil
 	}
 	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costsOf(d.Charges()), Renews: true}

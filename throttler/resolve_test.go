@@ -210,7 +210,7 @@ func TestWhatIsLeftOutIsSettledWithTheRest(t *testing.T) {
 	charges := []throttler.Charge{requests.Charge("k"), {Policy: org, Key: "k", Cost: 500}, {Policy: user, Key: "alice", Cost: 500}}
 	both(t, func(t *testing.T, b driver.Backend) {
 		table := new(policies.Table)
-		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0), Policies: table, ReceiptKey: make([]byte, 16)})
+		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0), Policies: table, ReceiptKey: receiptKey})
 		edit := func(o policies.Override) {
 			t.Helper()
 			if err := table.Source("code").Edit(func(e *policies.Edit) { e.Override(o) }); err != nil {

@@ -18,12 +18,17 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle sets the real costs of d.Charges without the d.Added, of Take's charges, or none, and
-// ends d's units in flight. Too much is given back, too little charged, even beyond the quota:
-// the next requests wait that debt out. A d that is settled, or took nothing, is returned.
+// Settle sets the real costs of d.Charges without the d.Added, and ends d's units in flight;
+// without costs, only that. Too much is given back, too little charged, even beyond the quota: the
+// next requests wait that debt out. A d that is settled, or took nothing, is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
-	if len(costs) == 0 || !d.Allowed || len(d.Charges()) == 0 {
-		return t.settle(ctx, d, costsOf(d.Charges()))
+	switch {
+	case !d.Allowed || len(d.Charges()) == 0:
+		return t.settle(ctx, d, nil)
+	case len(costs) == 0 && d.receipt != nil && d.receipt.opened:
+		return Decision{}, invalid.Errorf("throttler: a receipt is settled without costs, which would change nothing; it needs the real costs")
+	case len(costs) == 0:
+		return t.settle(ctx, d, nil)
 	}
 	for i, cost := range costs {
 		if cost < 0 || cost > quota.MaxQuota {
@@ -48,6 +53,7 @@ var errReceiptMoved = invalid.Errorf("throttler: a decision with a receipt canno
 // a request after its client has left.
 const settleTime = time.Second
 
+// settle settles d to costs or, if costs is nil, only ends its units in flight.
 func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
 	switch {
 	case !d.Allowed:
@@ -60,11 +66,15 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	defer r.mu.Unlock()
 	ctx, cancel := outlive(ctx) // not earlier: a renewal may have held the lock until ctx was done
 	defer cancel()
-	if r.done {
+	releases, holds := costs == nil, !r.released && holds(d.Charges())
+	if r.done || releases && !holds {
 		return d, nil
 	}
-	r.done = true
-	if r.id == "" && costsAs(d.Charges(), costs) && !holds(d.Charges()) {
+	if releases {
+		costs = costsOf(d.Charges())
+	}
+	r.done = !releases
+	if r.id == "" && costsAs(d.Charges(), costs) && !holds {
 		return d, nil
 	}
 	start := time.Now()
@@ -73,24 +83,32 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	var err error
 	parts := t.later(&s, r)
 	switch {
-	case r.id != "" && len(parts) > len(r.parts):
+	case r.id != "" && !releases && len(parts) > len(r.parts):
 		err = errReceiptMoved
-	case r.id != "":
-		settled, err = t.settleOnce(ctx, s, r.byPartition(&d), r.id)
+	case r.id != "" && !releases:
+		r.byPartition(&d)
+		settled, err = t.settleOnce(ctx, s, r)
 	case parts != nil:
 		settled, err = settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+			if r.released {
+				s.Charged = withoutUnits(s.Charged)
+			}
 			return t.settlePart(ctx, one, s)
 		})
 	default:
+		if r.released {
+			s.Charged = withoutUnits(s.Charged)
+		}
 		settled, err = t.backends[r.on].Settle(ctx, s)
 	}
+	r.released = r.released || err == nil || driver.MayHaveCharged(err) // if it is unknown, they lapse
 	after := Decision{decision.FromDriver(settled), r}
 	after.Added = d.Added
 	if t.observer != nil {
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		r.done = driver.MayHaveCharged(err) && r.id == "" // with an id, it is made once
+		r.done = !releases && driver.MayHaveCharged(err) && r.id == "" // with an id, it is made once
 		return Decision{}, err
 	}
 	t.queues.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // A Throttler is safe for concurrent use, and needs no closing.
@@ -20,7 +21,7 @@ type Throttler struct {
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
 
-	receiptKey []byte // of Receipt and Open
+	receiptKey receipt.Key // of Receipt and Open
 	queues     *waitQueues
 }
 
@@ -29,7 +30,7 @@ type Options struct {
 	Clock      clock.Clock      // if nil, clock.System
 	Observer   observe.Observer // receives each decision; may be nil
 	Policies   *policies.Table  // replaces the policies charged by those in force; may be nil
-	ReceiptKey []byte           // encrypts receipts: a secret shared by all processes, 16 bytes or more
+	ReceiptKey receipt.Key      // encrypts receipts: see [receipt.NewKey]
 }
 
 // New returns a Throttler that counts in backend. It panics if backend is nil.
@@ -61,7 +62,7 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 	// Take is so short that the compiler inlines it: then d and its receipt may stay on the
 	// caller's stack.
 	if err = t.decide(ctx, observe.OpTake, charges, &d); d.Allowed && d.receipt == nil {
-		d.receipt = new(receipt)
+		d.receipt = new(receiptState)
 	}
 	return
 }
@@ -93,14 +94,14 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 	case parts == nil && op == observe.OpTake:
 		*decided, err = t.backends[on].Take(ctx, r)
 		if on > 0 && decided.Allowed {
-			d.receipt = &receipt{on: on}
+			d.receipt = &receiptState{on: on}
 		}
 	case parts == nil:
 		*decided, err = t.backends[on].Peek(ctx, r)
 	case op == observe.OpTake:
 		var all []taken
 		if *decided, all, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
-			d.receipt = &receipt{parts: all}
+			d.receipt = &receiptState{parts: all}
 		}
 	default:
 		*decided, err = t.peekParts(ctx, r, parts)

@@ -85,7 +85,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	a.look(&d)
 	a.Decision = Decision{Decision: decision.FromDriver(d)}
 	if d.Allowed {
-		a.receipt = &receipt{parts: parts, on: on}
+		a.receipt = &receiptState{parts: parts, on: on}
 	}
 	if links != nil {
 		a.link(links)
@@ -108,7 +108,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 
 // again returns d for another call that it allows, with a receipt for that call.
 func (d Decision) again() Decision {
-	d.receipt = &receipt{links: d.receipt.links, on: d.receipt.on}
+	d.receipt = &receiptState{links: d.receipt.links, on: d.receipt.on}
 	return d
 }
 

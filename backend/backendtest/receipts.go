@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/receipt"
 )
 
 func receiptCases() []testCase {
@@ -45,7 +46,7 @@ func receiptCases() []testCase {
 		})
 }
 
-var receiptKey = []byte("a secret of the suite")
+var receiptKey, _ = receipt.NewKey([]byte("a secret of the suite"))
 
 // fleet is three processes that share a backend and a key of receipts.
 type fleet struct {

@@ -191,7 +191,14 @@ func (l *Limiter) hold(ctx context.Context, d throttler.Decision) (letGo func())
 // settle refunds d if err makes the call free, releases its units in flight, and returns the
 // decision with the limits after that.
 func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
+	decided := false
+	defer func() {
+		if !decided { // RefundIf has panicked: without a settlement, units would stay in flight for a lease
+			l.end(ctx, d, false)
+		}
+	}()
 	free := d.Allowed && err != nil && l.options.RefundIf != nil && ctx.Err() == nil && l.options.RefundIf(ctx, method, err)
+	decided = true
 	return l.end(ctx, d, free)
 }
 

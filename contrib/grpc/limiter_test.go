@@ -513,6 +513,17 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
+// A RefundIf that panics keeps no unit in flight.
+func TestARefundIfThatPanics(t *testing.T) {
+	f := newFixture(t, setup{
+		limit:   throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: throttler.InFlight},
+		options: weirgrpc.Options{RefundIf: func(context.Context, string, error) bool { panic("RefundIf") }},
+	})
+	f.unary = func(context.Context) error { return status.Error(codes.NotFound, "") }
+	expectCode(t, f.call(t.Context()), codes.Internal)
+	f.expectUsed(t, everyone, 0)
+}
+
 // A client can't avoid charges by leaving.
 func TestNoRefundForAClientThatLeaves(t *testing.T) {
 	f := newFixture(t, setup{options: weirgrpc.Options{RefundIf: func(context.Context, string, error) bool { return true }}})
