@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A Decision is a [decision.Decision] that can be refunded or settled.
@@ -109,7 +110,8 @@ func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 }
 
 // endOf returns the instant, in ms, from which d's charges no longer count, unless a count is
-// in debt. It is the same in every process: units in flight, which may be renewed, don't matter.
+// in debt. It is the same in every process: units in flight, which may be renewed, don't matter. A
+// bucket may drain a debt for millennia, which no store remembers.
 func endOf(d *driver.Decision) int64 {
 	ends := d.Request.Now
 	for i, c := range d.Charges() {
@@ -119,5 +121,5 @@ func endOf(d *driver.Decision) int64 {
 			}
 		}
 	}
-	return ends
+	return min(ends, d.Request.Now+2*quota.MaxWindow.Milliseconds())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 	"github.com/weir-go/weir/throttler/receipt"
 )
 
@@ -369,6 +370,28 @@ func TestReceiptOfWhatIsInFlightInSeveralPartitions(t *testing.T) {
 	for key, used := range map[string]int64{"alice": 4, "bob": 5} {
 		if d, err := own.Peek(ctx, p.Charge(key)); err != nil || d.Limit(0).Used != 0 || d.Limit(1).Used != used {
 			t.Errorf("%s: %d in flight, %d used, %v; want 0 and %d", key, d.Limit(0).Used, d.Limit(1).Used, err, used)
+		}
+	}
+}
+
+// A debt that drains for centuries bounds neither a receipt's life nor its settlement to once.
+func TestReceiptOfADebtForCenturies(t *testing.T) {
+	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)
+	p := policy("core", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.TokenBucket})
+	for cost := int64(1_000_000); cost < 60_000_000; cost += 1_000_000 { // hours
+		key := fmt.Sprint(cost)
+		text, err := own.Receipt(take(t, own, throttler.Charge{Policy: p, Key: key, Cost: cost, Mode: quota.Record}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			opened, err := own.Open(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := own.Settle(t.Context(), opened, cost+1); errors.Is(err, throttler.ErrSettled) != (i == 1) {
+				t.Errorf("a debt of %d hours, settlement %d: %v", cost, i+1, err)
+			}
 		}
 	}
 }

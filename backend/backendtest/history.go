@@ -1,7 +1,9 @@
 package backendtest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -22,8 +24,9 @@ var historySteps = flag.Int("history-steps", 500, "random steps that Histories r
 
 // Histories runs random histories on a backend and on package algorithm, and
 // compares every answer: takes of various costs and modes, peeks, refunds and settlements,
-// also late ones and twice, resets, clock jumps both ways, edges hit exactly, policies that
-// change under processes with the old and the new form.
+// also late ones and twice, by receipts, resets, renewals, clock jumps both ways, edges hit
+// exactly, policies that change under processes with the old and the new form. A receipt must be
+// settled at most once, and a charge from before a reset must lower no count.
 // It does so for each algorithm alone and for mixes of up to four limits and
 // three charges. open returns an empty backend; it is called for each history.
 //
@@ -62,19 +65,28 @@ type history struct {
 	backends     [2]driver.Backend   // of model and other
 	policies     []*throttler.Policy // the present form of each
 	before       []*throttler.Policy // the previous form of each, which some processes still use
-	taken        []taken
-	edges        []time.Time     // instants in answers
-	lines        []func() string // the history, for a failure
+	taken        []*taken
+	focus        *taken            // see anyTaken
+	resets       map[[3]string]int // by policy, key and partition
+	edges        []time.Time       // instants in answers
+	lines        []func() string   // the history, for a failure
 }
 
-type taken struct{ model, other throttler.Decision }
+type taken struct {
+	model, other throttler.Decision
+	receipts     [2]string // texts of model and other, if any
+	settled      bool      // by a receipt, or here
+	here         bool      // and not by a receipt: a second settlement here does nothing
+	resets       []int     // how often each of the charges' counts had been reset
+}
 
 func newHistory(rng *rand.Rand, algorithms []quota.Algorithm, backend driver.Backend) *history {
 	start := time.UnixMilli(1_900_000_000_000 + rng.Int64N(1e9))
 	h := &history{rng: rng, algorithms: algorithms, clock: clock.NewManual(start)}
 	h.backends = [2]driver.Backend{model{}, backend}
-	h.model = throttler.New(h.backends[0], &throttler.Options{Clock: h.clock})
-	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock})
+	h.resets = make(map[[3]string]int)
+	h.model = throttler.New(h.backends[0], &throttler.Options{Clock: h.clock, ReceiptKey: receiptKey})
+	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock, ReceiptKey: receiptKey})
 	for i := range 3 {
 		h.policies = append(h.policies, h.policy(fmt.Sprintf("p%d", i)))
 	}
@@ -89,14 +101,16 @@ func (h *history) step(ctx context.Context) error {
 		return h.take(ctx)
 	case n < 75:
 		return h.peek(ctx)
-	case n < 85 && len(h.taken) > 0:
-		return h.refund(ctx)
-	case n < 93 && len(h.taken) > 0:
-		return h.settle(ctx)
-	case n < 95 && len(h.taken) > 0:
-		return h.settleAgain(ctx)
+	case n < 82 && len(h.taken) > 0:
+		return h.lowersNothingOld(ctx, h.refund)
+	case n < 87 && len(h.taken) > 0:
+		return h.lowersNothingOld(ctx, h.settle)
+	case n < 92 && len(h.taken) > 0:
+		return h.lowersNothingOld(ctx, h.deliver)
+	case n < 94 && len(h.taken) > 0:
+		return h.lowersNothingOld(ctx, h.settleAgain)
 	case n < 97 && len(h.taken) > 0:
-		return h.renew(ctx)
+		return h.renew(ctx, h.anyTaken())
 	case n < 98:
 		return h.reset(ctx)
 	default:
@@ -132,7 +146,16 @@ func (h *history) take(ctx context.Context) error {
 	got, errGot := h.other.Take(ctx, charges...)
 	h.note("take %v: %v", charges, got)
 	if want.Allowed && errGot == nil {
-		h.taken = append(h.taken, taken{want, got})
+		t := &taken{model: want, other: got}
+		for _, c := range want.Charges() {
+			t.resets = append(t.resets, h.resets[nameOfCount(c)])
+		}
+		if h.rng.IntN(3) == 0 {
+			if err := h.receipt(t); err != nil {
+				return err
+			}
+		}
+		h.taken = append(h.taken, t)
 	}
 	return h.compare("take", got, want, errGot, errWant)
 }
@@ -145,28 +168,137 @@ func (h *history) peek(ctx context.Context) error {
 	return h.compare("peek", got, want, errGot, errWant)
 }
 
-func (h *history) refund(ctx context.Context) error {
-	d := h.taken[h.rng.IntN(len(h.taken))]
-	want, errWant := h.model.Refund(ctx, d.model)
-	got, errGot := h.other.Refund(ctx, d.other)
-	h.note("refund of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
-	return h.compare("refund", got, want, errGot, errWant)
+// anyTaken returns a take: half of the time the same one for a while, so that much happens to it.
+func (h *history) anyTaken() *taken {
+	if h.focus == nil || h.rng.IntN(12) == 0 {
+		h.focus = h.taken[len(h.taken)-1]
+	}
+	if h.rng.IntN(2) == 0 {
+		return h.focus
+	}
+	return h.taken[h.rng.IntN(len(h.taken))]
 }
 
-func (h *history) settle(ctx context.Context) error {
-	d := h.taken[h.rng.IntN(len(h.taken))]
+// nameOfCount returns the name of c's count.
+func nameOfCount(c throttler.Charge) [3]string { return [3]string{c.Policy.Name, c.Key, c.Partition} }
+
+// lowersNothingOld calls settle with a take, and fails if that lowers a count that was reset
+// since. Units in flight may end: a renewal may have taken them after the reset.
+func (h *history) lowersNothingOld(ctx context.Context, settle func(context.Context, *taken) error) error {
+	d := h.anyTaken()
+	var old []throttler.Charge
+	for i, c := range d.other.Charges() {
+		if c.Cost, c.Mode = 1, quota.Enforce; h.resets[nameOfCount(c)] != d.resets[i] {
+			old = append(old, c)
+		}
+	}
+	var before throttler.Decision
+	var err error
+	if len(old) > 0 {
+		if before, err = h.other.Peek(ctx, old...); err != nil {
+			return err
+		}
+	}
+	if err := settle(ctx, d); err != nil || len(old) == 0 {
+		return err
+	}
+	after, err := h.other.Peek(ctx, old...)
+	if err != nil {
+		return err
+	}
+	for i, l := range after.Limits() {
+		saturated := l.ResetAt.Equal(decision.Never) // a bucket counts what drains before the last instant
+		if was := before.Limit(i); !l.Limit.Algorithm.Holds() && !saturated && l.Used < was.Used {
+			return fmt.Errorf("%s of %s was reset since the charge, and is lowered from %d to %d", l.Policy.Name, l.Key, was.Used, l.Used)
+		}
+	}
+	return nil
+}
+
+// receipt makes the receipts of t.
+func (h *history) receipt(t *taken) error {
+	var errWant, errGot error
+	t.receipts[0], errWant = h.model.Receipt(t.model)
+	t.receipts[1], errGot = h.other.Receipt(t.other)
+	if (errGot == nil) != (errWant == nil) {
+		return fmt.Errorf("receipt: error %w, the model's %w", errGot, errWant)
+	}
+	return nil
+}
+
+// deliver settles or refunds d by its receipt, as another process does, or d itself if it has none.
+func (h *history) deliver(ctx context.Context, d *taken) error {
+	if d.receipts[0] == "" {
+		return h.settle(ctx, d)
+	}
+	own, errWant := h.model.Open(d.receipts[0])
+	opened, errGot := h.other.Open(d.receipts[1])
+	if errGot != nil || errWant != nil {
+		return fmt.Errorf("open: error %w, the model's %w", errGot, errWant)
+	}
+	costs := h.costs(d)
+	if h.rng.IntN(3) == 0 {
+		clear(costs)
+	}
+	want, errWant := h.model.Settle(ctx, own, costs...)
+	got, errGot := h.other.Settle(ctx, opened, costs...)
+	h.note("delivery of %v %v to %v: %v, %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got, errGot)
+	return h.settledOnce(d, "delivery", got, want, errGot, errWant)
+}
+
+// settledOnce compares the settlement of d, which has a receipt.
+func (h *history) settledOnce(d *taken, step string, got, want throttler.Decision, errGot, errWant error) error {
+	if errGot == nil && d.settled {
+		return fmt.Errorf("%s: a receipt is settled twice", step)
+	}
+	if errors.Is(errGot, throttler.ErrSettled) != errors.Is(errWant, throttler.ErrSettled) || errors.Is(errGot, throttler.ErrSettled) && !d.settled {
+		return fmt.Errorf("%s, settled before: %v: error %w, the model's %w", step, d.settled, errGot, errWant)
+	}
+	d.settled = d.settled || errGot == nil
+	return h.compare(step, got, want, errGot, errWant)
+}
+
+// settledHere compares a settlement of d by the process that took it.
+func (h *history) settledHere(d *taken, step string, got, want throttler.Decision, errGot, errWant error) error {
+	if d.receipts[0] == "" || d.here {
+		return h.compare(step, got, want, errGot, errWant)
+	}
+	d.here = errGot == nil
+	return h.settledOnce(d, step, got, want, errGot, errWant)
+}
+
+// costs returns a random real cost of each of d's charges.
+func (h *history) costs(d *taken) []int64 {
 	costs := make([]int64, len(d.model.Charges()))
 	for i, c := range d.model.Charges() {
 		costs[i] = h.cost(c.Policy)
 	}
+	return costs
+}
+
+func (h *history) refund(ctx context.Context, d *taken) error {
+	want, errWant := h.model.Refund(ctx, d.model)
+	got, errGot := h.other.Refund(ctx, d.other)
+	h.note("refund of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
+	return h.settledHere(d, "refund", got, want, errGot, errWant)
+}
+
+// settle settles d, or now and then only ends its units in flight.
+func (h *history) settle(ctx context.Context, d *taken) error {
+	costs := h.costs(d)
+	if h.rng.IntN(4) == 0 {
+		costs = nil
+	}
 	want, errWant := h.model.Settle(ctx, d.model, costs...)
 	got, errGot := h.other.Settle(ctx, d.other, costs...)
 	h.note("settle of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
-	return h.compare("settle", got, want, errGot, errWant)
+	if costs == nil {
+		return h.compare("end of units in flight", got, want, errGot, errWant)
+	}
+	return h.settledHere(d, "settle", got, want, errGot, errWant)
 }
 
-func (h *history) renew(ctx context.Context) error {
-	d := h.taken[h.rng.IntN(len(h.taken))]
+func (h *history) renew(ctx context.Context, d *taken) error {
 	want, errWant := h.model.Renew(ctx, d.model)
 	got, errGot := h.other.Renew(ctx, d.other)
 	h.note("renewal of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
@@ -175,8 +307,7 @@ func (h *history) renew(ctx context.Context) error {
 
 // settleAgain settles a take a second time, past its throttler, which allows only
 // one: a process that restarted, or that has a bug, may do so.
-func (h *history) settleAgain(ctx context.Context) error {
-	d := h.taken[h.rng.IntN(len(h.taken))]
+func (h *history) settleAgain(ctx context.Context, d *taken) error {
 	costs := make([]int64, len(d.model.Charges()))
 	for i, c := range d.model.Charges() {
 		if h.rng.IntN(2) == 0 {
@@ -191,9 +322,17 @@ func (h *history) settleAgain(ctx context.Context) error {
 
 func (h *history) reset(ctx context.Context) error {
 	charges := h.charges()
+	if len(h.taken) > 0 && h.rng.IntN(2) == 0 {
+		charges = h.anyTaken().other.Charges()
+	}
 	errWant := h.model.Reset(ctx, charges...)
 	errGot := h.other.Reset(ctx, charges...)
 	h.note("reset %v", charges)
+	for _, c := range charges {
+		if c.Partition = cmp.Or(c.Partition, c.Key); errGot == nil {
+			h.resets[nameOfCount(c)]++
+		}
+	}
 	return h.compare("reset", throttler.Decision{}, throttler.Decision{}, errGot, errWant)
 }
 
