@@ -147,7 +147,7 @@ const (
 	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is decision.Never."
 	peekAnswers    = "Peek reports whether Take would allow the charges, and when, charging nothing."
 	startsOnce     = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
-	giveBackOnce   = "If d took nothing, or was settled or refunded, it is returned."
+	giveBackOnce   = "A d that is settled, or took nothing, is returned."
 	giveBackUnsent = "After an error it may be called again, which does nothing if [driver.MayHaveCharged]."
 	settleCharges  = "what was charged too little is charged at s.Now, room or no room."
 	settleUntaken  = "A decision that was never taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards: that charges the costs at Now, room or no room."
