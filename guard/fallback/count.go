@@ -32,7 +32,7 @@ type count struct {
 	// The units to charge to the backend, and their charge; outage is nil if the count isn't held.
 	outage    *outage
 	charge    quota.Charge
-	pending   []units
+	pending   units
 	replaying chan struct{} // closed when the replay in progress ends, or nil
 	refunds   []refund      // of units that the replay in progress may hand over
 
@@ -46,11 +46,12 @@ type count struct {
 // reading is the backend's answer about one limit.
 type reading struct{ used, resetAt int64 }
 
-// units were allowed here, and must be charged to the backend as if at the time at.
+// units were allowed here, and must be charged to the backend, all as if at the time at. The
+// zero value is none.
 type units struct {
 	from  int64 // when the first of them were allowed
 	at    int64
-	cost  int64
+	cost  int64 // the sum, or less if some no longer count
 	until int64 // from then on they count in no window
 }
 
@@ -77,7 +78,7 @@ func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 // reset forgets the backend's answer and the units allowed here. It keeps the state, which
 // recognizes the refund of an earlier charge.
 func (c *count) reset(now int64) {
-	c.limits, c.readings, c.spent, c.pending, c.used, c.paused = nil, nil, nil, nil, 0, 0
+	c.limits, c.readings, c.spent, c.pending, c.used, c.paused = nil, nil, nil, units{}, 0, 0
 	if c.state != nil {
 		c.state.Reset(now)
 	}
@@ -155,64 +156,41 @@ func (c *count) spend(limits []quota.Limit, cost, processes, now int64) {
 	c.spent.Coarsen(maxLog)
 }
 
-// Bounds of one count.
-const (
-	maxPending = 16 // charges at different times
-	maxLog     = 64 // entries of a sliding log
-)
+// maxLog bounds the entries of a sliding log.
+const maxLog = 64
 
 // journal notes that cost was allowed at now under limits and must be charged to the backend
-// later. results are the results under the shares.
+// later. results are the results under the shares. No more than the used units can count.
 func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.Result) {
-	u := units{from: now, at: now, cost: cost, until: now}
-	opened, grain, atOnce := int64(0), int64(quota.MaxWindow/time.Millisecond), true
+	until, opened, used, atOnce := now, int64(0), int64(0), true
 	for i := range results {
-		window := int64(limits[i].Length() / time.Millisecond)
-		u.until = max(u.until, results[i].ResetAt)
-		opened = max(opened, results[i].ResetAt-window)
-		grain = min(grain, window/maxPending)
+		until, used = max(until, results[i].ResetAt), max(used, results[i].Used)
+		opened = max(opened, results[i].ResetAt-int64(limits[i].Length()/time.Millisecond))
 		atOnce = atOnce && limits[i].Algorithm.ResetsAtOnce()
 	}
-	c.pending = slices.DeleteFunc(c.pending, func(p units) bool { return p.until <= now })
-	last := len(c.pending) - 1
-	switch {
-	case last < 0:
-	case atOnce && opened <= c.pending[last].at && c.pending[last].at <= now:
-		// The same windows, which must open when they did here.
-		c.pending[last].cost += cost
-		return
-	case !atOnce && now-c.pending[last].at < grain:
-		// Counted a little longer, never shorter.
-		p := &c.pending[last]
-		p.from, p.at = min(p.from, now), max(p.at, now)
-		p.cost, p.until = p.cost+cost, max(p.until, u.until)
-		return
-	case len(c.pending) == maxPending:
-		first, second := &c.pending[0], &c.pending[1]
-		second.from, second.cost = min(first.from, second.from), second.cost+first.cost
-		if atOnce && first.until == second.until {
-			second.at = first.at // they count only in the long window
-		}
-		c.pending = slices.Delete(c.pending, 0, 1)
+	p := &c.pending
+	if p.until <= now {
+		*p = units{from: now, at: now}
 	}
-	c.pending = append(c.pending, u)
+	if !atOnce || p.at < opened { // otherwise the windows must open when they did here
+		p.at = max(p.at, now)
+	}
+	p.from, p.until, p.cost = min(p.from, now), max(p.until, until), min(p.cost+cost, used)
 }
 
 // forgive subtracts r from the units to hand over, unless it was handed over. If a replay may
 // do that now, forgive notes r for its end.
 func (c *count) forgive(r refund) {
-	if !r.subtract(c.pending) && c.replaying != nil {
+	if !r.subtract(&c.pending) && c.replaying != nil {
 		c.refunds = append(c.refunds, r)
 	}
 }
 
-// subtract subtracts r from the units that include it. It reports whether there are any.
-func (r refund) subtract(pending []units) bool {
-	for i := len(pending) - 1; i >= 0; i-- {
-		if p := &pending[i]; p.from <= r.takenAt {
-			p.cost = max(p.cost-r.cost, 0)
-			return true
-		}
+// subtract subtracts r from the units if they include it, and reports whether they do.
+func (r refund) subtract(p *units) bool {
+	if p.until == 0 || r.takenAt < p.from {
+		return false
 	}
-	return false
+	p.cost = max(p.cost-r.cost, 0)
+	return true
 }

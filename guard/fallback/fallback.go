@@ -9,9 +9,12 @@
 // that window ends, and a key that was refused gets nothing.
 //
 // Units that a process allowed by itself are charged to the backend when its shard answers
-// again, at the times when they were allowed: in the background, or at once if the key comes
-// back earlier. Until then decisions about the key are local. Units that count only in windows
-// that have ended are not charged. So an outage allows, in a window,
+// again: in the background, or at once if the key comes back earlier. Until then decisions about
+// the key are local. All of a key are one charge: in a fixed window, as of the time when it
+// opened here; otherwise as of the last one, so that units count longer than if each had been
+// charged at its own time. With several fixed windows, units of a short one that has ended count
+// in the next, too. Units that no longer count here are not charged. So an outage allows, in a
+// window,
 //
 //	at most quota + n * ceil(quota/n)
 //

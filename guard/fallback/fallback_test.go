@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -395,7 +396,8 @@ func TestEndedWindowsAreNotHandedOver(t *testing.T) {
 	}
 }
 
-// The windows of several limits open in the backend when they did here.
+// Units under several limits count in the short window, too, until it ends. Only units that still
+// count are handed over.
 func TestHandOverOfSeveralLimits(t *testing.T) {
 	f := newFixture(t, 1, local)
 	p := policy("auth", throttler.Limit{Quota: 100, Window: time.Minute}, throttler.Limit{Quota: 5, Window: 3 * time.Second})
@@ -405,15 +407,42 @@ func TestHandOverOfSeveralLimits(t *testing.T) {
 		f.clock.Advance(2 * time.Second)
 	}
 	f.takes(0, 1, p, "alice")
-	want := f.take(0, p.Charge("alice"))
+	last := f.take(0, p.Charge("alice"))
 	f.recover()
 	got, err := f.truth.Peek(t.Context(), p.Charge("alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range got.Limits() {
-		if w := want.Limit(i); s.Used != w.Used || !s.ResetAt.Equal(w.ResetAt) {
-			t.Errorf("limit %d: the backend has used %d until %v, want %d until %v", i, s.Used, s.ResetAt, w.Used, w.ResetAt)
+		if w := last.Limit(i); s.Used < w.Used || s.Used > last.Limit(0).Used || s.ResetAt.Before(w.ResetAt) {
+			t.Errorf("limit %d: the backend has used %d until %v; here %d are used until %v, of %d in all", i, s.Used, s.ResetAt, w.Used, w.ResetAt, last.Limit(0).Used)
+		}
+	}
+	f.clock.Advance(3 * time.Second)
+	if d := f.take(0, p.Charge("alice")); !d.Allowed {
+		t.Errorf("%v; want that the short window has ended", d)
+	}
+}
+
+// After an outage of many windows, a bucket or a sliding window is charged what still counts, and
+// not all that was allowed.
+func TestALongOutageIsNoDebt(t *testing.T) {
+	t.Parallel()
+	for _, a := range quota.Algorithms() {
+		if a.Holds() {
+			continue
+		}
+		f := newFixture(t, 1, local)
+		p := policy("core", throttler.Limit{Quota: 60, Window: time.Minute, Algorithm: a})
+		f.fail(down)
+		allowed := 0
+		for range 600 {
+			allowed += f.takes(0, 1, p, "alice")
+			f.clock.Advance(time.Second)
+		}
+		f.recover()
+		if n := f.used(p, "alice"); allowed < 590 || n > 60 {
+			t.Errorf("%v: %d were allowed in ten windows, and the backend counts %d; want at most 60", a, allowed, n)
 		}
 	}
 }

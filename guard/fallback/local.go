@@ -214,7 +214,7 @@ func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 // settled notes that c has nothing to hand over.
 func (b *Backend) settled(c *count) {
 	if c.outage != nil {
-		c.outage, c.charge, c.pending = nil, quota.Charge{}, nil
+		c.outage, c.charge, c.pending = nil, quota.Charge{}, units{}
 		b.held.Add(-1)
 	}
 }

@@ -83,44 +83,41 @@ func (s *stripe) whenReplayed(ctx context.Context, n keyed.Name) (c *count, inTi
 	}
 }
 
-// replay charges the journal of c to the backend. If its outage is ready, the backend decides
+// replay charges the units of c to the backend. If its outage is ready, the backend decides
 // about c from then on. The caller holds s.mu, and replay releases it. After an error, units
-// that may have been charged are not charged again, and the rest stays.
+// that may have been charged are not charged again, and others stay.
 func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) error {
-	journal, charge, o := c.pending, c.charge, c.outage
-	c.pending, c.replaying = nil, make(chan struct{})
+	u, charge, o := c.pending, c.charge, c.outage
+	c.pending, c.replaying = units{}, make(chan struct{})
 	s.mu.Unlock()
 
 	var after driver.Decision
 	var err error
-	for len(journal) > 0 {
-		u := journal[0]
-		if u.cost > 0 && u.until > now {
-			after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.at, charge), []int64{u.cost}))
-			if err != nil {
-				break
-			}
-			b.stats.Change(func(s *Stats) { s.HandedOver += u.cost })
-		}
-		journal = journal[1:]
+	if u.cost > 0 && u.until > now {
+		after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.at, charge), []int64{u.cost}))
+	} else {
+		u.cost = 0
 	}
 
 	s.mu.Lock()
 	defer s.unlock()
-	if err != nil && driver.MayHaveCharged(err) {
-		b.stats.Change(func(s *Stats) { s.Lost += journal[0].cost })
+	switch {
+	case err == nil:
+		b.stats.Change(func(s *Stats) { s.HandedOver += u.cost })
+	case driver.MayHaveCharged(err):
+		b.stats.Change(func(s *Stats) { s.Lost += u.cost })
 		s.notCharged(o, charge.Policy.Name)
-		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
-		journal = journal[1:]
-	}
-	for _, r := range c.refunds {
-		r.subtract(journal)
+		c.spend(charge.Policy.Limits, u.cost, b.processes, u.at)
+	default:
+		for _, r := range c.refunds {
+			r.subtract(&u)
+		}
+		c.pending = u.and(c.pending)
 	}
 	c.refunds = nil
-	c.pending = append(journal, c.pending...)
 	close(c.replaying)
 	c.replaying = nil
-	if len(c.pending) > 0 {
+	if c.pending.until > 0 {
 		return err
 	}
 	state := c.state
@@ -133,6 +130,14 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 		b.settled(c)
 	}
 	return err
+}
+
+// and returns u with later units.
+func (u units) and(later units) units {
+	if later.until == 0 {
+		return u
+	}
+	return units{from: min(u.from, later.from), at: later.at, cost: u.cost + later.cost, until: max(u.until, later.until)}
 }
 
 // replayAll replays all counts that are held for o, while its shard answers and ctx is not
@@ -161,7 +166,7 @@ func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage)
 	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), replayTimeout)
 	defer cancel()
 	s.mu.Lock()
-	if c.outage != o || c.replaying != nil || len(c.pending) == 0 && !o.ready.Load() {
+	if c.outage != o || c.replaying != nil || c.pending.until == 0 && !o.ready.Load() {
 		s.mu.Unlock()
 		return
 	}

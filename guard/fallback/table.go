@@ -94,10 +94,8 @@ func (c *count) rank(now int64) float64 {
 // forget removes c, with the units that were not handed over.
 func (s *stripe) forget(t *table, c *count) {
 	s.Remove(c)
-	for _, u := range c.pending {
-		t.b.stats.Change(func(s *Stats) { s.Lost += u.cost })
-	}
-	if len(c.pending) > 0 {
+	if n := c.pending.cost; n > 0 {
+		t.b.stats.Change(func(s *Stats) { s.Lost += n })
 		s.notCharged(c.outage, c.charge.Policy.Name)
 	}
 	t.b.settled(c)
