@@ -27,5 +27,5 @@ func TestModesAskForThemselves(t *testing.T) {
 		f.allowed(c)
 	}
 	c.Mode = quota.AtMost
-	f.refused(false, c) // the record changed the count
+	f.refused(true, c) // as before the record, until the refusal is MaxAge old
 }

@@ -24,15 +24,9 @@ type refusal struct {
 	until  int64 // the first time that it names, in ms
 	idle   bool  // a limit of it had nothing to count: its ResetAt is the time of the take
 	d      driver.Decision
-	counts []count // of each charge
+	counts []seen // of each charge
 
 	used atomic.Bool // it has answered a take
-}
-
-// count is a refusal's view of the count of a charge.
-type count struct {
-	seen    seen
-	refused bool
 }
 
 // newRefusal returns the refusal to remember for d, which the backend made after the time
@@ -44,13 +38,9 @@ func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []see
 	charges, r := keyed.Own(d.Charges()), d.Request
 	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
 	copy(f.d.Results(), d.Results())
-	f.counts = make([]count, len(charges))
-	for i := range charges {
-		f.counts[i] = count{seen: before[i], refused: len(charges) == 1}
-		for _, result := range f.d.ResultsOf(i) {
-			f.counts[i].refused = f.counts[i].refused || result.RetryAt != 0
-			f.note(&result, r.Now)
-		}
+	f.counts = slices.Clone(before)
+	for _, result := range f.d.Results() {
+		f.note(&result, r.Now)
 	}
 	return f
 }
@@ -77,7 +67,7 @@ func bytesOf(d *driver.Decision) int {
 	charges := d.Charges()
 	for i := range charges {
 		c := &charges[i]
-		n += int(unsafe.Sizeof(*c)+unsafe.Sizeof(count{})+unsafe.Sizeof(*c.Policy)) + len(c.Policy.Name) + len(c.Key)
+		n += int(unsafe.Sizeof(*c)+unsafe.Sizeof(seen{})+unsafe.Sizeof(*c.Policy)) + len(c.Policy.Name) + len(c.Key)
 		if c.Partition != c.Key {
 			n += len(c.Partition)
 		}
@@ -101,24 +91,13 @@ func samePolicy(a, b *quota.Policy) bool {
 // holds reports whether f is younger than maxAge and, as far as b knows, the backend
 // would refuse r, which has the same charges.
 func (f *refusal) holds(r *driver.Request, b *Backend, maxAge time.Duration) bool {
-	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < maxAge && !f.overtaken()
+	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < maxAge &&
+		!slices.ContainsFunc(f.counts, func(s seen) bool { return s.changed() })
 }
 
 func (f *refusal) madeAt() int64 {
 	r := f.d.Request
 	return r.Now
-}
-
-// overtaken reports whether a count has changed in a way that ends f. Not every
-// charge to a count that had room does: otherwise a busy organization would end the
-// refusals of all its users.
-func (f *refusal) overtaken() bool {
-	for i := range f.counts {
-		if c := &f.counts[i]; c.seen.hasChanged(c.refused) {
-			return true
-		}
-	}
-	return false
 }
 
 // answer makes d the decision about r, a refusal by f. Several results are shared, as

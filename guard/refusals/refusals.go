@@ -17,20 +17,17 @@
 // the counts, as guard/fallback's Open does, the refusal is still repeated: an outage serves no
 // client that was refused before it, until a time that the refusal names.
 //
-// Changes by this process take effect at once. A settlement, a refund or a reset made through
-// this Backend ends the refusals that share a count with it, including refusals that are being
-// decided. So does a take that charges a count that refused, or that leaves another of the
-// refusal's counts too full for it. Changes by other processes, to these counts or to their
-// server, take effect within MaxAge.
+// A settlement, a refund or a reset made through this Backend takes effect at once: it ends the
+// refusals that share a count with it, including refusals that are being decided. Other changes
+// take effect within MaxAge: other takes, and all changes by other processes.
 //
 // # What the answer says
 //
-// The answer is the refusal, at the time of the take. The limits that refused, their
-// RetryAt, NextAt and ResetAt are exact, except for changes by other processes and
-// clocks that stepped back in the meantime. Used and Remaining are the refusal's.
-// Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
-// though too few for the charge, and other takes may have charged a count that had
-// room, and moved its ResetAt.
+// The answer is the refusal, at the time of the take, with its Used, Remaining, RetryAt, NextAt
+// and ResetAt. Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
+// though too few for the charge, and other takes may have charged its counts: the backend would
+// then name a later RetryAt or ResetAt. After a clock has stepped back within MaxAge, the backend
+// may have opened another window that had room.
 //
 // Charges of several partitions that the backend doesn't join are refused from memory if the
 // charges of one partition are: then the throttler charges nothing, and peeks at the others.
@@ -71,7 +68,7 @@ const MaxMaxKeys = 1 << 20
 type Options struct {
 	// MaxKeys is the most refusals that are remembered at once, from 1 to
 	// MaxMaxKeys. Each takes some 300 bytes for a key of one limit, 500 for one of
-	// three, and at most MaxBytes; the tables take 48 bytes for each from the
+	// three, and at most MaxBytes; the tables take 32 bytes for each from the
 	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
 	//
 	// A new refusal replaces one of four: one that has ended, otherwise the oldest
@@ -170,7 +167,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 		known.answer(&r, &d)
 		return d, nil
 	}
-	asked := b.ask(r.Charges(), counts)
+	asked := b.ask(counts)
 	d, err = b.wrapped.Take(ctx, r)
 	if errors.Is(err, driver.ErrUnavailable) || err == nil && isOpen(&d) {
 		// If it charged nevertheless, the charge is unseen, like another process's.
@@ -184,10 +181,6 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 		return d, err
 	}
 	if d.Allowed {
-		charges := r.Charges()
-		for i := range charges {
-			counts[i].at.take(charges, i, &d)
-		}
 		return d, nil
 	}
 	b.remember(id, &r, &d, asked, counts)
@@ -213,15 +206,12 @@ func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decis
 // isOpen reports whether d was made without counts, because the backend failed.
 func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.Charges()) == 0 }
 
-// ask notes the versions of the counts before the backend is asked for charges, and returns
-// the time. A change while the backend decides must end a refusal that may have been decided
-// before the change.
-func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
+// ask notes the versions of the counts before the backend is asked, and returns the time. A
+// settlement while the backend decides must end a refusal that may have been decided before it.
+func (b *Backend) ask(counts []seen) (asked time.Duration) {
 	for i := range counts {
-		counts[i].ask(charges[i].Mode.Asks(charges[i].Cost), len(charges) == 1)
+		counts[i].number = counts[i].at.Load()
 	}
-	// After the versions: a processor waits here for the loads that it has begun, and
-	// so loads the versions together with the slots that find reads.
 	b.tallies.mine().asked.Add(1)
 	return b.elapsed()
 }
@@ -287,7 +277,7 @@ func (b *Backend) forget(charges []quota.Charge) {
 	var own [few]seen
 	_, counts := b.hash(charges, own[:0])
 	for i := range counts {
-		counts[i].at.settle()
+		counts[i].at.Add(1)
 	}
 }
 
