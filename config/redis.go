@@ -69,6 +69,7 @@ func (c *Config) servers(d *document) {
 }
 
 func (d *document) roots(list path, all []root) {
+	d.distinct(list, "each root is there once", "name", "primary")
 	if node := resolved(d.get(list)); node == nil || len(node.Content) != len(all) {
 		return // an item is wrong
 	}
@@ -81,7 +82,6 @@ func (d *document) roots(list path, all []root) {
 			d.mustBe(list, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
 		}
 	}
-	d.distinct(list, "each root is there once", "name", "primary")
 }
 
 // distinct adds a problem for each item of a list that equals an earlier one. Mappings are
@@ -101,7 +101,7 @@ func (d *document) distinct(list path, because string, keys ...string) {
 		}
 		value := resolved(d.get(p)).Value
 		if before, again := first[value]; again && value != "" {
-			d.problem(p, "%v is %s, as %v is; %s", p, quoted(value), before, because)
+			d.add(d.get(p).Line, p, "%v is %s, as %v is; %s", p, quoted(value), before, because)
 		} else {
 			first[value] = p
 		}

@@ -234,3 +234,22 @@ func TestTogether(t *testing.T) {
 		}
 	}
 }
+
+// No text is a panic, and each mistake of a file that is not empty has a line.
+func FuzzParse(f *testing.F) {
+	f.Add(limit("calendar: month in Europe/Berlin from day 31, requests_per_unit: 0x10, algorithm: sliding-log, burst: 3"))
+	f.Add(limit("unit: hour, unit_multiplier: 3, requests_per_unit: 5, replaces: [{name: a}]"))
+	f.Add("domain: d\ndescriptors: &d\n- &a {key: a, value: 'b*', share_threshold: yes, metadata: &m {x: [1, .nan]}}\n- {<<: *a, key: b, metadata: *m, descriptors: [*a]}\n")
+	f.Add("domain: !t d\ndescriptors: [ , {? [a] : b}]\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		_, err := envoyfile.Parse("f.yaml", []byte(text), nil)
+		if err == nil {
+			return
+		}
+		for _, line := range strings.Split(err.Error(), "\n") {
+			if rest := strings.TrimPrefix(line, "f.yaml:"); rest == line || (rest[0] < '0' || rest[0] > '9') && rest != " the file is empty" {
+				t.Errorf("%q: no line in %q", text, line)
+			}
+		}
+	})
+}
