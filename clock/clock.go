@@ -39,15 +39,15 @@ func AfterFunc(c Clock, d time.Duration, f func()) (stop func() bool) {
 // for tests. The zero value is at the Unix epoch.
 type Manual struct {
 	mu      sync.Mutex
-	at      time.Time // the zero Time means the Unix epoch
+	instant time.Time // the zero Time means the Unix epoch
 	pending map[*call]struct{}
 	added   *sync.Cond // of mu; nil until BlockUntil needs it
 }
 
 // call is a function to call at a time.
 type call struct {
-	at time.Time
-	f  func()
+	instant time.Time
+	f       func()
 }
 
 // NewManual returns a clock at t.
@@ -65,10 +65,10 @@ func (m *Manual) Now() time.Time {
 }
 
 func (m *Manual) now() time.Time {
-	if m.at.IsZero() {
+	if m.instant.IsZero() {
 		return time.Unix(0, 0).UTC()
 	}
-	return m.at
+	return m.instant
 }
 
 // Set moves the clock to t, which may be in its past.
@@ -83,13 +83,13 @@ func (m *Manual) Advance(d time.Duration) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.move(m.now().Add(d))
-	return m.at
+	return m.instant
 }
 
 func (m *Manual) move(to time.Time) {
-	m.at = to.UTC().Round(0) // no monotonic reading: a test's times are compared by ==
+	m.instant = to.UTC().Round(0) // no monotonic reading: a test's times are compared by ==
 	for c := range m.pending {
-		if !c.at.After(to) {
+		if !c.instant.After(to) {
 			delete(m.pending, c)
 			go c.f()
 		}

@@ -20,12 +20,12 @@ func (System) UnixMilli() int64 {
 	if r := lastReading.Load(); r != nil {
 		// Negative, or large, if the times are from two clocks: in a bubble of
 		// testing/synctest, and after it.
-		if passed := time.Since(r.at); passed >= 0 && passed < maxReading {
+		if passed := time.Since(r.instant); passed >= 0 && passed < maxReading {
 			return (r.wall + int64(passed)) / int64(time.Millisecond)
 		}
 	}
 	now := time.Now()
-	lastReading.Store(&reading{at: now, wall: now.UnixNano()})
+	lastReading.Store(&reading{instant: now, wall: now.UnixNano()})
 	return now.UnixMilli()
 }
 
@@ -34,8 +34,8 @@ const maxReading = 10 * time.Millisecond
 
 // reading is a reading of both clocks at once.
 type reading struct {
-	at   time.Time // with a monotonic clock reading
-	wall int64     // ns since the epoch
+	instant time.Time // with a monotonic clock reading
+	wall    int64     // ns since the epoch
 }
 
 var lastReading atomic.Pointer[reading]

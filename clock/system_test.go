@@ -35,7 +35,7 @@ func TestSystemInABubble(t *testing.T) {
 func TestSystemReadsTheWallClockAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
-		lastReading.Store(&reading{at: now, wall: now.Add(time.Hour).UnixNano()}) // as before a step
+		lastReading.Store(&reading{instant: now, wall: now.Add(time.Hour).UnixNano()}) // as before a step
 		if got := (System{}).UnixMilli(); got != now.Add(time.Hour).UnixMilli() {
 			t.Fatalf("got %d, want the reading's", got)
 		}

@@ -99,13 +99,13 @@ func (s *shape) begin() {
 		}
 	}
 	if slices.ContainsFunc(s.charges, func(c charge) bool { return !c.hasLog }) {
-		s.add(words{"STATES": states}.in(frame.get("states")))
+		s.add(words{"STATES": states}.expand(frame.get("states")))
 	}
 	names, form := s.arguments()
-	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form, "REPLIES": replies}.in(frame.get("decisions")))
+	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form, "REPLIES": replies}.expand(frame.get("decisions")))
 	for _, c := range s.charges {
 		if s.settles {
-			s.add(c.words.in(frame.get("amounts")))
+			s.add(c.words.expand(frame.get("amounts")))
 		}
 	}
 	for _, c := range s.charges {
@@ -137,7 +137,7 @@ func (s *shape) prepare(c *charge) {
 // format of all.
 func (s *shape) arguments() (names, form string) {
 	form = ">I1I6I4I1"
-	add := func(w words, more, moreForm string) { names, form = names+w.in(more), form+moreForm }
+	add := func(w words, added, moreForm string) { names, form = names+w.expand(added), form+moreForm }
 	for _, c := range s.charges {
 		switch {
 		case s.settles:
@@ -167,21 +167,21 @@ func (s *shape) arguments() (names, form string) {
 // read adds the code that reads the state of c.
 func (s *shape) read(c *charge) {
 	if c.hasLog {
-		s.add(c.words.in(slidingLog.get("read")))
+		s.add(c.words.expand(slidingLog.get("read")))
 	} else {
-		s.add(c.words.in(frame.get("read")))
+		s.add(c.words.expand(frame.get("read")))
 	}
 	if s.countsUp() {
 		s.add(singleWindow.get("count"))
 	}
-	s.add(c.words.in(frame.get("locals")))
+	s.add(c.words.expand(frame.get("locals")))
 	if c.mayBeDigits() {
-		s.add(c.limits[0].words.in(singleWindow.get("digits")))
+		s.add(c.limits[0].words.expand(singleWindow.get("digits")))
 	}
 	if c.hasLog {
-		s.add(c.words.in(slidingLog.get("parse")))
+		s.add(c.words.expand(slidingLog.get("parse")))
 	} else {
-		s.add(c.words.in(frame.get("parse")))
+		s.add(c.words.expand(frame.get("parse")))
 	}
 	if c.mayBeDigits() {
 		s.add("end\n")
@@ -190,15 +190,15 @@ func (s *shape) read(c *charge) {
 		s.add(l.section("open"))
 	}
 	if s.settles {
-		s.add(c.words.in(frame.get("generation")))
+		s.add(c.words.expand(frame.get("generation")))
 	}
-	s.add(c.words.in(frame.get("before")))
+	s.add(c.words.expand(frame.get("before")))
 	if c.mode != quota.AtMost {
 		s.check(c)
 	}
 	for _, l := range c.limits {
-		if s.settles && l.file.has("gives back") {
-			s.add(l.words.in("if body@ and amount@ > 0 and not ") + l.expression("gives back") + " then break end\n")
+		if s.settles && l.file.contains("gives back") {
+			s.add(l.words.expand("if body@ and amount@ > 0 and not ") + l.expression("gives back") + " then break end\n")
 		}
 	}
 }
@@ -206,10 +206,10 @@ func (s *shape) read(c *charge) {
 // check leaves the decision to the caller if the script can't make the charge c.
 func (s *shape) check(c *charge) {
 	if s.settles && c.words["LOST"] != "" {
-		s.add(c.words.in("if LOST then break end\n"))
+		s.add(c.words.expand("if LOST then break end\n"))
 	}
 	for _, l := range c.limits {
-		if l.file.has("charges") && c.mode != quota.Check {
+		if l.file.contains("charges") && c.mode != quota.Check {
 			s.add("if not (" + l.expression("charges") + ") then break end\n")
 		}
 	}
@@ -220,16 +220,16 @@ func (s *shape) take() {
 	fits := []string{"true"}
 	for i := range s.charges {
 		c := &s.charges[i]
-		var left []string
+		var operands []string
 		for _, l := range c.limits {
 			s.add(l.section("bring"))
-			if left = append(left, l.expression("left")); c.mode != quota.Record {
+			if operands = append(operands, l.expression("left")); c.mode != quota.Record {
 				fits = append(fits, l.fits())
 			}
 		}
 		if c.mode == quota.AtMost {
-			c.words["LEFT"] = oneOf("min", left)
-			s.add(c.words.in(frame.get("take at most")))
+			c.words["LEFT"] = oneOf("min", operands)
+			s.add(c.words.expand(frame.get("take at most")))
 			s.prepare(c)
 			s.check(c)
 		}
@@ -237,13 +237,13 @@ func (s *shape) take() {
 	if len(fits) > 1 {
 		fits = fits[1:]
 	}
-	s.add(words{"FITS": strings.Join(fits, " and ")}.in(frame.get("take")))
+	s.add(words{"FITS": strings.Join(fits, " and ")}.expand(frame.get("take")))
 	for i := range s.charges {
 		c := &s.charges[i]
 		if c.mode == quota.Check {
 			continue
 		}
-		s.add(c.words.in(frame.get("take charge")))
+		s.add(c.words.expand(frame.get("take charge")))
 		for _, l := range c.limits {
 			s.add(l.section("charge"))
 		}
@@ -258,13 +258,13 @@ func (s *shape) take() {
 func (s *shape) settle() {
 	s.add("local lapsed = false\n")
 	for _, c := range s.charges {
-		s.add(c.words.in(frame.get("settle charge")))
+		s.add(c.words.expand(frame.get("settle charge")))
 		for _, l := range c.limits {
 			s.add(l.section("bring"))
 		}
-		s.add(c.words.in(frame.get("settle give back")))
+		s.add(c.words.expand(frame.get("settle give back")))
 		for _, l := range c.limits {
-			if !l.file.has("settle") {
+			if !l.file.contains("settle") {
 				s.add(l.section("give back"))
 			}
 		}
@@ -275,9 +275,9 @@ func (s *shape) settle() {
 	}
 	for i := range s.charges {
 		c := &s.charges[i]
-		s.add(c.words.in(frame.get("settle write")))
+		s.add(c.words.expand(frame.get("settle write")))
 		for _, l := range c.limits {
-			if !l.file.has("settle") {
+			if !l.file.contains("settle") {
 				s.add(l.section("charge"))
 			}
 		}
@@ -294,16 +294,16 @@ func (s *shape) settle() {
 // write stores the state of a charge.
 func (s *shape) write(c *charge) {
 	if c.hasLog {
-		s.add(c.words.in(slidingLog.get("write")))
+		s.add(c.words.expand(slidingLog.get("write")))
 	} else {
-		s.add(c.words.in(frame.get("write")))
+		s.add(c.words.expand(frame.get("write")))
 	}
 	if s.isSingleWindow {
 		s.add(singleWindow.get("write"))
 	}
-	s.add(c.words.in(frame.get("store")))
+	s.add(c.words.expand(frame.get("store")))
 	if !c.hasLog {
-		s.add(c.words.in(frame.get("changed")))
+		s.add(c.words.expand(frame.get("changed")))
 	}
 	if c.hasLog {
 		s.add("end\n")
@@ -314,15 +314,15 @@ func (s *shape) end() {
 	var costs, states []string
 	for _, c := range s.charges {
 		if c.mode == quota.AtMost {
-			costs = append(costs, c.words.in("'\\0\\7' .. pack('>I7', cost@)"))
+			costs = append(costs, c.words.expand("'\\0\\7' .. pack('>I7', cost@)"))
 		}
 		if c.hasLog {
-			states = append(states, c.words.in(slidingLog.get("reply")))
+			states = append(states, c.words.expand(slidingLog.get("reply")))
 		} else {
-			states = append(states, c.words.in("claim@ .. size@ .. (body@ or '')"))
+			states = append(states, c.words.expand("claim@ .. size@ .. (body@ or '')"))
 		}
 	}
-	s.add(words{"REPLY": strings.Join(append(costs, states...), " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
+	s.add(words{"REPLY": strings.Join(append(costs, states...), " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.expand(frame.get("end")))
 }
 
 // weight estimates the room that the script takes in a Lua function.

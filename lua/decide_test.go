@@ -56,7 +56,7 @@ func TestSections(t *testing.T) {
 			}
 		}
 		for _, name := range file.asked {
-			if file.all && !has.has(name) {
+			if file.all && !has.contains(name) {
 				t.Errorf("%s has no section %q", file.name, name)
 			}
 		}
@@ -66,7 +66,7 @@ func TestSections(t *testing.T) {
 			continue
 		}
 		for _, required := range []string{"left", "charge", "give back", "counts until"} {
-			if !kinds[name].file.has(required) {
+			if !kinds[name].file.contains(required) {
 				t.Errorf("a %s has no section %q", kinds[name].name, required)
 			}
 		}

@@ -33,14 +33,14 @@ func read(name string) string {
 type sections map[string]string
 
 func readSections(names ...string) sections {
-	all := make(sections)
+	parts := make(sections)
 	for _, name := range names {
 		for _, part := range strings.Split(read(name), "\n--@ ")[1:] {
 			title, text, _ := strings.Cut(part, "\n")
-			all[title] = strings.Trim(comment.ReplaceAllString(text, ""), "\n") + "\n"
+			parts[title] = strings.Trim(comment.ReplaceAllString(text, ""), "\n") + "\n"
 		}
 	}
-	return all
+	return parts
 }
 
 var comment = regexp.MustCompile(`(?m)(^ *| +)-- .*\n?$`)
@@ -54,4 +54,4 @@ func (s sections) get(name string) string {
 	return text
 }
 
-func (s sections) has(name string) bool { return s[name] != "" }
+func (s sections) contains(name string) bool { return s[name] != "" }

@@ -30,28 +30,28 @@ func newLimit(number byte, charge, place int) limit {
 		"$": strconv.Itoa(place), "@": "_" + strconv.Itoa(charge),
 		"window$": fmt.Sprintf("(shape%d - %d)", place, int64(number)<<48),
 	}
-	l.words["ENDS"] = l.words.in(l.ends)
+	l.words["ENDS"] = l.words.expand(l.ends)
 	return l
 }
 
 // section returns the section called name of l's algorithm, or "" if it has no such section.
-func (l *limit) section(name string) string { return l.words.in(l.file[name]) }
+func (l *limit) section(name string) string { return l.words.expand(l.file[name]) }
 
 // expression returns the same section, which must exist, as a part of a line.
 func (l *limit) expression(name string) string {
-	return strings.TrimSpace(l.words.in(l.file.get(name)))
+	return strings.TrimSpace(l.words.expand(l.file.get(name)))
 }
 
 // fits returns an expression: whether l has room for the cost of its charge.
 func (l *limit) fits() string {
-	if l.file.has("fits") {
+	if l.file.contains("fits") {
 		return l.expression("fits")
 	}
-	return l.words.in("cost@ <= ") + l.expression("left")
+	return l.words.expand("cost@ <= ") + l.expression("left")
 }
 
 // asksQuota reports whether quota$ is a local.
-func (l *limit) asksQuota() bool { return l.file.has("prepare") || l.ends == "quota$" }
+func (l *limit) asksQuota() bool { return l.file.contains("prepare") || l.ends == "quota$" }
 
 // size returns the number of bytes of a record of l.
 func (l *limit) size() int { return 7 + formBytes(l.form) }
@@ -67,33 +67,33 @@ func (c *charge) newWords() words {
 	}
 	held := 0
 	for _, l := range c.limits {
-		in := func(text string) string { return l.words.in(text) }
-		own := in(strings.Join(l.fields, ", "))
-		fields, zeros = append(fields, own), append(zeros, strings.Repeat(", 0", len(l.fields))[2:])
-		stored, row = append(stored, in("stored$")), append(row, in("stored$, ")+own)
-		matches = append(matches, in("stored$ == shape$"))
-		if l.file.has("known") {
+		expand := func(text string) string { return l.words.expand(text) }
+		operands := expand(strings.Join(l.fields, ", "))
+		fields, zeros = append(fields, operands), append(zeros, strings.Repeat(", 0", len(l.fields))[2:])
+		stored, row = append(stored, expand("stored$")), append(row, expand("stored$, ")+operands)
+		matches = append(matches, expand("stored$ == shape$"))
+		if l.file.contains("known") {
 			matches = append(matches, l.expression("known"))
 		}
-		until, longest := l.expression("counts until"), in("2 * window$")
-		if l.file.has("longest") {
+		until, longest := l.expression("counts until"), expand("2 * window$")
+		if l.file.contains("longest") {
 			longest = l.expression("longest")
 		}
 		ends, lives = append(ends, until), append(lives, "min("+until+" - now, "+longest+")")
 		form, size = form+"I7"+l.form, size+l.size()
-		if l.file.has("settle") {
+		if l.file.contains("settle") {
 			gives, held = "true", held+1
 		}
 		if l.isLog {
-			logs, slots = append(logs, in("log$")), append(slots, in("slots$"))
-			values = append(values, in("shape$, ")+l.expression("stored"))
-			replied, replyForm, replySize = append(replied, in("shape$, ")+l.expression("replied")), replyForm+"I7I7I6I6I6", replySize+32
+			logs, slots = append(logs, expand("log$")), append(slots, expand("slots$"))
+			values = append(values, expand("shape$, ")+l.expression("stored"))
+			replied, replyForm, replySize = append(replied, expand("shape$, ")+l.expression("replied")), replyForm+"I7I7I6I6I6", replySize+32
 		} else {
-			values = append(values, in("shape$, ")+own)
-			replied, replyForm, replySize = append(replied, in("shape$, ")+own), replyForm+"I7"+l.form, replySize+l.size()
+			values = append(values, expand("shape$, ")+operands)
+			replied, replyForm, replySize = append(replied, expand("shape$, ")+operands), replyForm+"I7"+l.form, replySize+l.size()
 		}
 	}
-	list := func(all []string) string { return strings.Join(all, ", ") }
+	list := func(texts []string) string { return strings.Join(texts, ", ") }
 	number := "_" + strconv.Itoa(c.number)
 	switch held {
 	case 0:
@@ -103,7 +103,7 @@ func (c *charge) newWords() words {
 		changes, lost = "cost@ > 0 or body@", "not body"+number+" and charged"+number+" > MAX_COUNT"
 	}
 	return words{
-		"@": number, "LOST": lost, "GIVES": words{"@": number}.in(gives), "CHANGES": words{"@": number}.in(changes), "INDEX": strconv.Itoa(c.number - 1),
+		"@": number, "LOST": lost, "GIVES": words{"@": number}.expand(gives), "CHANGES": words{"@": number}.expand(changes), "INDEX": strconv.Itoa(c.number - 1),
 		"FIELDS": list(fields), "ZEROS": list(zeros), "STORED": list(stored), "ROW": list(row), "VALUES": list(values),
 		"MATCHES": strings.Join(matches, " and "), "COUNTS_UNTIL": largest(ends), "LIVES": largest(lives),
 		"FORM": form, "SIZE": strconv.Itoa(size), "LENGTH": fmt.Sprintf("\\%d\\%d", size>>8, size&255),
@@ -113,13 +113,13 @@ func (c *charge) newWords() words {
 }
 
 // largest returns an expression: the largest of all.
-func largest(all []string) string { return oneOf("max", all) }
+func largest(texts []string) string { return oneOf("max", texts) }
 
-func oneOf(function string, all []string) string {
-	if len(all) == 1 {
-		return all[0]
+func oneOf(function string, texts []string) string {
+	if len(texts) == 1 {
+		return texts[0]
 	}
-	return function + "(" + strings.Join(all, ", ") + ")"
+	return function + "(" + strings.Join(texts, ", ") + ")"
 }
 
 // words maps the words of a section to their replacements: $, @, window$, and the words in
@@ -127,10 +127,10 @@ func oneOf(function string, all []string) string {
 type words map[string]string
 
 // in returns text with the words of w replaced, even within longer words that are not in w.
-func (w words) in(text string) string {
+func (w words) expand(text string) string {
 	pairs := make([]string, 0, 2*len(w))
-	for word, by := range w {
-		pairs = append(pairs, word, by)
+	for word, value := range w {
+		pairs = append(pairs, word, value)
 	}
 	return strings.NewReplacer(pairs...).Replace(text)
 }

@@ -246,26 +246,26 @@ func (Nothing) Warned(Warned) {}
 
 // All returns an Observer that passes each event to all of them, in order. It leaves
 // out nil Observers.
-func All(all ...Observer) Observer {
-	return observers(slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil }))
+func All(list ...Observer) Observer {
+	return observers(slices.DeleteFunc(slices.Clone(list), func(o Observer) bool { return o == nil }))
 }
 
 type observers []Observer
 
-func (all observers) Decided(ctx context.Context, e Decided) {
-	for _, o := range all {
+func (list observers) Decided(ctx context.Context, e Decided) {
+	for _, o := range list {
 		o.Decided(ctx, e)
 	}
 }
 
-func (all observers) Sent(e Sent)       { each(all, Observer.Sent, e) }
-func (all observers) Checked(e Checked) { each(all, Observer.Checked, e) }
-func (all observers) Moved(e Moved)     { each(all, Observer.Moved, e) }
-func (all observers) Failed(e Failed)   { each(all, Observer.Failed, e) }
-func (all observers) Warned(e Warned)   { each(all, Observer.Warned, e) }
+func (list observers) Sent(e Sent)       { notify(list, Observer.Sent, e) }
+func (list observers) Checked(e Checked) { notify(list, Observer.Checked, e) }
+func (list observers) Moved(e Moved)     { notify(list, Observer.Moved, e) }
+func (list observers) Failed(e Failed)   { notify(list, Observer.Failed, e) }
+func (list observers) Warned(e Warned)   { notify(list, Observer.Warned, e) }
 
-func each[E any](all observers, method func(Observer, E), e E) {
-	for _, o := range all {
+func notify[E any](list observers, method func(Observer, E), e E) {
+	for _, o := range list {
 		method(o, e)
 	}
 }

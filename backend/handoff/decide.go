@@ -43,7 +43,7 @@ func Settle(s driver.Settlement, p *Placement) Decide {
 	return decide(p, s.Now, func(c *counts) (driver.Decision, []Change) {
 		d := algorithm.Settle(s, c.states)
 		return d, c.changes(func(i int) bool {
-			return (d.Allowed || s.Renews) && (s.Creates(i) || c.was[i].found && !s.Renews)
+			return (d.Allowed || s.Renews) && (s.Creates(i) || c.before[i].found && !s.Renews)
 		})
 	})
 }
@@ -63,15 +63,15 @@ func Reset(r driver.Request, p *Placement) Decide {
 // stored. An expired count without a claim is treated as nil. It returns the outcome and the
 // Change of each count. clock is the store's, in ms.
 func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
-	all, changes := make([]Released, len(stored)), make([]Change, len(stored))
+	releases, changes := make([]Released, len(stored)), make([]Change, len(stored))
 	for i := range stored {
-		released, left := release(r, stored[i], clock)
-		all[i] = released
-		if left != nil {
-			changes[i] = Change{left, true, left.Claim.ExpiresAt - clock}
+		released, remainder := release(r, stored[i], clock)
+		releases[i] = released
+		if remainder != nil {
+			changes[i] = Change{remainder, true, remainder.Claim.ExpiresAt - clock}
 		}
 	}
-	return all, changes
+	return releases, changes
 }
 
 // counts are the counts of a decision's charges.
@@ -79,7 +79,7 @@ type counts struct {
 	now, clock int64
 	found      []Found
 	states     []*algorithm.State
-	was        []before
+	before     []before
 }
 
 // before describes a count before the decision.
@@ -90,7 +90,7 @@ type before struct {
 }
 
 // decide returns the Decide at now that calls of with counts that are here, or arrive under p.
-func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Change)) Decide {
+func decide(p *Placement, now int64, count func(c *counts) (driver.Decision, []Change)) Decide {
 	return func(stored []*Stored, clock int64) (d driver.Decision, changes []Change, err error) {
 		c := &counts{now: now, clock: clock}
 		if c.found, err = FindAll(stored, p, now, clock); err != nil {
@@ -98,9 +98,9 @@ func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Chan
 		}
 		for i, f := range c.found {
 			c.states = append(c.states, &f.State)
-			c.was = append(c.was, before{f.Life(now, clock), f.State.ResetAt(now), stored[i] != nil})
+			c.before = append(c.before, before{f.Life(now, clock), f.State.ResetAt(now), stored[i] != nil})
 		}
-		d, changes = of(c)
+		d, changes = count(c)
 		return d, changes, nil
 	}
 }
@@ -108,15 +108,15 @@ func decide(p *Placement, now int64, of func(c *counts) (driver.Decision, []Chan
 // changes returns the Changes of the decision. changed reports whether the decision changed
 // count i; a count that arrived is stored in any case.
 func (c *counts) changes(changed func(i int) bool) []Change {
-	all := make([]Change, len(c.found))
+	changes := make([]Change, len(c.found))
 	for i := range c.found {
-		f, was := &c.found[i], c.was[i]
-		all[i] = Change{Stored: f.Stored, Changed: f.Arrived || changed(i)}
+		f, previous := &c.found[i], c.before[i]
+		changes[i] = Change{Stored: f.Stored, Changed: f.Arrived || changed(i)}
 		life := f.Life(c.now, c.clock)
 		// The life of a count that a skewed clock wrote is bounded: a charge does not extend it.
-		if !was.found || f.Arrived || life > was.life || f.State.ResetAt(c.now) > was.resetAt {
-			all[i].Life = max(life, 1)
+		if !previous.found || f.Arrived || life > previous.life || f.State.ResetAt(c.now) > previous.resetAt {
+			changes[i].Life = max(life, 1)
 		}
 	}
-	return all
+	return changes
 }

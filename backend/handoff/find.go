@@ -14,46 +14,46 @@ type Found struct {
 // because they are not stored. now is the decision's, clock the backend's, both in ms. If p is
 // nil, counts do not move: they continue from whatever is stored.
 func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
-	found, where, here := make([]Found, len(stored)), make([]Location, len(stored)), true
+	found, locations, local := make([]Found, len(stored)), make([]Location, len(stored)), true
 	for i := range stored {
 		var err error
-		if found[i], where[i], err = find(stored[i], p, i, now, clock); err != nil {
+		if found[i], locations[i], err = find(stored[i], p, i, now, clock); err != nil {
 			return nil, err
 		}
-		here = here && where[i] == (Location{})
+		local = local && locations[i] == (Location{})
 		if found[i].Stored == nil {
 			found[i].Stored = new(Stored)
 		}
 	}
-	if here {
+	if local {
 		return found, nil
 	}
 	for i := range found {
 		if found[i].Arrived { // and will not be stored
-			where[i].Missing = true
+			locations[i].Missing = true
 		}
 	}
-	return nil, &ElsewhereError{Counts: where}
+	return nil, &ElsewhereError{Counts: locations}
 }
 
 // find finds the count of charge i. An expired claim is removed from stored. If where is not
 // zero, the count is in another backend, or may be.
-func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, where Location, err error) {
+func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, location Location, err error) {
 	if p == nil {
 		if stored = stored.valid(clock); stored == nil || !stored.hasLeft() {
-			return Found{Stored: stored}, where, nil
+			return Found{Stored: stored}, location, nil
 		}
-		return Found{&Stored{State: stored.State.Clone()}, true}, where, nil
+		return Found{&Stored{State: stored.State.Clone()}, true}, location, nil
 	}
 	stored = stored.present(now, clock)
 	if stored != nil && !stored.hasLeft() {
-		return Found{Stored: stored}, where, nil
+		return Found{Stored: stored}, location, nil
 	}
-	due := i < len(p.Arrivals) && p.Arrivals[i].Due
+	arrives := i < len(p.Arrivals) && p.Arrivals[i].Due
 	switch {
-	case stored != nil && (!due || !stored.Claim.mayMoveTo(p.Version, p.Backend)):
+	case stored != nil && (!arrives || !stored.Claim.mayMoveTo(p.Version, p.Backend)):
 		return found, stored.Claim.location(), nil
-	case !due:
+	case !arrives:
 		return found, Location{Missing: true}, nil
 	}
 	count := new(Stored)
@@ -63,10 +63,10 @@ func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, w
 		// arrival.
 		count.State = stored.State.Clone()
 	} else if count.State, err = algorithm.Parse(arrival.State); err != nil {
-		return found, where, err
+		return found, location, err
 	}
 	// The claim outlives the copies that other backends keep of the count.
 	life := max(p.Keep.Milliseconds(), count.Life(now, clock))
 	count.Claim = &Claim{Version: p.Version, ExpiresAt: clock + life + algorithm.Margin.Milliseconds()}
-	return Found{count, true}, where, nil
+	return Found{count, true}, location, nil
 }

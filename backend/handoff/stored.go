@@ -77,19 +77,19 @@ func Parse(b []byte) (Stored, error) {
 func (s *Stored) Load(b []byte) error {
 	s.Claim = nil
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
-		left := b[0] == claimLeft
+		released := b[0] == claimLeft
 		size := claimHereBytes
-		if left {
+		if released {
 			size = claimLeftBytes
 		}
 		if len(b) < size {
 			return errMalformed
 		}
 		c := &Claim{Version: uint48(b[1:]), ExpiresAt: uint48(b[7:])}
-		if left {
+		if released {
 			c.LeftFor, c.ReleaseVersion = BackendID(uint48(b[13:])), uint48(b[19:])
 		}
-		if c.Version == 0 || left && c.LeftFor == 0 {
+		if c.Version == 0 || released && c.LeftFor == 0 {
 			return errMalformed
 		}
 		s.Claim, b = c, b[size:]
@@ -99,7 +99,7 @@ func (s *Stored) Load(b []byte) error {
 
 // CutFront cuts a claim of a count that is here, and the trace of a reset, off the front of a
 // script's reply about the count. It returns the reset's generation, or 0, and the rest.
-func CutFront(b []byte) (generation uint32, rest []byte) {
+func CutFront(b []byte) (generation uint32, remainder []byte) {
 	if len(b) >= claimHereBytes && b[0] == claimHere {
 		b = b[claimHereBytes:]
 	}

@@ -50,10 +50,10 @@ func newShapes(compose composer, most int) *shapeTable {
 // scriptOf returns the script that makes decisions of that shape, or nil if it has no script.
 func scriptOf(shape []byte) *script {
 	t := shapes.Load()
-	if s, ok := t.All()[string(shape)]; ok { // needs no memory for a string
+	if s, ok := t.Values()[string(shape)]; ok { // needs no memory for a string
 		return s
 	}
-	return t.Of(string(shape))
+	return t.Get(string(shape))
 }
 
 // commonScripts returns the scripts that most programs need: for one limit of each kind, for
@@ -64,7 +64,7 @@ func commonScripts() []*script {
 		scriptOf([]byte{settlements, nextCharge, kind})
 	}
 	all := []*script{swapScript}
-	for _, s := range shapes.Load().All() {
+	for _, s := range shapes.Load().Values() {
 		if s != nil {
 			all = append(all, s)
 		}

@@ -46,7 +46,7 @@ func (o *Observer) Handler() http.Handler {
 			o.writeStats(w)
 			return
 		case "refused":
-			writeJSON(w, o.refused.most(o.now()))
+			writeJSON(w, o.refused.top(o.now()))
 			return
 		}
 		v := o.view()
@@ -67,11 +67,11 @@ func (o *Observer) Handler() http.Handler {
 
 // writeStats answers with the values of the parts, as JSON.
 func (o *Observer) writeStats(w http.ResponseWriter) {
-	all := make(map[string]any)
+	values := make(map[string]any)
 	for _, p := range o.partsNow() {
-		all[p.name] = p.stats()
+		values[p.name] = p.stats()
 	}
-	writeJSON(w, all)
+	writeJSON(w, values)
 }
 
 func writeJSON(w http.ResponseWriter, v any) {
@@ -103,11 +103,11 @@ type view struct {
 }
 
 // Ago says how long ago something was.
-func (v *view) Ago(then time.Time) string {
-	if then.IsZero() {
+func (v *view) Ago(start time.Time) string {
+	if start.IsZero() {
 		return "never"
 	}
-	return v.At.Sub(then).Round(time.Second).String() + " ago"
+	return v.At.Sub(start).Round(time.Second).String() + " ago"
 }
 
 // Until says when a key that was refused is free.
@@ -133,7 +133,7 @@ type partView struct{ Name, Text string }
 
 func (o *Observer) view() *view {
 	now := o.now()
-	v := &view{For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.most(now)}
+	v := &view{For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.top(now)}
 	o.begin(now.Unix())
 	o.viewSeries(v)
 	o.viewServers(v)
@@ -159,7 +159,7 @@ func (o *Observer) viewSeries(v *view) {
 	o.saving.Lock()
 	defer o.saving.Unlock()
 	now := o.second.Load()
-	decided := o.decided.All()
+	decided := o.decided.Values()
 	for _, name := range slices.Sorted(maps.Keys(decided)) {
 		for outcome := range observe.Outcomes + 1 {
 			s := decided[name]
@@ -182,7 +182,7 @@ func (o *Observer) viewSeries(v *view) {
 		r.Name, r.P50, r.P99 = observe.Op(op).String(), s.quantile(now, 0, 0.5), s.quantile(now, 0, 0.99)
 		v.Ops = append(v.Ops, r)
 	}
-	for k, s := range o.trips.All() {
+	for k, s := range o.trips.Values() {
 		r := rowOf(s, now, tripCounts, tripCounts+buckets)
 		r.Name, r.Kind = k.backend+" "+k.shard, "primary"
 		if k.replica {
@@ -234,7 +234,7 @@ func spark(values []int64, peak int64) string {
 }
 
 func (o *Observer) viewServers(v *view) {
-	o.servers.Each(func(_ stats.ServerName, s *stats.Server) { v.Servers = append(v.Servers, *s) })
+	o.servers.ForEach(func(_ stats.ServerName, s *stats.Server) { v.Servers = append(v.Servers, *s) })
 	slices.SortFunc(v.Servers, func(a, b stats.Server) int {
 		return cmp.Or(strings.Compare(a.Backend, b.Backend), strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
 	})
@@ -254,8 +254,8 @@ func (o *Observer) viewRare(v *view) {
 }
 
 // sorted returns copies of the values of a map.
-func sorted[K comparable, V any](all map[K]*V, compare func(a, b V) int) (values []V) {
-	for _, v := range all {
+func sorted[K comparable, V any](byKey map[K]*V, compare func(a, b V) int) (values []V) {
+	for _, v := range byKey {
 		values = append(values, *v)
 	}
 	slices.SortFunc(values, compare)

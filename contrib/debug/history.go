@@ -10,8 +10,8 @@ const history = 60
 
 // series is a set of counters, with their values at the beginning of each of the last seconds.
 type series struct {
-	totals []atomic.Int64
-	past   [history + 1][]int64 // by the second, modulo; nil is all zeros
+	totals  []atomic.Int64
+	seconds [history + 1][]int64 // by the second, modulo; nil is all zeros
 }
 
 func newSeries(counters int) *series { return &series{totals: make([]atomic.Int64, counters)} }
@@ -20,35 +20,35 @@ func (s *series) add(counter int, n int64) { s.totals[counter].Add(n) }
 
 // save stores the values of the counters at the beginning of a second.
 func (s *series) save(second int64) {
-	at := &s.past[second%int64(len(s.past))]
-	if *at == nil {
-		*at = make([]int64, len(s.totals))
+	counts := &s.seconds[second%int64(len(s.seconds))]
+	if *counts == nil {
+		*counts = make([]int64, len(s.totals))
 	}
 	for i := range s.totals {
-		(*at)[i] = s.totals[i].Load()
+		(*counts)[i] = s.totals[i].Load()
 	}
 }
 
 // perSecond returns by how much the counters from i to j grew in each of the last whole
 // seconds before now, the oldest first.
 func (s *series) perSecond(now int64, i, j int) []int64 {
-	all := make([]int64, history)
-	for k := range all {
+	counts := make([]int64, history)
+	for k := range counts {
 		second := now - history + int64(k)
-		all[k] = s.at(second+1, i, j) - s.at(second, i, j)
+		counts[k] = s.sum(second+1, i, j) - s.sum(second, i, j)
 	}
-	return all
+	return counts
 }
 
 // inHistory returns by how much counter i grew in the whole history before now.
 func (s *series) inHistory(now int64, i int) int64 {
-	return s.at(now, i, i+1) - s.at(now-history, i, i+1)
+	return s.sum(now, i, i+1) - s.sum(now-history, i, i+1)
 }
 
-func (s *series) at(second int64, i, j int) (sum int64) {
-	past := s.past[second%int64(len(s.past))]
-	for ; past != nil && i < j; i++ {
-		sum += past[i]
+func (s *series) sum(second int64, i, j int) (sum int64) {
+	counts := s.seconds[second%int64(len(s.seconds))]
+	for ; counts != nil && i < j; i++ {
+		sum += counts[i]
 	}
 	return sum
 }
@@ -65,32 +65,32 @@ func (o *Observer) begin(second int64) {
 	if second <= last {
 		return
 	}
-	o.each(func(s *series) {
-		for at := max(last+1, second-history); at <= second; at++ {
-			s.save(at)
+	o.forEach(func(s *series) {
+		for t := max(last+1, second-history); t <= second; t++ {
+			s.save(t)
 		}
 	})
 	o.second.Store(second)
 }
 
-func (o *Observer) each(do func(*series)) {
+func (o *Observer) forEach(do func(*series)) {
 	for _, s := range o.ops {
 		do(s)
 	}
-	for _, s := range o.decided.All() {
+	for _, s := range o.decided.Values() {
 		do(s)
 	}
-	for _, s := range o.trips.All() {
+	for _, s := range o.trips.Values() {
 		do(s)
 	}
 }
 
 // bounds are the upper bounds of durations: 1, 2 and 5 times powers of ten, from 1 µs to 10 s.
-var bounds = func() (all []time.Duration) {
+var bounds = func() (durations []time.Duration) {
 	for d := time.Microsecond; d < 10*time.Second; d *= 10 {
-		all = append(all, d, 2*d, 5*d)
+		durations = append(durations, d, 2*d, 5*d)
 	}
-	return append(all, 10*time.Second)
+	return append(durations, 10*time.Second)
 }()
 
 // buckets is the number of buckets: one more for longer durations.

@@ -81,8 +81,8 @@ func New(options *Options) *Observer {
 	for op := range o.ops {
 		o.ops[op] = newSeries(buckets)
 	}
-	o.decided.Max, o.decided.Others, o.decided.Create = maxNames, stats.Others, func(string) *series { return newSeries(observe.Outcomes + 1) }
-	o.trips.Max, o.trips.Others, o.trips.Create = maxNames, tripKey{stats.Others, stats.Others, false}, func(tripKey) *series { return newSeries(tripCounts + buckets) }
+	o.decided.Max, o.decided.Overflow, o.decided.Create = maxNames, stats.Others, func(string) *series { return newSeries(observe.Outcomes + 1) }
+	o.trips.Max, o.trips.Overflow, o.trips.Create = maxNames, tripKey{stats.Others, stats.Others, false}, func(tripKey) *series { return newSeries(tripCounts + buckets) }
 	return o
 }
 
@@ -114,7 +114,7 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	end := e.Start.Add(e.Duration)
 	o.begin(end.Unix())
 	o.ops[e.Op].add(bucketOf(e.Duration), 1)
-	s := o.decided.Of(e.Policy)
+	s := o.decided.Get(e.Policy)
 	s.add(int(e.Outcome), 1)
 	if e.Degraded {
 		s.add(degraded, 1)
@@ -140,7 +140,7 @@ const (
 // Sent counts and times a round trip.
 func (o *Observer) Sent(e observe.Sent) {
 	o.begin(e.Start.Add(e.Duration).Unix())
-	s := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica})
+	s := o.trips.Get(tripKey{e.Backend, e.Shard, e.Replica})
 	s.add(tripCounts+bucketOf(e.Duration), 1)
 	s.add(tripDecisions, int64(e.Decisions))
 	if e.Err != nil {
@@ -216,11 +216,11 @@ func (o *Observer) Warned(e observe.Warned) {
 }
 
 // keep returns the value of k, creating it if necessary, or nil if there are too many.
-func keep[K comparable, V any](all map[K]*V, k K) *V {
-	v := all[k]
-	if v == nil && len(all) < maxNames {
+func keep[K comparable, V any](byKey map[K]*V, k K) *V {
+	v := byKey[k]
+	if v == nil && len(byKey) < maxNames {
 		v = new(V)
-		all[k] = v
+		byKey[k] = v
 	}
 	return v
 }

@@ -249,10 +249,10 @@ func TestNamesAreBounded(t *testing.T) {
 		o.Failed(observe.Failed{Cause: name})
 		o.Warned(observe.Warned{Text: name})
 	}
-	if n := len(o.decided.All()); n != maxNames+1 {
+	if n := len(o.decided.Values()); n != maxNames+1 {
 		t.Errorf("%d policies, want %d and one for the others", n, maxNames)
 	}
-	if got := o.decided.Of(stats.Others).totals[observe.OutcomeAllowed].Load(); got != maxNames {
+	if got := o.decided.Get(stats.Others).totals[observe.OutcomeAllowed].Load(); got != maxNames {
 		t.Errorf("%d decisions of others, want %d", got, maxNames)
 	}
 	if servers := o.view().Servers; len(servers) != maxNames || len(o.moves) != maxNames || len(o.failures) != maxNames || len(o.warnings) != maxWarned {
@@ -305,7 +305,7 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	s := o.decided.Of("core")
+	s := o.decided.Get("core")
 	if allowed, refused := s.totals[observe.OutcomeAllowed].Load(), s.totals[observe.OutcomeRefused].Load(); allowed != 1000 || refused != 1000 {
 		t.Errorf("%d allowed, %d refused; want 1000 each", allowed, refused)
 	}

@@ -141,18 +141,18 @@ func hashOf(_, key string) string {
 }
 
 // most returns the refusals since the minute before the current one began.
-func (r *refusals) most(now time.Time) Refusals {
+func (r *refusals) top(now time.Time) Refusals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.turn(now)
-	all := Refusals{At: now, Since: r.began}
+	result := Refusals{At: now, Since: r.began}
 	if r.previous != nil {
-		all.Since = r.began.Add(-minute)
+		result.Since = r.began.Add(-minute)
 	}
 	sums := make(map[refusedKey]refused)
 	for _, counts := range []map[refusedKey]*refused{r.previous, r.current} {
 		if len(counts) >= maxRefused {
-			all.Missed += counts[least(counts)].count
+			result.Missed += counts[least(counts)].count
 		}
 		for key, c := range counts {
 			sum := *c
@@ -162,10 +162,10 @@ func (r *refusals) most(now time.Time) Refusals {
 		}
 	}
 	for key, c := range sums {
-		all.Keys = append(all.Keys, Refused{key.policy, key.limit, c.label, c.count, c.excess, c.retryAt})
+		result.Keys = append(result.Keys, Refused{key.policy, key.limit, c.label, c.count, c.excess, c.retryAt})
 	}
-	slices.SortFunc(all.Keys, func(a, b Refused) int {
+	slices.SortFunc(result.Keys, func(a, b Refused) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Limit, b.Limit))
 	})
-	return all
+	return result
 }

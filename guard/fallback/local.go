@@ -30,7 +30,7 @@ func (b *Backend) remember(d *driver.Decision) {
 		if choice == Closed && b.of(c.Policy.Name) != Local {
 			continue
 		}
-		n := b.table.names.Of(c)
+		n := b.table.names.Name(c)
 		known := s.Get(n)
 		if known == nil {
 			known = s.add(&b.table, n, c, r.Now)
@@ -108,7 +108,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	defer s.mu.Unlock()
 	counts := make([]*count, len(charges))
 	for i := range charges {
-		if counts[i] = s.Get(b.table.names.Of(&charges[i])); counts[i] == nil {
+		if counts[i] = s.Get(b.table.names.Name(&charges[i])); counts[i] == nil {
 			counts[i] = new(count)
 		}
 	}
@@ -122,7 +122,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 // countOf returns the count of charge i, which may be a pooled count.
 func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
-	n := b.table.names.Of(c)
+	n := b.table.names.Name(c)
 	if known := s.Get(n); known != nil {
 		return known
 	}
@@ -207,7 +207,7 @@ func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	}
 	b.held.Add(1)
 	known.outage = o
-	known.charge = keyed.Own([]quota.Charge{*c})[0]
+	known.charge = keyed.Clone([]quota.Charge{*c})[0]
 	known.charge.Cost, known.charge.Mode = 0, quota.Enforce
 }
 
@@ -224,7 +224,7 @@ func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
 	for i := range charges {
-		c, inTime := s.whenReplayed(ctx, b.table.names.Of(&charges[i]))
+		c, inTime := s.whenReplayed(ctx, b.table.names.Name(&charges[i]))
 		if inTime && c != nil {
 			c.reset(r.Now)
 			b.settled(c)
@@ -286,7 +286,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 	counts := make([]*count, len(charges))
 	for i := range charges {
 		c, before := &charges[i], s.Charged.ResultsOf(i)
-		n := b.table.names.Of(c)
+		n := b.table.names.Name(c)
 		if before[0].Mark.Note&notePooled != 0 {
 			n = b.table.pooledName(c, i, n)
 		}

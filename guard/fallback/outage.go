@@ -67,7 +67,7 @@ func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.err, o.cause, o.failedAt = err, cause.Of(err), now
+	o.err, o.cause, o.failedAt = err, cause.Class(err), now
 	o.failed.Store(true)
 	o.offset.Store(r.Now - now.Milliseconds())
 	return o

@@ -25,7 +25,7 @@ func (b *Backend) holder(r *driver.Request) *outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range charges {
-		if c := s.Get(b.table.names.Of(&charges[i])); c != nil && c.outage != nil {
+		if c := s.Get(b.table.names.Name(&charges[i])); c != nil && c.outage != nil {
 			return c.outage
 		}
 	}
@@ -42,7 +42,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	s := b.table.stripeOf(charges)
 	for i := range charges {
 		for {
-			c, inTime := s.whenReplayed(ctx, b.table.names.Of(&charges[i]))
+			c, inTime := s.whenReplayed(ctx, b.table.names.Name(&charges[i]))
 			if c == nil || c.outage == nil {
 				s.mu.Unlock()
 				break
@@ -181,7 +181,7 @@ func (s *stripe) heldBy(o *outage) []*count {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var held []*count
-	for _, c := range s.All() {
+	for _, c := range s.Values() {
 		if c.outage == o {
 			held = append(held, c)
 		}

@@ -25,7 +25,7 @@ func (b *Backend) Stats() Stats {
 	for i := range b.table.stripes {
 		stripe := &b.table.stripes[i]
 		stripe.mu.Lock()
-		s.Keys += len(stripe.All())
+		s.Keys += len(stripe.Values())
 		stripe.mu.Unlock()
 	}
 	return s

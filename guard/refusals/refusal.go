@@ -35,7 +35,7 @@ func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []see
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
-	charges, r := keyed.Own(d.Charges()), d.Request
+	charges, r := keyed.Clone(d.Charges()), d.Request
 	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
 	copy(f.d.Results(), d.Results())
 	f.counts = slices.Clone(before)

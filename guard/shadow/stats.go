@@ -110,14 +110,14 @@ func (l *latencies) quantiles() Latency {
 		total += l.classes[i].Load()
 	}
 	longest := time.Duration(l.max.Load())
-	at := func(quantile int64) time.Duration {
-		left := (total*quantile + 99) / 100
+	quantileOf := func(quantile int64) time.Duration {
+		rank := (total*quantile + 99) / 100
 		for i := range l.classes {
-			if left -= l.classes[i].Load(); left <= 0 && total > 0 {
+			if rank -= l.classes[i].Load(); rank <= 0 && total > 0 {
 				return min(highestOf(i), longest)
 			}
 		}
 		return longest
 	}
-	return Latency{P50: at(50), P99: at(99), Max: longest}
+	return Latency{P50: quantileOf(50), P99: quantileOf(99), Max: longest}
 }

@@ -14,10 +14,10 @@ import (
 // when the next one opens, and any other count when neither backend counts anything
 // any more.
 type steps struct {
-	mu    sync.Mutex
-	until map[keyed.Name]int64 // ms since the epoch
-	all   int64                // until then no count is considered in step: there were too many to record
-	bound int
+	mu         sync.Mutex
+	until      map[keyed.Name]int64 // ms since the epoch
+	everything int64                // until then no count is considered in step: there were too many to record
+	bound      int
 }
 
 // names name counts, so that a long key takes no more memory than a short one.
@@ -34,7 +34,7 @@ func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 		for _, result := range d.ResultsOf(i) {
 			until = max(until, result.ResetAt)
 		}
-		s.extend(names.Of(&charges[i]), until)
+		s.extend(names.Name(&charges[i]), until)
 	}
 }
 
@@ -47,7 +47,7 @@ func (s *steps) missedReset(charges []quota.Charge, now int64) {
 		for _, l := range charges[i].Policy.Limits {
 			until = max(until, now+algorithm.Lifetime(l).Milliseconds())
 		}
-		s.extend(names.Of(&charges[i]), until)
+		s.extend(names.Name(&charges[i]), until)
 	}
 }
 
@@ -68,9 +68,9 @@ func outlived(p *quota.Policy, now int64) int64 {
 // extend records that a count is out of step until then. If there are too many such counts, no
 // count is in step until all of them are.
 func (s *steps) extend(id keyed.Name, until int64) {
-	if _, known := s.until[id]; !known && len(s.until) >= s.bound {
-		for _, at := range s.until {
-			s.all = max(s.all, at)
+	if _, ok := s.until[id]; !ok && len(s.until) >= s.bound {
+		for _, end := range s.until {
+			s.everything = max(s.everything, end)
 		}
 		clear(s.until)
 	}
@@ -84,16 +84,16 @@ func (s *steps) inStep(charges []quota.Charge, serving, candidate *driver.Decisi
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := serving.Request.Now
-	in := now >= s.all
+	inStep := now >= s.everything
 	for i := range charges {
-		id := names.Of(&charges[i])
+		id := names.Name(&charges[i])
 		until, missing := s.until[id]
 		switch {
 		case !missing:
 		case now >= until:
 			delete(s.until, id)
 		default:
-			in = false
+			inStep = false
 			for j, l := range charges[i].Policy.Limits {
 				if !l.Algorithm.ResetsAtOnce() {
 					s.until[id] = max(s.until[id], serving.ResultsOf(i)[j].ResetAt, candidate.ResultsOf(i)[j].ResetAt)
@@ -101,5 +101,5 @@ func (s *steps) inStep(charges []quota.Charge, serving, candidate *driver.Decisi
 			}
 		}
 	}
-	return in
+	return inStep
 }

@@ -29,7 +29,7 @@ type worker struct {
 
 	// taken has the candidate's decisions by the serving backend's takes. Settlements
 	// need them, because the candidate's windows may have opened at other times.
-	taken  map[takeID]driver.Decision
+	takes  map[takeID]driver.Decision
 	oldest []takeID // a ring that bounds taken
 	next   int
 }
@@ -38,7 +38,7 @@ func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
 		steps: steps{until: make(map[keyed.Name]int64), bound: max(64*size, 1024)},
-		taken: make(map[takeID]driver.Decision), oldest: make([]takeID, size),
+		takes: make(map[takeID]driver.Decision), oldest: make([]takeID, size),
 	}
 }
 
@@ -113,26 +113,26 @@ func opens(d decision.Decision) bool {
 // takeID names a take that was allowed. nth distinguishes takes of one millisecond
 // with the same charges; it makes no difference which of them is settled.
 type takeID struct {
-	count keyed.Name // of the first charge
-	at    int64
-	cost  int64
-	mark  driver.Mark
-	nth   int
+	count   keyed.Name // of the first charge
+	arrival int64
+	cost    int64
+	mark    driver.Mark
+	nth     int
 }
 
 func takeIDOf(d *driver.Decision) takeID {
 	r, first := d.Request, &d.Charges()[0]
-	return takeID{count: names.Of(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
+	return takeID{count: names.Name(first), arrival: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
 }
 
 // remember stores d, the candidate's decision about a take of the serving backend.
 func (w *worker) remember(serving *driver.Decision, d driver.Decision) {
 	id := takeIDOf(serving)
-	for w.taken[id].Allowed {
+	for w.takes[id].Allowed {
 		id.nth++
 	}
-	delete(w.taken, w.oldest[w.next])
-	w.taken[id], w.oldest[w.next] = d, id
+	delete(w.takes, w.oldest[w.next])
+	w.takes[id], w.oldest[w.next] = d, id
 	w.next = (w.next + 1) % len(w.oldest)
 }
 
@@ -142,13 +142,13 @@ func (w *worker) recall(serving *driver.Decision) (d driver.Decision, ok bool) {
 	for {
 		next := id
 		next.nth++
-		if _, more := w.taken[next]; !more {
+		if _, ok := w.takes[next]; !ok {
 			break
 		}
 		id = next
 	}
-	d, ok = w.taken[id]
-	delete(w.taken, id)
+	d, ok = w.takes[id]
+	delete(w.takes, id)
 	return d, ok
 }
 

@@ -62,8 +62,8 @@ type Breaker struct {
 
 // opening is when and why a breaker opened.
 type opening struct {
-	at    time.Time
-	cause error
+	probed time.Time
+	cause  error
 }
 
 // New returns a closed Breaker. When it opens, it calls probe at once, and again
@@ -95,7 +95,7 @@ func (b *Breaker) Open() bool { return b.opened.Load() != nil }
 // Since returns when the breaker opened, and false if it is closed.
 func (b *Breaker) Since() (opened time.Time, open bool) {
 	if o := b.opened.Load(); o != nil {
-		return o.at, true
+		return o.probed, true
 	}
 	return time.Time{}, false
 }
@@ -215,13 +215,13 @@ var ErrSlow = fmt.Errorf("the server answers too late: %w", context.DeadlineExce
 // Quick makes a probe's call, and repeats it if it took longer than within, as when it had to
 // connect, or the server hung until then. Quick returns the call's error, or ErrSlow if
 // both calls took longer.
-func Quick(within time.Duration, call func() error) error {
+func Quick(bound time.Duration, call func() error) error {
 	for range 2 {
 		began := time.Now()
 		if err := call(); err != nil {
 			return err
 		}
-		if time.Since(began) <= within {
+		if time.Since(began) <= bound {
 			return nil
 		}
 	}

@@ -16,9 +16,9 @@ type Answers struct {
 func NewAnswers() *Answers { return &Answers{started: time.Now()} }
 
 // Answered records that the server has answered a request sent at asked.
-func (a *Answers) Answered(asked time.Time) {
-	if at := int64(asked.Sub(a.started)); at > a.answered.Load() { // a race loses little
-		a.answered.Store(at)
+func (a *Answers) Answered(sent time.Time) {
+	if instant := int64(sent.Sub(a.started)); instant > a.answered.Load() { // a race loses little
+		a.answered.Store(instant)
 	}
 }
 
@@ -26,12 +26,12 @@ func (a *Answers) Answered(asked time.Time) {
 func (a *Answers) Silent() { a.silenced.Store(int64(time.Since(a.started))) }
 
 // AnsweredSince reports whether the server has answered a request sent at or after then.
-func (a *Answers) AnsweredSince(then time.Time) bool {
-	return a.answered.Load() >= int64(then.Sub(a.started))
+func (a *Answers) AnsweredSince(t time.Time) bool {
+	return a.answered.Load() >= int64(t.Sub(a.started))
 }
 
 // SilentSince reports whether the server was found silent at or after then, and has
 // answered no request sent at or after then.
-func (a *Answers) SilentSince(then time.Time) bool {
-	return a.silenced.Load() >= int64(then.Sub(a.started)) && !a.AnsweredSince(then)
+func (a *Answers) SilentSince(t time.Time) bool {
+	return a.silenced.Load() >= int64(t.Sub(a.started)) && !a.AnsweredSince(t)
 }

@@ -14,7 +14,7 @@ const (
 	LeastTime = 50 * time.Millisecond
 
 	soon     = LeastTime / 5    // a nearer deadline was meant for an earlier time
-	late     = soon / 2         // a look later than this after a deadline shows a lack of CPU
+	lateness = soon / 2         // a look later than this after a deadline shows a lack of CPU
 	lookTime = time.Millisecond // enough for a read to return data that has arrived
 	looks    = 2                // after a deadline: the process may be stopped in one
 	maxLooks = 64               // if a server sends byte by byte, or the process is always late
@@ -41,21 +41,21 @@ func Conn(conn net.Conn, leastTime time.Duration) net.Conn {
 type patientConn struct {
 	net.Conn
 	leastTime time.Duration
-	due       time.Time // when a read ends
+	deadline  time.Time // when a read ends
 	looked    int       // number of looks since a deadline was set
 }
 
 func (c *patientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	for left := looks; n == 0 && left > 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.looked < maxLooks; c.looked++ {
+	for tries := looks; n == 0 && tries > 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.looked < maxLooks; c.looked++ {
 		now, wait := time.Now(), lookTime
-		if now.Sub(c.due) > late {
-			left, wait = looks, soon
+		if now.Sub(c.deadline) > lateness {
+			tries, wait = looks, soon
 		} else {
-			left--
+			tries--
 		}
-		c.due = now.Add(wait)
-		if err := c.Conn.SetReadDeadline(c.due); err != nil {
+		c.deadline = now.Add(wait)
+		if err := c.Conn.SetReadDeadline(c.deadline); err != nil {
 			return 0, err
 		}
 		n, err = c.Conn.Read(p)
@@ -68,14 +68,14 @@ func (c *patientConn) Read(p []byte) (int, error) {
 
 // SetDeadline implements net.Conn.
 func (c *patientConn) SetDeadline(t time.Time) error {
-	c.due, c.looked = c.fair(t), 0
-	return c.Conn.SetDeadline(c.due)
+	c.deadline, c.looked = c.fair(t), 0
+	return c.Conn.SetDeadline(c.deadline)
 }
 
 // SetReadDeadline implements net.Conn.
 func (c *patientConn) SetReadDeadline(t time.Time) error {
-	c.due, c.looked = c.fair(t), 0
-	return c.Conn.SetReadDeadline(c.due)
+	c.deadline, c.looked = c.fair(t), 0
+	return c.Conn.SetReadDeadline(c.deadline)
 }
 
 // SetWriteDeadline implements net.Conn.

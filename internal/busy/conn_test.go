@@ -106,7 +106,7 @@ func (f *fake) SetWriteDeadline(t time.Time) error { f.write = t; return nil }
 
 // A process that is late each time reads again several times before it reports silence.
 func TestALateProcessLooksAgain(t *testing.T) {
-	f := &fake{late: 2 * late, answersAt: 8}
+	f := &fake{late: 2 * lateness, answersAt: 8}
 	c := Conn(f, LeastTime)
 	if err := c.SetReadDeadline(time.Now()); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestALateProcessLooksAgain(t *testing.T) {
 
 // The number of these reads is bounded.
 func TestLooksHaveAnEnd(t *testing.T) {
-	f := &fake{late: 2 * late}
+	f := &fake{late: 2 * lateness}
 	c := Conn(f, LeastTime)
 	if _, err := c.Read(make([]byte, 1)); !errors.As(err, new(*Silence)) || f.reads != maxLooks+1 {
 		t.Errorf("%v after %d reads; want Silence after %d", err, f.reads, maxLooks+1)

@@ -27,15 +27,15 @@ type Context struct {
 	done            chan struct{}
 	timer           *time.Timer
 
-	mu         sync.Mutex // guards the fields below
-	begun, end time.Time
-	time       time.Duration // for the answer
-	connecting time.Duration // how much later c ends if the request is not sent
-	extended   bool          // by connecting
-	sent       bool
-	step, left time.Duration
-	due        time.Time // when the step ends
-	stopped    bool
+	mu              sync.Mutex // guards the fields below
+	begun, end      time.Time
+	time            time.Duration // for the answer
+	connecting      time.Duration // how much later c ends if the request is not sent
+	extended        bool          // by connecting
+	sent            bool
+	step, remaining time.Duration
+	stepEnd         time.Time // when the step ends
+	stopped         bool
 }
 
 // NewContext returns a Context that is not started.
@@ -62,7 +62,7 @@ func (c *Context) start(values context.Context, end time.Time, connecting time.D
 	c.Context, c.begun, c.end, c.connecting, c.sent = values, now, end, connecting, false
 	c.extended = false
 	c.time = max(end.Sub(now), 0)
-	c.step, c.left = max(c.time/steps, leastOf), c.time
+	c.step, c.remaining = max(c.time/steps, leastOf), c.time
 	c.arm(now)
 }
 
@@ -73,10 +73,10 @@ func (c *Context) Sent() {
 	defer c.mu.Unlock()
 	now, first := time.Now(), !c.sent
 	c.sent = true
-	if c.connecting == 0 || c.stopped || c.left <= 0 || first && now.Sub(c.begun) < leastOf {
+	if c.connecting == 0 || c.stopped || c.remaining <= 0 || first && now.Sub(c.begun) < leastOf {
 		return
 	}
-	c.end, c.left = now.Add(c.time), c.time
+	c.end, c.remaining = now.Add(c.time), c.time
 	c.arm(now)
 }
 
@@ -88,8 +88,8 @@ func (c *Context) IsSent() bool {
 }
 
 func (c *Context) arm(now time.Time) {
-	next := min(c.step, c.left)
-	c.due = now.Add(next)
+	next := min(c.step, c.remaining)
+	c.stepEnd = now.Add(next)
 	c.timer.Reset(next)
 }
 
@@ -99,15 +99,15 @@ func (c *Context) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.stopped || now.Before(c.due) { // or Sent came first
+	if c.stopped || now.Before(c.stepEnd) { // or Sent came first
 		return
 	}
-	if late := now.Sub(c.due); late < c.step/2 || now.Sub(c.end) > maxMore {
-		c.left -= c.step
-		if end := c.deadline(); c.left <= 0 && end.After(c.end) {
-			c.end, c.left, c.extended = end, c.connecting, true
+	if delay := now.Sub(c.stepEnd); delay < c.step/2 || now.Sub(c.end) > maxMore {
+		c.remaining -= c.step
+		if end := c.deadline(); c.remaining <= 0 && end.After(c.end) {
+			c.end, c.remaining, c.extended = end, c.connecting, true
 		}
-		if c.left <= 0 {
+		if c.remaining <= 0 {
 			close(c.done)
 			return
 		}

@@ -40,7 +40,7 @@ func TestStepsThatCameLate(t *testing.T) {
 		c.Start(t.Context(), began.Add(50*time.Millisecond), 0)
 		for range 10 {
 			c.mu.Lock()
-			c.due = time.Now().Add(-40 * time.Millisecond) // as if the process had been stopped
+			c.stepEnd = time.Now().Add(-40 * time.Millisecond) // as if the process had been stopped
 			c.mu.Unlock()
 			c.tick()
 		}

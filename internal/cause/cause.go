@@ -18,7 +18,7 @@ import (
 
 // Event returns the event of err, a failure of a request for charges.
 func Event(err error, charges []quota.Charge, result observe.Result) observe.Failed {
-	e := observe.Failed{Cause: Of(err), Result: result}
+	e := observe.Failed{Cause: Class(err), Result: result}
 	var u *driver.UnavailableError
 	if errors.As(err, &u) {
 		e.Backend, e.Shard = u.Backend, u.Shard
@@ -34,7 +34,7 @@ func Event(err error, charges []quota.Charge, result observe.Result) observe.Fai
 
 // Of returns the class of err, never a text that contains addresses: the log has a line for
 // each class.
-func Of(err error) string {
+func Class(err error) string {
 	var dns *net.DNSError
 	var timeout interface{ Timeout() bool }
 	switch {

@@ -4,18 +4,18 @@ package exact
 import "math/bits"
 
 // most is the largest count, quota.MaxQuota.
-const most = 1 << 53
+const maxFloat = 1 << 53
 
 // MulDiv returns a*b/c rounded down, and the rest. For a quotient above 2^53, it returns 2^53
 // and 0. a and b are not negative, c is positive.
-func MulDiv(a, b, c int64) (quotient, rest int64) {
+func MulDiv(a, b, c int64) (quotient, remainder int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
-		return most, 0
+		return maxFloat, 0
 	}
 	q, r := bits.Div64(hi, lo, uint64(c))
-	if q > most {
-		return most, 0
+	if q > maxFloat {
+		return maxFloat, 0
 	}
 	return int64(q), int64(r)
 }

@@ -18,7 +18,7 @@ type Hasher [2]maphash.Seed
 func NewHasher() Hasher { return Hasher{maphash.MakeSeed(), maphash.MakeSeed()} }
 
 // Of returns the name of c's count.
-func (h *Hasher) Of(c *quota.Charge) Name {
+func (h *Hasher) Name(c *quota.Charge) Name {
 	n := h.OfKey(c.Policy.Name, c.Key)
 	if c.Partition != c.Key {
 		for i, seed := range h {

@@ -23,11 +23,11 @@ func TestNamesDiffer(t *testing.T) {
 		for _, key := range []string{"", "core", "alice", "ali\x00ce"} {
 			for _, partition := range []string{"", "core", "alice", "search"} {
 				c := quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: partition}
-				add(h.Of(&c), fmt.Sprintf("%s/%q/%q", policy, key, partition))
-				if n := h.OfKey(policy, key); key == partition && n != h.Of(&c) {
+				add(h.Name(&c), fmt.Sprintf("%s/%q/%q", policy, key, partition))
+				if n := h.OfKey(policy, key); key == partition && n != h.Name(&c) {
 					t.Errorf("OfKey of %q under %s is not Of", key, policy)
 				}
-				if h.Half(&c) != h.Of(&c)[0] {
+				if h.Half(&c) != h.Name(&c)[0] {
 					t.Errorf("Half of %s/%q/%q is not half of its name", policy, key, partition)
 				}
 			}
@@ -39,7 +39,7 @@ func TestNamesDiffer(t *testing.T) {
 	}
 	for i := range 1000 { // a client may choose the partitions
 		c := quota.Charge{Policy: &quota.Policy{Name: "core"}, Key: "k", Partition: fmt.Sprint(i)}
-		add(h.Of(&c), c.Partition)
+		add(h.Name(&c), c.Partition)
 	}
 	a, b := h.OfKey("core", "alice"), h.OfKey("core", "bob")
 	add(a.And(b), "alice and bob")

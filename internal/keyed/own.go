@@ -9,10 +9,10 @@ import (
 
 // Own returns copies of charges that keep no memory of the caller alive: a key may be part
 // of a long string.
-func Own(charges []quota.Charge) []quota.Charge {
-	own := slices.Clone(charges)
-	for i := range own {
-		c := &own[i]
+func Clone(charges []quota.Charge) []quota.Charge {
+	clone := slices.Clone(charges)
+	for i := range clone {
+		c := &clone[i]
 		samePartition := c.Partition == c.Key
 		if c.Key = strings.Clone(c.Key); samePartition {
 			c.Partition = c.Key
@@ -20,5 +20,5 @@ func Own(charges []quota.Charge) []quota.Charge {
 			c.Partition = strings.Clone(c.Partition)
 		}
 	}
-	return own
+	return clone
 }

@@ -13,9 +13,9 @@ const AtOnce = 64
 
 // How a victim is found.
 const (
-	looks = 16 // values to choose from
-	few   = 64 // values that are all looked at, if there are no more
-	tries = 4  // victims for one value that is heavier than others
+	looks   = 16 // values to choose from
+	scanned = 64 // values that are all looked at, if there are no more
+	tries   = 4  // victims for one value that is heavier than others
 )
 
 // Entry is a Stripe's record of a value. The value embeds it.
@@ -45,7 +45,7 @@ type Stripe[V Value] struct {
 	Most int // bound of the sum of its values' weights
 
 	byName map[Name]V
-	all    []V // in no order
+	values []V // in no order
 	weight int
 	next   uint32 // where to look for a victim, in all
 }
@@ -54,7 +54,7 @@ type Stripe[V Value] struct {
 func (s *Stripe[V]) Get(n Name) V { return s.byName[n] }
 
 // All returns the values, until the next Add or Remove.
-func (s *Stripe[V]) All() []V { return s.all }
+func (s *Stripe[V]) Values() []V { return s.values }
 
 // Add adds v, a new value, under a name that no other value has. A value of weight 0 needs no
 // room, and never makes room.
@@ -63,20 +63,20 @@ func (s *Stripe[V]) Add(n Name, weight int, v V) {
 		s.byName = make(map[Name]V)
 	}
 	s.byName[n] = v
-	s.all = append(s.all, v)
+	s.values = append(s.values, v)
 	s.weight += weight
-	*v.entry() = Entry{name: n, place: int32(len(s.all)), weight: int32(weight)}
+	*v.entry() = Entry{name: n, place: int32(len(s.values)), weight: int32(weight)}
 }
 
 // Remove removes v, which is there.
 func (s *Stripe[V]) Remove(v V) {
-	e, last := v.entry(), len(s.all)-1
+	e, last := v.entry(), len(s.values)-1
 	delete(s.byName, e.name)
 	s.weight -= int(e.weight)
-	moved := s.all[last]
-	s.all[e.place-1], moved.entry().place = moved, e.place
-	clear(s.all[last:])
-	s.all = s.all[:last]
+	moved := s.values[last]
+	s.values[e.place-1], moved.entry().place = moved, e.place
+	clear(s.values[last:])
+	s.values = s.values[:last]
 	e.place = 0
 }
 
@@ -93,13 +93,13 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 		}
 		var victim V
 		least := Keep
-		n := len(s.all)
+		n := len(s.values)
 		looked := min(looks, n)
-		if n <= few {
+		if n <= scanned {
 			looked = n
 		}
 		for range looked {
-			v := s.all[s.place(n)]
+			v := s.values[s.place(n)]
 			if v.entry().weight == 0 {
 				continue
 			}
@@ -119,7 +119,7 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 // because values added together may all have a high rank. If n is few or less, they cover all.
 func (s *Stripe[V]) place(n int) int {
 	s.next++
-	if n <= few {
+	if n <= scanned {
 		return int(s.next % uint32(n))
 	}
 	const golden = 0x9e3779b9 // 2^32 by the golden ratio
@@ -129,12 +129,12 @@ func (s *Stripe[V]) place(n int) int {
 // Sweep removes the values that have ended among the AtOnce values before index end, and
 // returns the next end, or 0 when it has seen all. The first end is math.MaxInt. Sweep goes
 // down, so it has seen each value that replaces a removed one, also between two calls.
-func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {
-	end = min(end, len(s.all))
+func (s *Stripe[V]) Sweep(end int, remove func(V) bool) (next int) {
+	end = min(end, len(s.values))
 	begin := max(end-AtOnce, 0)
 	for i := end - 1; i >= begin; i-- {
-		if ended(s.all[i]) {
-			s.Remove(s.all[i])
+		if remove(s.values[i]) {
+			s.Remove(s.values[i])
 		}
 	}
 	return begin

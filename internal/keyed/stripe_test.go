@@ -62,14 +62,14 @@ func TestSweep(t *testing.T) {
 		}
 		seen := map[*thing]int{}
 		gone := map[*thing]bool{}
-		before := slices.Clone(s.All())
+		before := slices.Clone(s.Values())
 		for end := math.MaxInt; end > 0; {
 			looked := len(seen)
 			end = s.Sweep(end, func(v *thing) bool { seen[v]++; return v.used == 0 })
 			if len(seen)-looked > keyed.AtOnce {
 				t.Fatalf("a step looked at %d values", len(seen)-looked)
 			}
-			if all := s.All(); len(all) > 0 && r.IntN(2) == 0 {
+			if all := s.Values(); len(all) > 0 && r.IntN(2) == 0 {
 				v := all[r.IntN(len(all))]
 				s.Remove(v)
 				gone[v] = true
@@ -84,8 +84,8 @@ func TestSweep(t *testing.T) {
 				t.Fatalf("value %d of %d was not looked at", i, n)
 			}
 		}
-		for i, v := range s.All() {
-			if v.Removed() || s.Get(v.Name()) != s.All()[i] {
+		for i, v := range s.Values() {
+			if v.Removed() || s.Get(v.Name()) != s.Values()[i] {
 				t.Fatal("a value that is there is not found by its name")
 			}
 		}

@@ -21,8 +21,8 @@ func (q *Queues[T]) Add(key string, v T) (serve bool) {
 	if q.byKey == nil {
 		q.byKey = make(map[string][]T)
 	}
-	all, served := q.byKey[key]
-	q.byKey[key] = append(all, v)
+	jobs, served := q.byKey[key]
+	q.byKey[key] = append(jobs, v)
 	return !served
 }
 
@@ -41,20 +41,20 @@ func (q *Queues[T]) Next(key string) []T {
 func (q *Queues[T]) Take(key string) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all := q.byKey[key]
+	jobs := q.byKey[key]
 	q.byKey[key] = nil
-	return all
+	return jobs
 }
 
 // TakeAll takes all values that wait.
-func (q *Queues[T]) TakeAll() (all []T) {
+func (q *Queues[T]) TakeAll() (jobs []T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for key := range q.byKey {
-		all = append(all, q.byKey[key]...)
+		jobs = append(jobs, q.byKey[key]...)
 		q.byKey[key] = nil
 	}
-	return all
+	return jobs
 }
 
 // Remove removes v from the queue of key, and reports whether it waited there.
@@ -72,6 +72,6 @@ func (q *Queues[T]) Remove(key string, v T) bool {
 func (q *Queues[T]) Len(key string) (n int, served bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all, served := q.byKey[key]
-	return len(all), served
+	jobs, served := q.byKey[key]
+	return len(jobs), served
 }

@@ -9,22 +9,22 @@ import (
 // Cache keeps a V for each K. It finds an existing V without a lock and without an
 // allocation.
 type Cache[K comparable, V any] struct {
-	Create func(K) V
-	Max    int // most Ks besides Others
-	Others K   // replaces all later Ks
+	Create   func(K) V
+	Max      int // most Ks besides Others
+	Overflow K   // replaces all later Ks
 
-	all atomic.Pointer[map[K]V]
-	mu  sync.Mutex // held to change all
+	values atomic.Pointer[map[K]V]
+	mu     sync.Mutex // held to change all
 }
 
 // Of returns the V of k, or of Others if there are too many.
-func (c *Cache[K, V]) Of(k K) V {
-	all := c.All()
-	if v, ok := all[k]; ok {
+func (c *Cache[K, V]) Get(k K) V {
+	values := c.Values()
+	if v, ok := values[k]; ok {
 		return v
 	}
-	if len(all) > c.Max {
-		return all[c.Others] // it came last
+	if len(values) > c.Max {
+		return values[c.Overflow] // it came last
 	}
 	return c.add(k)
 }
@@ -32,37 +32,37 @@ func (c *Cache[K, V]) Of(k K) V {
 func (c *Cache[K, V]) add(k K) V {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.All()
+	old := c.Values()
 	if v, ok := old[k]; ok {
 		return v
 	}
-	all := make(map[K]V, len(old)+1)
-	maps.Copy(all, old)
-	if len(all) >= c.Max {
-		k = c.Others
+	values := make(map[K]V, len(old)+1)
+	maps.Copy(values, old)
+	if len(values) >= c.Max {
+		k = c.Overflow
 	}
-	if _, ok := all[k]; !ok {
-		all[k] = c.Create(k)
+	if _, ok := values[k]; !ok {
+		values[k] = c.Create(k)
 	}
-	c.all.Store(&all)
-	return all[k]
+	c.values.Store(&values)
+	return values[k]
 }
 
 // All returns the existing Vs. The caller must not change the map.
-func (c *Cache[K, V]) All() map[K]V {
-	if all := c.all.Load(); all != nil {
-		return *all
+func (c *Cache[K, V]) Values() map[K]V {
+	if values := c.values.Load(); values != nil {
+		return *values
 	}
 	return nil
 }
 
 // Drop forgets the V of k, which may still be in use, if is reports true for it.
-func (c *Cache[K, V]) Drop(k K, is func(V) bool) {
+func (c *Cache[K, V]) Drop(k K, match func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := maps.Clone(c.All())
-	if v, ok := all[k]; ok && is(v) {
-		delete(all, k)
-		c.all.Store(&all)
+	values := maps.Clone(c.Values())
+	if v, ok := values[k]; ok && match(v) {
+		delete(values, k)
+		c.values.Store(&values)
 	}
 }

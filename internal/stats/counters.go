@@ -60,35 +60,35 @@ type policy struct {
 // Init prepares c for at most that many policies, pairs of backends and kinds of failure.
 // Later ones share the label Others. create creates a series, at zero. Its labels are strings,
 // except for the index of a limit, which is an int.
-func (c *Counters) Init(most int, create func(m Metric, labels ...any) Counter) {
+func (c *Counters) Init(bound int, create func(m Metric, labels ...any) Counter) {
 	c.create = create
-	c.policies.Max, c.policies.Others, c.policies.Create = most, Others, func(name string) *policy {
+	c.policies.Max, c.policies.Overflow, c.policies.Create = bound, Others, func(name string) *policy {
 		return &policy{name: Label(name), degraded: create(Degraded, Label(name))}
 	}
-	c.moves.Max, c.moves.Others, c.moves.Create = most, moveKey{Others, Others}, func(k moveKey) *moveCounters {
-		all := new(moveCounters) // all outcomes at once, so that the first loss is a rise
+	c.moves.Max, c.moves.Overflow, c.moves.Create = bound, moveKey{Others, Others}, func(k moveKey) *moveCounters {
+		outcomes := new(moveCounters) // all outcomes at once, so that the first loss is a rise
 		for i, outcome := range moveOutcomes {
-			all[i] = create(Moves, Label(k.from), Label(k.to), outcome)
+			outcomes[i] = create(Moves, Label(k.from), Label(k.to), outcome)
 		}
-		return all
+		return outcomes
 	}
-	c.failures.Max, c.failures.Others, c.failures.Create = most, failureKey{Others, Others, Others, Others}, func(k failureKey) Counter {
+	c.failures.Max, c.failures.Overflow, c.failures.Create = bound, failureKey{Others, Others, Others, Others}, func(k failureKey) Counter {
 		return create(Failures, Label(k.backend), Label(k.shard), Label(k.cause), k.result)
 	}
 }
 
 // Decided counts e, and returns its policy's label. known is false if e is from a newer
 // throttler.
-func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string, known bool) {
+func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string, ok bool) {
 	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
 		return "", false
 	}
-	p := c.policies.Of(e.Policy)
-	all := p.outcomes[e.Op].Load()
-	if all == nil {
-		all = c.outcomes(p, e.Op)
+	p := c.policies.Get(e.Policy)
+	counters := p.outcomes[e.Op].Load()
+	if counters == nil {
+		counters = c.outcomes(p, e.Op)
 	}
-	all[e.Outcome].Inc(ctx)
+	counters[e.Outcome].Inc(ctx)
 	if e.Degraded {
 		p.degraded.Inc(ctx)
 	}
@@ -107,12 +107,12 @@ func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string
 // outcomes creates the series of all outcomes, so that their rates are right from the first
 // decision on. If two goroutines do, they get the same series.
 func (c *Counters) outcomes(p *policy, op observe.Op) *[observe.Outcomes]Counter {
-	all := new([observe.Outcomes]Counter)
-	for i := range all {
-		all[i] = c.create(Decisions, p.name, op.String(), observe.Outcome(i).String())
+	counters := new([observe.Outcomes]Counter)
+	for i := range counters {
+		counters[i] = c.create(Decisions, p.name, op.String(), observe.Outcome(i).String())
 	}
-	p.outcomes[op].Store(all)
-	return all
+	p.outcomes[op].Store(counters)
+	return counters
 }
 
 // moveOutcomes are the labels of the outcomes of moves. A lost count begins again.
@@ -127,12 +127,12 @@ func (c *Counters) Moved(e observe.Moved) {
 	case e.Lost:
 		outcome = 1
 	}
-	c.moves.Of(moveKey{e.From, e.To})[outcome].Inc(context.Background())
+	c.moves.Get(moveKey{e.From, e.To})[outcome].Inc(context.Background())
 }
 
 // Failed counts a failure.
 func (c *Counters) Failed(e observe.Failed) {
 	if int(e.Result) < observe.Results { // otherwise e is from a newer throttler
-		c.failures.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc(context.Background())
+		c.failures.Get(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc(context.Background())
 	}
 }

@@ -17,8 +17,8 @@ type Servers struct {
 	Max int              // later servers are left out
 	Now func() time.Time // if nil, time.Now
 
-	mu  sync.Mutex // events are about one a second and server
-	all map[ServerName]*Server
+	mu     sync.Mutex // events are about one a second and server
+	byName map[ServerName]*Server
 }
 
 // ServerName names a server. In Servers, each field is a Label.
@@ -37,16 +37,16 @@ func (s *Servers) Checked(e observe.Checked) {
 	name := ServerName{Label(e.Backend), Label(e.Shard), Label(e.Server)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.all[name]
+	v := s.byName[name]
 	if v == nil {
-		if len(s.all) >= s.Max {
+		if len(s.byName) >= s.Max {
 			return
 		}
-		if s.all == nil {
-			s.all = make(map[ServerName]*Server)
+		if s.byName == nil {
+			s.byName = make(map[ServerName]*Server)
 		}
 		v = new(Server)
-		s.all[name] = v
+		s.byName[name] = v
 	}
 	now := time.Now()
 	if s.Now != nil {
@@ -66,26 +66,26 @@ func (s *Servers) Checked(e observe.Checked) {
 }
 
 // Each calls do with each server that is not forgotten. It must not call s.
-func (s *Servers) Each(do func(ServerName, *Server)) {
+func (s *Servers) ForEach(do func(ServerName, *Server)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget()
-	for name, v := range s.all {
+	for name, v := range s.byName {
 		do(name, v)
 	}
 }
 
 func (s *Servers) forget() {
 	latest := make(map[ServerName]time.Time) // by shard
-	for name, v := range s.all {
+	for name, v := range s.byName {
 		name.Server = ""
 		if v.At.After(latest[name]) {
 			latest[name] = v.At
 		}
 	}
-	for name, v := range s.all {
+	for name, v := range s.byName {
 		if latest[ServerName{Backend: name.Backend, Shard: name.Shard}].Sub(v.At) > forgotten {
-			delete(s.all, name)
+			delete(s.byName, name)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestForgottenServers(t *testing.T) {
 		time.Sleep(forgotten - time.Second)
 		check("a", "node")
 		var left []string
-		s.Each(func(name ServerName, _ *Server) { left = append(left, name.Shard+" "+name.Server) })
+		s.ForEach(func(name ServerName, _ *Server) { left = append(left, name.Shard+" "+name.Server) })
 		slices.Sort(left)
 		if want := []string{"a node", "a slow", "idle node"}; !slices.Equal(left, want) {
 			t.Errorf("left are %q; want %q", left, want)

@@ -21,8 +21,8 @@ type Number struct {
 // Of returns the numbers in s, a struct: its fields that are integers or bools, or maps of
 // these by strings, and have a name in JSON. It leaves out other fields. If empty is true,
 // an empty map has one Number, without a Key.
-func Of(s any, empty bool) []Number {
-	var all []Number
+func Numbers(s any, empty bool) []Number {
+	var numbers []Number
 	v := reflect.ValueOf(s)
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -39,20 +39,20 @@ func Of(s any, empty bool) []Number {
 		}
 		if !n.Named {
 			n.Value = number(v.Field(i))
-			all = append(all, n)
+			numbers = append(numbers, n)
 			continue
 		}
 		if empty && v.Field(i).Len() == 0 {
-			all = append(all, n)
+			numbers = append(numbers, n)
 		}
 		keys := v.Field(i).MapKeys()
 		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 		for _, key := range keys {
 			n.Key, n.Value = key.String(), number(v.Field(i).MapIndex(key))
-			all = append(all, n)
+			numbers = append(numbers, n)
 		}
 	}
-	return all
+	return numbers
 }
 
 func number(v reflect.Value) int64 {

@@ -20,7 +20,7 @@ func (b *Backend) waiters() (n int) {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		for _, l := range s.All() {
+		for _, l := range s.Values() {
 			if l.renewal != nil {
 				n += l.renewal.waiters
 			}

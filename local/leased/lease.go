@@ -153,7 +153,7 @@ func (l *lease) note(d *driver.Decision) {
 // grant adds the units of d, an allowed take.
 func (l *lease) grant(d *driver.Decision) {
 	l.held += d.Charges()[0].Cost
-	l.d = d.About(driver.NewRequest(d.Request.Now, keyed.Own(d.Charges())...))
+	l.d = d.About(driver.NewRequest(d.Request.Now, keyed.Clone(d.Charges())...))
 	l.until = d.Results()[0].ResetAt
 	for _, result := range d.Results() {
 		l.until = min(l.until, result.ResetAt)
@@ -202,9 +202,9 @@ func leasable(charges []quota.Charge) int64 {
 
 // nameOf names the counts of charges, regardless of their limits.
 func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
-	n := b.names.Of(&charges[0])
+	n := b.names.Name(&charges[0])
 	for i := range charges[1:] {
-		n = n.And(b.names.Of(&charges[1+i]))
+		n = n.And(b.names.Name(&charges[1+i]))
 	}
 	return n
 }
@@ -232,7 +232,7 @@ func (b *Backend) limitsOf(charges []quota.Charge) (n keyed.Name) {
 func (b *Backend) namesOf(charges []quota.Charge) []keyed.Name {
 	all := make([]keyed.Name, len(charges))
 	for i := range charges {
-		all[i] = b.names.Of(&charges[i])
+		all[i] = b.names.Name(&charges[i])
 	}
 	return all
 }

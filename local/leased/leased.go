@@ -419,7 +419,7 @@ func (b *Backend) drop(charges []quota.Charge) {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		for _, l := range slices.Clone(s.All()) {
+		for _, l := range slices.Clone(s.Values()) {
 			if slices.ContainsFunc(l.of, func(n keyed.Name) bool { return slices.Contains(names, n) }) {
 				s.forget(l)
 			}

@@ -40,7 +40,7 @@ func TestManyKeysInASmallTable(t *testing.T) {
 			t.Fatalf("Take: %v, %v; want an allowed one", &d, err)
 		}
 	}
-	if n := len(b.stripeOf("all").All()); n > quota.MaxCharges {
+	if n := len(b.stripeOf("all").Values()); n > quota.MaxCharges {
 		t.Errorf("%d keys are kept; want the keys of one decision", n)
 	}
 }

@@ -176,7 +176,7 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	}
 	keys, evicted := 0, int64(0)
 	for i := range b.stripes {
-		keys += len(b.stripes[i].All())
+		keys += len(b.stripes[i].Values())
 		evicted += b.stripes[i].evicted
 	}
 	if keys > 1<<12 || evicted == 0 {
@@ -193,7 +193,7 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	g.clock.Advance(2 * time.Hour)
 	b.sweep()
 	for i := range b.stripes {
-		if n := len(b.stripes[i].All()); n != 0 {
+		if n := len(b.stripes[i].Values()); n != 0 {
 			t.Fatalf("%d keys are kept whose buckets are full", n)
 		}
 	}
@@ -205,7 +205,7 @@ func TestOldSharesAreForgotten(t *testing.T) {
 	g.divide([]division.Share{{Units: 10}})
 	g.take(0, "alice", 5)
 	b := g.backends[0]
-	e := b.stripeOf("alice").All()[0]
+	e := b.stripeOf("alice").Values()[0]
 	for i := range int64(20) {
 		g.divide([]division.Share{{Units: 1 + i%10}})
 	}

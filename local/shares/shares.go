@@ -203,7 +203,7 @@ func (b *Backend) Status() Status {
 	for i := range b.stripes {
 		t := &b.stripes[i]
 		t.mu.Lock()
-		s.Keys += len(t.All())
+		s.Keys += len(t.Values())
 		s.Evicted += t.evicted
 		t.mu.Unlock()
 	}

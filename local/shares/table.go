@@ -51,7 +51,7 @@ func keyHash(c *quota.Charge) uint64 {
 // is not in s.found, or else the table has a few entries too many for a while. Its caller
 // holds the lock.
 func (b *Backend) get(s *stripe, c *quota.Charge, now int64, keep bool) *entry {
-	n := b.names.Of(c)
+	n := b.names.Name(c)
 	e := s.Get(n)
 	if e == nil {
 		e = &entry{policy: b.byName[c.Policy.Name], hash: keyHash(c)}

@@ -222,7 +222,7 @@ func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 			f.advance(f.at + 3*time.Hour)
 			for i := range f.processes {
 				f.taking(i, versions[0], 1)
-				for _, c := range f.processes[i].backend.stripeOf("alice").All() {
+				for _, c := range f.processes[i].backend.stripeOf("alice").Values() {
 					if f.advance(f.at + 2*DefaultSync); len(c.counts) != 1 {
 						t.Errorf("process %d has %d counts of one limit", i, len(c.counts))
 					}

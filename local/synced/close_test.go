@@ -70,8 +70,8 @@ func TestStateHasAllCounters(t *testing.T) {
 				default:
 				}
 				s.mu.Lock()
-				if n := len(s.All()); n > 20*keyed.AtOnce {
-					s.Remove(s.All()[random.IntN(n/2)])
+				if n := len(s.Values()); n > 20*keyed.AtOnce {
+					s.Remove(s.Values()[random.IntN(n/2)])
 				}
 				s.mu.Unlock()
 			}
@@ -85,9 +85,9 @@ func TestStateHasAllCounters(t *testing.T) {
 				sent[e.c] = true
 			}
 		}
-		for _, c := range s.All() {
+		for _, c := range s.Values() {
 			if !sent[c] {
-				t.Fatalf("a counter of %d is not in the state", len(s.All()))
+				t.Fatalf("a counter of %d is not in the state", len(s.Values()))
 			}
 		}
 	}

@@ -224,7 +224,7 @@ func TestRefundAfterRemoval(t *testing.T) {
 	f.roots[0].down = true
 	d := f.taking(0, window, 100)
 	s := f.processes[0].backend.stripeOf("alice")
-	s.Remove(s.All()[0])
+	s.Remove(s.Values()[0])
 	if _, err := f.processes[0].throttler.Refund(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}

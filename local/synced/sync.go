@@ -330,7 +330,7 @@ func (b *Backend) Stats() Stats {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		st.Keys += len(s.All())
+		st.Keys += len(s.Values())
 		s.mu.Unlock()
 	}
 	for _, a := range b.aggregators {

@@ -313,7 +313,7 @@ func TestSequentialNewKeysArePooled(t *testing.T) {
 	f.clock.Set(t0.Add(time.Hour))                                      // a new window
 	late := &throttler.Policy{Name: "late", Limits: policies[0].Limits} // its pooled counts expect nothing of the other process
 	first, charge := f.processes[0], late.Charge("newcomer")
-	for _, c := range first.backend.stripeOf(charge.Key).All() {
+	for _, c := range first.backend.stripeOf(charge.Key).Values() {
 		if !c.pooled { // as if it had been refused a moment ago
 			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
 			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())

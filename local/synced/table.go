@@ -113,7 +113,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		var c *counter
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&notePooled != 0 {
 			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
-		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
+		} else if n := s.hasher.Name(charge); s.Get(n) != nil {
 			c = s.Get(n)
 		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
 			c = s.newCounter(rootName(charge), false)

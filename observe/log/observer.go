@@ -59,7 +59,7 @@ func New(log *slog.Logger, options *Options) *Observer {
 	}
 	for k := range o.samples {
 		s := &o.samples[k]
-		s.Max, s.Others, s.Create = maxSamples-1, others(kind(k)), func(key sampleKey) *sample { return &sample{key: key} }
+		s.Max, s.Overflow, s.Create = maxSamples-1, otherKey(kind(k)), func(key sampleKey) *sample { return &sample{key: key} }
 	}
 	return o
 }
@@ -81,7 +81,7 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 }
 
 func (o *Observer) count(key sampleKey) {
-	s := o.samples[key.kind].Of(key)
+	s := o.samples[key.kind].Get(key)
 	s.count.Add(1)
 	o.report(s)
 }
@@ -90,7 +90,7 @@ func (o *Observer) count(key sampleKey) {
 func (o *Observer) Moved(e observe.Moved) {
 	switch {
 	case e.Err != nil:
-		s := o.samples[notMoved].Of(sampleKey{kind: notMoved, name: e.From, to: e.To})
+		s := o.samples[notMoved].Get(sampleKey{kind: notMoved, name: e.From, to: e.To})
 		s.notMoved(e.Err)
 		o.report(s)
 	case e.Lost:
@@ -101,7 +101,7 @@ func (o *Observer) Moved(e observe.Moved) {
 // Failed logs failures, for each shard and cause: the first at once, then a line every
 // Options.Every while they last, and a line when they are over.
 func (o *Observer) Failed(e observe.Failed) {
-	s := o.samples[failed].Of(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
+	s := o.samples[failed].Get(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
 	s.failed(e)
 	o.report(s)
 }
@@ -135,26 +135,26 @@ func (o *Observer) report(s *sample) {
 	if s.armed.Load() || !o.logger().Enabled(context.Background(), s.kind().level) || !s.armed.CompareAndSwap(false, true) {
 		return
 	}
-	o.due(s)
+	o.flush(s)
 }
 
 // due logs the events counted in s, or that they are over. s is armed.
-func (o *Observer) due(s *sample) {
-	wait, ended, most := o.opts.Every, s.count.Load() == 0, o.opts.MaxLines
+func (o *Observer) flush(s *sample) {
+	wait, idle, bound := o.opts.Every, s.count.Load() == 0, o.opts.MaxLines
 	if s.key.kind == refused { // clients cause them, and must not crowd out failures
-		most = (most + 1) / 2
+		bound = (bound + 1) / 2
 	}
 	switch {
-	case ended && s.kind().over == "":
-	case !o.bound.allow(time.Now(), most):
-		wait, ended = time.Second, false // to try again
+	case idle && s.kind().ending == "":
+	case !o.bound.allow(time.Now(), bound):
+		wait, idle = time.Second, false // to try again
 	default:
 		var l line
-		l, ended = s.line()
+		l, idle = s.line()
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
 	}
-	if !ended {
-		time.AfterFunc(wait, func() { o.due(s) })
+	if !idle {
+		time.AfterFunc(wait, func() { o.flush(s) })
 		return
 	}
 	o.samples[s.key.kind].Drop(s.key, func(v *sample) bool { return v == s })
@@ -171,13 +171,13 @@ type bound struct {
 	lines int
 }
 
-func (b *bound) allow(now time.Time, most int) bool {
+func (b *bound) allow(now time.Time, limit int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if now.Sub(b.began) >= time.Minute {
 		b.began, b.lines = now, 0
 	}
-	if b.lines >= most {
+	if b.lines >= limit {
 		return false
 	}
 	b.lines++

@@ -112,8 +112,8 @@ func TestServers(t *testing.T) {
 		l.Checked(primary)
 		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
 		l.want(t)
-		if len(l.servers.all) != 0 {
-			t.Errorf("%d servers are remembered although all is well", len(l.servers.all))
+		if len(l.servers.byName) != 0 {
+			t.Errorf("%d servers are remembered although all is well", len(l.servers.byName))
 		}
 	})
 }
@@ -227,7 +227,7 @@ func TestFailures(t *testing.T) {
 		l.want(t,
 			`level=INFO msg="rate limit: failures are over" backend=redisbackend shard=a cause="connection refused" count=2400 lasted=1m58.881s`,
 			`level=INFO msg="rate limit: failures are over" cause="invalid argument" count=120 lasted=1m58.881s`)
-		if n := len(l.samples[failed].All()); n != 0 {
+		if n := len(l.samples[failed].Values()); n != 0 {
 			t.Errorf("%d kinds of failures are remembered although they are over", n)
 		}
 		l.Failed(refused)
@@ -249,7 +249,7 @@ func TestManyCausesAreBounded(t *testing.T) {
 		if lines := strings.Count(l.text.take(), "\n"); lines != 60 {
 			t.Errorf("%d lines at once; 60 are the most in a minute", lines)
 		}
-		if n := len(l.samples[failed].All()); n != maxSamples {
+		if n := len(l.samples[failed].Values()); n != maxSamples {
 			t.Errorf("%d causes are kept; %d is the most", n, maxSamples)
 		}
 		time.Sleep(time.Hour)
@@ -289,7 +289,7 @@ func TestLinesAreBounded(t *testing.T) {
 		if lines := strings.Count(l.text.take(), "\n"); lines > most || lines == 0 {
 			t.Errorf("%d lines in a minute; %d is the most", lines, most)
 		}
-		if n := len(l.samples[refused].All()); n > maxSamples {
+		if n := len(l.samples[refused].Values()); n > maxSamples {
 			t.Errorf("%d samples are kept; %d is the most", n, maxSamples)
 		}
 		for range 3 { // minutes
@@ -299,7 +299,7 @@ func TestLinesAreBounded(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		for i := range servers {
-			if since := l.servers.all[stats.ServerName{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i)}]; since == nil || since.silent.since.IsZero() {
+			if since := l.servers.byName[stats.ServerName{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i)}]; since == nil || since.silent.since.IsZero() {
 				t.Errorf("that server %d does not answer was not logged", i)
 			}
 		}
@@ -311,7 +311,7 @@ func TestRememberedServersAreBounded(t *testing.T) {
 	for i := range 10 * maxServers {
 		l.Checked(observe.Checked{Server: fmt.Sprint(i), Open: true})
 	}
-	if n := len(l.servers.all); n > maxServers {
+	if n := len(l.servers.byName); n > maxServers {
 		t.Errorf("%d servers are remembered; %d is the most", n, maxServers)
 	}
 }

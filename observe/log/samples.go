@@ -23,9 +23,9 @@ const (
 )
 
 type sampling struct {
-	level slog.Level
-	text  string
-	over  string // logged when the events are over, unless it is ""
+	level  slog.Level
+	text   string
+	ending string // logged when the events are over, unless it is ""
 }
 
 var samplings = [kinds]sampling{
@@ -70,7 +70,7 @@ func (k sampleKey) attrs() []slog.Attr {
 const maxSamples = 256
 
 // others is the key of the events beyond maxSamples keys.
-func others(k kind) sampleKey {
+func otherKey(k kind) sampleKey {
 	if k == failed {
 		return sampleKey{kind: k, cause: "(others)"}
 	}
@@ -125,13 +125,13 @@ func (s *sample) failed(e observe.Failed) {
 
 // line returns the line about the events since the last line or, if there were no events, the
 // line that reports that s is over.
-func (s *sample) line() (l line, over bool) {
+func (s *sample) line() (l line, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l = line{s.kind().level, s.kind().text, s.key.attrs()}
 	n := s.count.Swap(0)
 	if n == 0 {
-		l.level, l.text = slog.LevelInfo, s.kind().over
+		l.level, l.text = slog.LevelInfo, s.kind().ending
 		l.attrs = append(l.attrs, slog.Int64("count", s.total), slog.Duration("lasted", s.last.Sub(s.began).Round(time.Millisecond)))
 		s.total = 0
 		return l, true

@@ -18,8 +18,8 @@ const silentEvery = 10 * time.Second
 
 // servers holds the last logged state of each server with a problem.
 type servers struct {
-	mu  sync.Mutex // events are about one a second and server
-	all map[stats.ServerName]*server
+	mu     sync.Mutex // events are about one a second and server
+	byName map[stats.ServerName]*server
 }
 
 // server is the logged state of a server.
@@ -57,7 +57,7 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := stats.ServerName{Backend: e.Backend, Shard: e.Shard, Server: e.Server}
-	v := s.all[key]
+	v := s.byName[key]
 	if v == nil {
 		v = new(server)
 	}
@@ -66,28 +66,28 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	v.replicates(c)
 	v.keepsTime(c)
 	if !v.silent.isWrong() && !v.cut.isWrong() && !v.skewed.isWrong() && !now.Before(v.next) {
-		delete(s.all, key)
+		delete(s.byName, key)
 		return c.lines
 	}
-	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
-		s.all = make(map[stats.ServerName]*server) // servers that still have a problem are logged again
+	if s.byName[key] == nil && (s.byName == nil || len(s.byName) >= maxServers) {
+		s.byName = make(map[stats.ServerName]*server) // servers that still have a problem are logged again
 	}
-	s.all[key] = v
+	s.byName[key] = v
 	return c.lines
 }
 
 // change adds a line if wrong differs from s, with is as its text if wrong, and was if not.
-func (c *check) change(s *state, wrong bool, is, was string, attrs ...slog.Attr) {
+func (c *check) change(s *state, wrong bool, begins, ends string, attrs ...slog.Attr) {
 	if wrong == s.isWrong() || !c.allow() {
 		return
 	}
-	l := line{slog.LevelWarn, is, []slog.Attr{
+	l := line{slog.LevelWarn, begins, []slog.Attr{
 		slog.String("backend", c.Backend), slog.String("shard", c.Shard), slog.String("server", c.Server),
 	}}
 	if wrong {
 		s.since = c.now
 	} else {
-		l.level, l.text = slog.LevelInfo, was
+		l.level, l.text = slog.LevelInfo, ends
 		l.attrs = append(l.attrs, slog.Duration("lasted", c.now.Sub(s.since).Round(time.Millisecond)))
 		s.since = time.Time{}
 	}
@@ -101,8 +101,8 @@ func (v *server) answers(c *check) {
 		v.times++
 	}
 	v.open = c.Open
-	was := v.silent.isWrong()
-	if !was && c.now.Before(v.next) {
+	silent := v.silent.isWrong()
+	if !silent && c.now.Before(v.next) {
 		return
 	}
 	var attrs []slog.Attr
@@ -112,12 +112,12 @@ func (v *server) answers(c *check) {
 	if v.times > 1 {
 		attrs = append(attrs, slog.Int("times", v.times))
 	}
-	silent := "rate limit: a server does not answer, and is sent nothing"
+	text := "rate limit: a server does not answer, and is sent nothing"
 	if c.Backend == "synced" {
-		silent = "rate limit: a root does not answer; processes count without what others send it"
+		text = "rate limit: a root does not answer; processes count without what others send it"
 	}
-	c.change(&v.silent, c.Open, silent, "rate limit: a server answers again", attrs...)
-	if !was && v.silent.isWrong() {
+	c.change(&v.silent, c.Open, text, "rate limit: a server answers again", attrs...)
+	if !silent && v.silent.isWrong() {
 		v.next, v.times = c.now.Add(silentEvery), 0
 	}
 }
@@ -136,11 +136,11 @@ func (v *server) keepsTime(c *check) {
 	if !c.SkewKnown || c.MaxSkew <= 0 {
 		return
 	}
-	most := c.MaxSkew
+	bound := c.MaxSkew
 	if v.skewed.isWrong() { // until it is well below
-		most = most * 9 / 10
+		bound = bound * 9 / 10
 	}
-	c.change(&v.skewed, c.Skew.Abs() > most,
+	c.change(&v.skewed, c.Skew.Abs() > bound,
 		"rate limit: this process' clock and a server's differ by more than is good for limits; synchronize them",
 		"rate limit: this process' clock and a server's are close again",
 		slog.Duration("ahead", c.Skew.Round(time.Millisecond)), slog.Duration("limit", c.MaxSkew))

@@ -114,7 +114,7 @@ func New(options *Options) (*Observer, error) {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
 	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...any) stats.Counter { return newSeries(counts[m], m, labels) })
-	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: stats.Others, shard: stats.Others}, newTrip
+	o.trips.Max, o.trips.Overflow, o.trips.Create = opts.MaxNames, tripKey{backend: stats.Others, shard: stats.Others}, newTrip
 	return o, nil
 }
 
@@ -129,16 +129,16 @@ type series struct {
 }
 
 func newSeries(counter metric.Int64Counter, m stats.Metric, labels []any) series {
-	var all []attribute.KeyValue
+	var set []attribute.KeyValue
 	for i, label := range labels {
 		key := attribute.Key(stats.Metrics[m].Labels[i])
 		if n, ok := label.(int); ok {
-			all = append(all, key.Int(n))
+			set = append(set, key.Int(n))
 		} else {
-			all = append(all, key.String(fmt.Sprint(label)))
+			set = append(set, key.String(fmt.Sprint(label)))
 		}
 	}
-	s := series{counter, []metric.AddOption{attributes(all...)}}
+	s := series{counter, []metric.AddOption{attributes(set...)}}
 	s.counter.Add(context.Background(), 0, s.options...)
 	return s
 }
@@ -147,8 +147,8 @@ func (s series) Inc(ctx context.Context) { s.counter.Add(ctx, 1, s.options...) }
 
 // Decided counts and times a decision and, in a recorded trace, makes its span.
 func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
-	policy, known := o.counters.Decided(ctx, e)
-	if !known {
+	policy, ok := o.counters.Decided(ctx, e)
+	if !ok {
 		return
 	}
 	o.duration.Record(ctx, e.Duration.Seconds(), o.byOp[e.Op]...)
@@ -165,11 +165,11 @@ type tripKey struct {
 }
 
 func newTrip(k tripKey) []metric.RecordOption {
-	all := []attribute.KeyValue{backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), roleKey.String(stats.Role(k.replica))}
+	set := []attribute.KeyValue{backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), roleKey.String(stats.Role(k.replica))}
 	if k.failure != "" {
-		all = append(all, errorKey.String(k.failure))
+		set = append(set, errorKey.String(k.failure))
 	}
-	return []metric.RecordOption{attributes(all...)}
+	return []metric.RecordOption{attributes(set...)}
 }
 
 // Sent counts and times a round trip.
@@ -179,7 +179,7 @@ func (o *Observer) Sent(e observe.Sent) {
 	if e.Err != nil {
 		failure = errorType(e.Err)
 	}
-	options := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica, failure})
+	options := o.trips.Get(tripKey{e.Backend, e.Shard, e.Replica, failure})
 	o.tripDuration.Record(ctx, e.Duration.Seconds(), options...)
 	o.tripBatch.Record(ctx, int64(e.Decisions), options...)
 }
@@ -205,6 +205,6 @@ func (o *Observer) Moved(e observe.Moved) { o.counters.Moved(e) }
 // Failed counts a failure.
 func (o *Observer) Failed(e observe.Failed) { o.counters.Failed(e) }
 
-func attributes(all ...attribute.KeyValue) metric.MeasurementOption {
-	return metric.WithAttributeSet(attribute.NewSet(all...))
+func attributes(set ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(set...))
 }

@@ -21,8 +21,8 @@ type servers struct {
 	clockSkew       metric.Float64ObservableGauge
 }
 
-func (s *servers) register(meter metric.Meter, most int) error {
-	s.Max = most
+func (s *servers) register(meter metric.Meter, bound int) error {
+	s.Max = bound
 	var errs [6]error
 	s.breakerOpen, errs[0] = meter.Int64ObservableGauge("weir.breaker.open", // without a unit: an exporter would add _ratio for "1"
 		metric.WithDescription("Whether the server's breaker is open: 1, it does not answer and is sent nothing."))
@@ -40,16 +40,16 @@ func (s *servers) register(meter metric.Meter, most int) error {
 
 // observe reports the state of each server to a reader.
 func (s *servers) observe(_ context.Context, to metric.Observer) error {
-	s.Each(func(name stats.ServerName, v *stats.Server) {
-		at := attributes(backendKey.String(name.Backend), shardKey.String(name.Shard), serverName.String(name.Server))
-		to.ObserveInt64(s.breakerOpen, number(v.Open), at)
-		to.ObserveInt64(s.breakerOpenings, v.Openings, at)
+	s.ForEach(func(name stats.ServerName, v *stats.Server) {
+		labels := attributes(backendKey.String(name.Backend), shardKey.String(name.Shard), serverName.String(name.Server))
+		to.ObserveInt64(s.breakerOpen, number(v.Open), labels)
+		to.ObserveInt64(s.breakerOpenings, v.Openings, labels)
 		if v.Replica {
-			to.ObserveInt64(s.replicaCut, number(v.Cut), at)
-			to.ObserveFloat64(s.replicaLag, v.Lag.Seconds(), at)
+			to.ObserveInt64(s.replicaCut, number(v.Cut), labels)
+			to.ObserveFloat64(s.replicaLag, v.Lag.Seconds(), labels)
 		}
 		if v.SkewKnown {
-			to.ObserveFloat64(s.clockSkew, v.Skew.Seconds(), at)
+			to.ObserveFloat64(s.clockSkew, v.Skew.Seconds(), labels)
 		}
 	})
 	return nil

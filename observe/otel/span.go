@@ -24,17 +24,17 @@ var spanNames = [observe.Ops]string{"weir.take", "weir.peek", "weir.settle", "we
 // may contain addresses.
 func (o *Observer) span(ctx context.Context, policy string, e observe.Decided) {
 	var room [5]attribute.KeyValue
-	all := append(room[:0], spanPolicy.String(policy), spanOutcome.String(e.Outcome.String()))
+	set := append(room[:0], spanPolicy.String(policy), spanOutcome.String(e.Outcome.String()))
 	if e.Limit >= 0 {
-		all = append(all, spanLimit.Int(e.Limit))
+		set = append(set, spanLimit.Int(e.Limit))
 	}
 	if e.Degraded {
-		all = append(all, spanDegraded.Bool(true))
+		set = append(set, spanDegraded.Bool(true))
 	}
 	if e.Err != nil {
-		all = append(all, errorKey.String(e.Outcome.String()))
+		set = append(set, errorKey.String(e.Outcome.String()))
 	}
-	_, span := o.tracer.Start(ctx, spanNames[e.Op], trace.WithTimestamp(e.Start), trace.WithAttributes(all...))
+	_, span := o.tracer.Start(ctx, spanNames[e.Op], trace.WithTimestamp(e.Start), trace.WithAttributes(set...))
 	if e.Err != nil {
 		span.SetStatus(codes.Error, e.Outcome.String())
 	}

@@ -24,8 +24,8 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 	}
 	meter := provider.Meter(scope)
 	instruments := make(map[string]metric.Int64Observable)
-	var all []metric.Observable
-	for _, n := range stats.Of(values(), true) {
+	var observables []metric.Observable
+	for _, n := range stats.Numbers(values(), true) {
 		if instruments[n.Name] != nil {
 			continue
 		}
@@ -40,10 +40,10 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 		if err != nil {
 			return nil, err
 		}
-		instruments[n.Name], all = instrument, append(all, instrument)
+		instruments[n.Name], observables = instrument, append(observables, instrument)
 	}
 	return meter.RegisterCallback(func(_ context.Context, to metric.Observer) error {
-		for _, n := range stats.Of(values(), false) {
+		for _, n := range stats.Numbers(values(), false) {
 			if n.Named {
 				to.ObserveInt64(instruments[n.Name], n.Value, metric.WithAttributes(attribute.String("name", n.Key)))
 			} else {
@@ -51,5 +51,5 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 			}
 		}
 		return nil
-	}, all...)
+	}, observables...)
 }

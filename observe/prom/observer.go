@@ -92,7 +92,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())
 	}
-	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{stats.Others, stats.Others, false}, o.newTrip
+	o.trips.Max, o.trips.Overflow, o.trips.Create = opts.MaxNames, tripKey{stats.Others, stats.Others, false}, o.newTrip
 	o.servers.Max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
 		return nil, err
@@ -104,11 +104,11 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 type collector Observer
 
 func (c *collector) vectors() []prometheus.Collector {
-	all := []prometheus.Collector{c.duration, c.tripDuration, c.tripFailures, c.tripBatch}
+	collectors := []prometheus.Collector{c.duration, c.tripDuration, c.tripFailures, c.tripBatch}
 	for _, v := range c.counts {
-		all = append(all, v)
+		collectors = append(collectors, v)
 	}
-	return all
+	return collectors
 }
 
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
@@ -132,7 +132,7 @@ func (s series) Inc(context.Context) { s.Counter.Inc() }
 
 // Decided counts and times a decision.
 func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
-	if _, known := o.counters.Decided(ctx, e); known {
+	if _, ok := o.counters.Decided(ctx, e); ok {
 		o.byOp[e.Op].Observe(e.Duration.Seconds())
 	}
 }
@@ -155,7 +155,7 @@ func (o *Observer) newTrip(k tripKey) *tripSeries {
 
 // Sent counts and times a round trip.
 func (o *Observer) Sent(e observe.Sent) {
-	s := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica})
+	s := o.trips.Get(tripKey{e.Backend, e.Shard, e.Replica})
 	s.duration.Observe(e.Duration.Seconds())
 	s.decisions.Observe(float64(e.Decisions))
 	if e.Err != nil {

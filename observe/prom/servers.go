@@ -23,7 +23,7 @@ func describeServers(descs chan<- *prometheus.Desc) {
 }
 
 func collectServers(servers *stats.Servers, metrics chan<- prometheus.Metric) {
-	servers.Each(func(name stats.ServerName, s *stats.Server) {
+	servers.ForEach(func(name stats.ServerName, s *stats.Server) {
 		add := func(d *prometheus.Desc, kind prometheus.ValueType, value float64) {
 			metrics <- prometheus.MustNewConstMetric(d, kind, value, name.Backend, name.Shard, name.Server)
 		}

@@ -43,7 +43,7 @@ func (c *statsCollector) desc(n *stats.Number) *prometheus.Desc {
 
 func (c *statsCollector) Describe(descs chan<- *prometheus.Desc) {
 	last := ""
-	for _, n := range stats.Of(c.stats(), true) {
+	for _, n := range stats.Numbers(c.stats(), true) {
 		if n.Name != last {
 			descs <- c.desc(&n)
 		}
@@ -52,7 +52,7 @@ func (c *statsCollector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c *statsCollector) Collect(metrics chan<- prometheus.Metric) {
-	for _, n := range stats.Of(c.stats(), false) {
+	for _, n := range stats.Numbers(c.stats(), false) {
 		kind := prometheus.CounterValue
 		if n.Gauge {
 			kind = prometheus.GaugeValue
