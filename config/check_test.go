@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -35,7 +35,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 	}()
 	addr := listener.Addr().String()
 	dir := writeFiles(t, map[string]string{"key": strings.Repeat("k", 32), "flags.yaml": `{}`})
-	windows := "policies:\n  core: {limits: [{quota: 20, window: 1h%s}], mode: %s}\n"
+	windows := "policies:\n  core: {limits: [{quota: 20, window: 1h%s}], consistency: %s}\n"
 	for _, test := range []struct{ name, text, want string }{
 		{"memory", "backend: memory\n", ""},
 		{"exact", "backend: redis\nredis: {shards: [{name: a, primary: ADDR, replicas: [ADDR]}]}\n" + fmt.Sprintf(windows, "", "exact"), ""},
@@ -76,14 +76,14 @@ func TestPartsOfAStack(t *testing.T) {
 	const redis = "redis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n"
 	for text, want := range map[string]string{
 		"backend: memory\n": "memory",
-		"backend: memory\npolicies: {core: {limits: 1 per 1h, mode: exact}}\n":                 "memory modes",
-		"backend: memory\nshadow: redis\n" + redis:                                             "memory shadow:redis shadow",
-		"backend: redis\n" + redis:                                                             "redis fallback refusals",
-		"backend: redis\nrefusal_cache: false\n" + redis:                                       "redis fallback",
-		"backend: redis\nflags: flags.yaml\nmemcached: {servers: [a:1]}\n" + redis:             "redis fallback refusals rollout",
-		"backend: memory\nflags: flags.yaml\n" + redis:                                         "memory redis fallback refusals rollout",
-		"backend: redis\npolicies: {core: {limits: 1 per 1h, mode: exact}}\n" + redis:          "redis fallback leased modes refusals",
-		"backend: redis\npolicies: {core: {limits: 1 per 1h aligned, mode: synced}}\n" + redis: "redis fallback leased modes refusals synced",
+		"backend: memory\npolicies: {core: {limits: 1 per 1h, consistency: exact}}\n":                 "memory levels",
+		"backend: memory\nshadow: redis\n" + redis:                                                    "memory shadow:redis shadow",
+		"backend: redis\n" + redis:                                                                    "redis fallback refusals",
+		"backend: redis\nrefusal_cache: false\n" + redis:                                              "redis fallback",
+		"backend: redis\nflags: flags.yaml\nmemcached: {servers: [a:1]}\n" + redis:                    "redis fallback refusals rollout",
+		"backend: memory\nflags: flags.yaml\n" + redis:                                                "memory redis fallback refusals rollout",
+		"backend: redis\npolicies: {core: {limits: 1 per 1h, consistency: exact}}\n" + redis:          "redis fallback leased levels refusals",
+		"backend: redis\npolicies: {core: {limits: 1 per 1h aligned, consistency: synced}}\n" + redis: "redis fallback leased levels refusals synced",
 	} {
 		c, err := parse(dir+"/weir.yaml", text)
 		if err != nil {
@@ -99,7 +99,7 @@ func TestPartsOfAStack(t *testing.T) {
 			is   bool
 		}{
 			{"memory", s.Memory != nil}, {"redis", s.Redis["redis"] != nil}, {"shadow:redis", s.Redis["shadow"] != nil},
-			{"fallback", s.Fallback != nil}, {"leased", s.Leased != nil}, {"modes", s.Modes != nil}, {"refusals", s.Refusals != nil},
+			{"fallback", s.Fallback != nil}, {"leased", s.Leased != nil}, {"levels", s.Levels != nil}, {"refusals", s.Refusals != nil},
 			{"rollout", s.Rollout != nil}, {"shadow", s.Shadow != nil}, {"synced", s.Synced != nil},
 		} {
 			if part.is {
@@ -115,19 +115,19 @@ func TestPartsOfAStack(t *testing.T) {
 	}
 }
 
-// A program may give modes to policies that the file does not have.
-func TestModesOfOtherPolicies(t *testing.T) {
+// A program may give levels to policies that the file does not have.
+func TestLevelsOfOtherPolicies(t *testing.T) {
 	p := &quota.Policy{Name: "other", Limits: []quota.Limit{{Quota: 5, Window: time.Hour, Aligned: true}}}
 	const shard, roots = "backend: redis\nredis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n", "roots: ['127.0.0.1:1']\n"
 	for _, test := range []struct {
-		text, leased, synced string // a part of the error about each mode, or ""
+		text, leased, synced string // a part of the error about each level, or ""
 	}{
 		{shard, "", ""},
 		{"backend: memory\n", "counts live in memory", "there are no shards"},
 		{"backend: memory\n" + roots, "counts live in memory", ""},
 		{"backend: memcached\nmemcached: {servers: ['127.0.0.1:1']}\n", "", "there are no shards"},
 	} {
-		c, err := Parse("weir.yaml", []byte(test.text), &Options{Modes: true})
+		c, err := Parse("weir.yaml", []byte(test.text), &Options{Levels: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,17 +135,17 @@ func TestModesOfOtherPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, mode := range []modes.Mode{modes.Leased, modes.Synced} {
+		for _, level := range []consistency.Level{consistency.Leased, consistency.Synced} {
 			want := test.leased
-			if mode == modes.Synced {
+			if level == consistency.Synced {
 				want = test.synced
 			}
-			err := c.Supports(p, mode)
+			err := c.Supports(p, level)
 			if want == "" && err != nil || want != "" && (!errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want)) {
-				t.Errorf("%s%v: %v, want %s", test.text, mode, err, want)
+				t.Errorf("%s%v: %v, want %s", test.text, level, err, want)
 			}
-			if want == "" { // then the mode can be set
-				if err := s.Modes.Set(p, mode); err != nil {
+			if want == "" { // then the level can be set
+				if err := s.Levels.Set(p, level); err != nil {
 					t.Error(err)
 				}
 			}

@@ -27,7 +27,7 @@ import (
 	"github.com/open-feature/go-sdk/openfeature"
 
 	"github.com/weir-go/weir/guard/fallback"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
@@ -52,9 +52,9 @@ type Options struct {
 	// end: mustBe adds a problem with the value of key; right describes a valid one.
 	Program any
 
-	// Modes lets policies that are not in the file get a mode, by Stack.Modes, if
+	// Levels lets policies that are not in the file get a consistency level, by Stack.Levels, if
 	// Config.Supports allows it.
-	Modes bool
+	Levels bool
 
 	// Observer receives the events of everything that Open makes. May be nil.
 	Observer observe.Observer
@@ -91,8 +91,8 @@ type Config struct {
 	// stand in for: see middleware.Options.DryRun. Their own names end in ".dry-run".
 	DryRuns map[string]*quota.Policy
 
-	// Modes are the modes that the file gives policies, by their names.
-	Modes map[string]modes.Mode
+	// Levels are the consistency levels that the file gives policies, by their names.
+	Levels map[string]consistency.Level
 
 	// Backend is the name of the backend that serves, such as "redis": the key backend of
 	// the file, or "memory".
@@ -143,7 +143,7 @@ func Read(file string, options *Options) (*Config, error) {
 // the directory of file.
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
-		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Modes: make(map[string]modes.Mode),
+		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Levels: make(map[string]consistency.Level),
 		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)),
 	}
 	c.options.Log = cmp.Or(c.options.Log, slog.Default())
@@ -190,7 +190,7 @@ func (c *Config) complete(d *document) {
 	c.parents(d)
 	c.refusals(d)
 	c.divisible(d)
-	c.modes(d)
+	c.levels(d)
 	if c.keys.PoliciesAt != nil && c.options.Table == nil {
 		d.problem(path{"policies_at"}, "policies_at is set, but the program has no table of policies; remove it")
 	}

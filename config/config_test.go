@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -49,51 +49,51 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, parent, parent_key, on_failure, mode, was, sync, low`,
+			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, parent, parent_key, on_failure, consistency, was, sync, low`,
 		}, {
-			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
-			`weir.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
+			"unknown level", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: soft}\n",
+			`weir.yaml:2: policies.core.consistency is "soft"; it must be exact, leased or synced`,
 		}, {
-			"leases of memory", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: leased}\n",
-			`weir.yaml:2: policies.core.mode is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend`,
+			"leases of memory", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: leased}\n",
+			`weir.yaml:2: policies.core.consistency is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend`,
 		}, {
-			"synced without roots", "policies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\n",
-			`weir.yaml:2: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
+			"synced without roots", "policies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], consistency: synced}\n",
+			`weir.yaml:2: policies.core.consistency is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
 		}, {
-			"synced on a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [127.0.0.1:7000]}]}\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: exact, was: synced}\n",
-			`weir.yaml:4: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
+			"synced on a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [127.0.0.1:7000]}]}\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], consistency: exact, was: synced}\n",
+			`weir.yaml:4: policies.core.consistency is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
 		}, {
-			"a log is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, algorithm: sliding-log}], mode: synced}\n",
+			"a log is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, algorithm: sliding-log}], consistency: synced}\n",
 			`weir.yaml:3: policy "core": limit 0, 4 per 1h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`,
 		}, {
-			"a window that a key opens is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: synced}\n",
+			"a window that a key opens is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: synced}\n",
 			`weir.yaml:3: policy "core": limit 0, 4 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
 		}, {
-			"a calendar is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: 4 per month, mode: synced}\n",
+			"a calendar is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: 4 per month, consistency: synced}\n",
 			`weir.yaml:3: policy "core": limit 0, 4 per month (fixed-window), cannot be synced: a calendar's windows have no number since the epoch: it must be a token-bucket or an aligned fixed-window`,
 		}, {
-			"a dry run of a synced policy", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\ndry_runs:\n  core: {limits: [{quota: 2, window: 1h}]}\n",
+			"a dry run of a synced policy", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], consistency: synced}\ndry_runs:\n  core: {limits: [{quota: 2, window: 1h}]}\n",
 			`weir.yaml:5: policy "core.dry-run": limit 0, 2 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
 		}, {
-			"sync without a mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], sync: 1s}\n",
-			`weir.yaml:2: policies.core.sync is set, but there is no mode; it is exact, leased or synced`,
+			"sync without a level", "policies:\n  core: {limits: [{quota: 4, window: 1h}], sync: 1s}\n",
+			`weir.yaml:2: policies.core.sync is set, but there is no consistency; it is exact, leased or synced`,
 		}, {
 			"the name of a dry run", "policies:\n  core.dry-run: {limits: [{quota: 4, window: 1h}]}\n",
 			`weir.yaml:2: policies."core.dry-run" is a name that ends in .dry-run, as dry runs do; choose another`,
 		}, {
-			"low above 1", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, low: 2}\n",
+			"low above 1", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact, low: 2}\n",
 			`weir.yaml:2: policies.core.low is "2"; it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5`,
 		}, {
-			"sync of a microsecond", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 1us}\n",
+			"sync of a microsecond", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact, sync: 1us}\n",
 			`weir.yaml:2: policies.core.sync is "1us"; it must be from 10ms to 1m0s`,
 		}, {
-			"two syncs", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 1s}\n  search: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 2s}\n",
+			"two syncs", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact, sync: 1s}\n  search: {limits: [{quota: 4, window: 1h}], consistency: exact, sync: 2s}\n",
 			`weir.yaml:3: policies.search.sync is 2s, but another policy's is 1s; all are synced at once, so there is one for all`,
 		}, {
 			"roots for nothing", "roots: [127.0.0.1:6379]\n",
-			`weir.yaml:1: roots is set, but no policy has a mode; write mode: synced in one`,
+			`weir.yaml:1: roots is set, but no policy has a consistency; write consistency: synced in one`,
 		}, {
-			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
+			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact}\n",
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
 		}, {
 			"a root twice, next to a wrong one", "roots: [127.0.0.1:6379, a, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
@@ -532,7 +532,7 @@ dry_runs:
   core: {limits: [{quota: 4, window: 90s, aligned: true}]}
   search: 5 per 1m
 policies:
-  core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local, mode: leased, was: synced, sync: 1s, low: 0.5}
+  core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local, consistency: leased, was: synced, sync: 1s, low: 0.5}
   burst: [10 per 1s token-bucket burst 30, {quota: 100, window: 1d}]
   queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
   short: {limits: 7 per 1h, unit: input-tokens}
@@ -549,7 +549,7 @@ processes: 3
 	if own.Listen != "[::1]:9000" {
 		t.Errorf("the program's key is %q", own.Listen)
 	}
-	open, local, closed, leased, synced := fallback.Open, fallback.Local, fallback.Closed, modes.Leased, modes.Synced
+	open, local, closed, leased, synced := fallback.Open, fallback.Local, fallback.Closed, consistency.Leased, consistency.Synced
 	want := keys{
 		Backend: "redis",
 		Redis: redisKeys{
@@ -568,7 +568,7 @@ processes: 3
 		Policies: map[string]policy{
 			"core": {
 				Limits:    limits{{Quota: 5, Window: 90 * time.Second, Aligned: true}},
-				OnFailure: &local, Mode: &leased, Was: &synced, Sync: duration(time.Second), Low: 0.5,
+				OnFailure: &local, Level: &leased, Was: &synced, Sync: duration(time.Second), Low: 0.5,
 			},
 			"burst": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 30}, {Quota: 100, Window: 24 * time.Hour}}},
 			"queue": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.LeakyBucket, MaxWait: 2 * time.Second}}, OnFailure: &open},
@@ -602,7 +602,7 @@ processes: 3
 	if p := got.DryRun("queue"); p.Name != "queue.dry-run" || !reflect.DeepEqual(p.Limits, got.Policies["queue"].Limits) {
 		t.Errorf("a policy without a dry run is tried under %+v", p)
 	}
-	if got.Backend != "redis" || got.Deadline != 20*time.Millisecond || !reflect.DeepEqual(got.Modes, map[string]modes.Mode{"core": leased}) || got.was("core") != synced {
+	if got.Backend != "redis" || got.Deadline != 20*time.Millisecond || !reflect.DeepEqual(got.Levels, map[string]consistency.Level{"core": leased}) || got.was("core") != synced {
 		t.Errorf("got %+v", got)
 	}
 	warnings := []string{`nothing uses the policies "burst", "queue", "short"; the program uses core, search, auth.createToken, org`}
@@ -635,7 +635,7 @@ func TestShortFormsOfPolicies(t *testing.T) {
 	want := []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket}}
 	for _, text := range []string{
 		"10 per 1m token-bucket", "[10 per 1m token-bucket]", "{quota: 10, window: 1m, algorithm: token-bucket}", "[{quota: 10, window: 60s, algorithm: token-bucket}]",
-		"{limits: 10 per 1m token-bucket}", "{limits: {quota: 10, window: 1m, algorithm: token-bucket}, mode: exact}", "{limits: [10 per 1m token-bucket], on_failure: open}",
+		"{limits: 10 per 1m token-bucket}", "{limits: {quota: 10, window: 1m, algorithm: token-bucket}, consistency: exact}", "{limits: [10 per 1m token-bucket], on_failure: open}",
 	} {
 		c, err := Parse("weir.yaml", []byte("policies: {core: "+text+"}\ndry_runs: {core: 9 per 1m}\n"), nil)
 		if err != nil || !reflect.DeepEqual(c.Policies["core"].Limits, want) || c.DryRuns["core"].Limits[0].Quota != 9 {
@@ -664,8 +664,8 @@ redis:
     - {<<: *shard, name: b, primary: 127.0.0.1:2}
 roots: [&root 127.0.0.1:1, {<<: [{username: *user}, {group: far}], primary: 127.0.0.1:3}]
 policies:
-  core: &core {limits: &limits [&limit 60 per 1h aligned], mode: leased}
-  search: {<<: *core, mode: synced}
+  core: &core {limits: &limits [&limit 60 per 1h aligned], consistency: leased}
+  search: {<<: *core, consistency: synced}
   a.b: *limits
   c: *limit
   d: {<<: {quota: 5, window: 1m}, burst: 7, algorithm: token-bucket}
@@ -684,8 +684,8 @@ dry_runs: {core: *limit, search: {limits: *limits}}
 	if got := c.Policies["d"].Limits[0]; got.Quota != 5 || got.Burst != 7 {
 		t.Errorf("d has %v", got)
 	}
-	if c.Modes["core"] != modes.Leased || c.Modes["search"] != modes.Synced || len(c.DryRuns) != 2 {
-		t.Errorf("modes %v, dry runs %v", c.Modes, c.DryRuns)
+	if c.Levels["core"] != consistency.Leased || c.Levels["search"] != consistency.Synced || len(c.DryRuns) != 2 {
+		t.Errorf("levels %v, dry runs %v", c.Levels, c.DryRuns)
 	}
 	if s := c.keys.Redis.Shards[1]; s.Name != "b" || s.options.Username != "weir" || s.options.Addrs[0] != "127.0.0.1:2" {
 		t.Errorf("a merged shard is %+v", s)
@@ -694,9 +694,9 @@ dry_runs: {core: *limit, search: {limits: *limits}}
 		t.Errorf("a merged root is %+v", r)
 	}
 	for text, want := range map[string]string{
-		"policies:\n  core: &p {limits: 0 per 1h}\n  search: *p\n  org: {<<: *p}\n":                           `weir.yaml:2: policies.core.limits is "0 per 1h"; it must be a quota, per, and a window`,
-		"policies:\n  core: &p\n    limits: 1 per 1h\n    mode: exact\n  search: *p\ndry_runs:\n  core: *p\n": "weir.yaml:4: unknown key mode; the keys here are limits",
-		"policies:\n  core: {limits: 1 per 1h}\n  search: {<<: 5}\n":                                          "weir.yaml:3: policies.search.<<: map merge requires map or sequence of maps as the value; write the value itself",
+		"policies:\n  core: &p {limits: 0 per 1h}\n  search: *p\n  org: {<<: *p}\n":                                  `weir.yaml:2: policies.core.limits is "0 per 1h"; it must be a quota, per, and a window`,
+		"policies:\n  core: &p\n    limits: 1 per 1h\n    consistency: exact\n  search: *p\ndry_runs:\n  core: *p\n": "weir.yaml:4: unknown key consistency; the keys here are limits",
+		"policies:\n  core: {limits: 1 per 1h}\n  search: {<<: 5}\n":                                                 "weir.yaml:3: policies.search.<<: map merge requires map or sequence of maps as the value; write the value itself",
 		"policies: &p {<<: *p}\n": "weir.yaml:1: cyclic merge alias; write the value itself",
 	} {
 		if _, err := Parse("weir.yaml", []byte(text), nil); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -748,7 +748,7 @@ func TestPrefixes(t *testing.T) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
-	c, err := Parse("weir.yaml", []byte("prefix: 'a:'\nroots: ['127.0.0.1:1']\npolicies: {core: {limits: 1 per 1h aligned, mode: exact}}\n"), nil)
+	c, err := Parse("weir.yaml", []byte("prefix: 'a:'\nroots: ['127.0.0.1:1']\npolicies: {core: {limits: 1 per 1h aligned, consistency: exact}}\n"), nil)
 	if err != nil || c.syncedOptions().Prefix != "a:weir-sync:" {
 		t.Errorf("%v: the roots have the prefix %q", err, c.syncedOptions().Prefix)
 	}
@@ -799,7 +799,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("!tag\nbackend: 1\n")
 	f.Add("redis: {shards: {0}}\n")
 	f.Add(": &r [!t {a, {b}}]\npolicies_at: *r\n")
-	f.Add("roots: &r [&a 'a:1', {<<: {group: g}, primary: 'b:1', tls: {ca_file: *a}}]\npolicies_at: *r\npolicies: {<<: {a: &l [1 per 1s]}, b: {limits: *l, mode: exact}, c: !t 5}\n")
+	f.Add("roots: &r [&a 'a:1', {<<: {group: g}, primary: 'b:1', tls: {ca_file: *a}}]\npolicies_at: *r\npolicies: {<<: {a: &l [1 per 1s]}, b: {limits: *l, consistency: exact}, c: !t 5}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse("weir.yaml", text)
 		if err != nil {
@@ -820,29 +820,29 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("%q: accepted deadline %v", text, c.Deadline)
 		}
 		c.Warnings()
-		if err := c.Check(); err != nil && c.Backend == "memory" && len(c.Modes) == 0 {
+		if err := c.Check(); err != nil && c.Backend == "memory" && len(c.Levels) == 0 {
 			t.Errorf("%q: the configuration is right, and cannot be opened: %v", text, err)
 		}
 	})
 }
 
-// The mode of a policy does not change if its dry run cannot be in the new mode.
-func TestModesChangeTogether(t *testing.T) {
+// The level of a policy does not change if its dry run cannot be in the new level.
+func TestLevelsChangeTogether(t *testing.T) {
 	window := quota.Limit{Quota: 20, Window: time.Hour}
 	log := window
 	log.Algorithm = quota.SlidingLog
-	table, err := modes.NewTable(nil)
+	table, err := consistency.NewTable(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Stack{Stack: &guard.Stack{Modes: table}, Config: &Config{
+	s := &Stack{Stack: &guard.Stack{Levels: table}, Config: &Config{
 		Policies: map[string]*quota.Policy{"core": {Name: "core", Limits: []quota.Limit{window}}},
 		DryRuns:  map[string]*quota.Policy{"core": {Name: "next", Limits: []quota.Limit{log}}},
 	}}
-	if err := s.setMode("core", modes.Synced); err == nil {
+	if err := s.setLevel("core", consistency.Synced); err == nil {
 		t.Error("a dry run with a log is synced")
 	}
-	if s := table.Of("core"); s != (modes.State{}) {
-		t.Errorf("core is %+v; the mode was not changed", s)
+	if s := table.Of("core"); s != (consistency.State{}) {
+		t.Errorf("core is %+v; the level was not changed", s)
 	}
 }

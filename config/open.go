@@ -156,7 +156,7 @@ func (s *Stack) open(ctx context.Context) error {
 		}
 		options.Shadow = &guard.Shadow{Candidate: candidate, Options: &shadow.Options{Deadline: c.Deadline}}
 	}
-	if options.Modes, err = s.openModes(); err != nil {
+	if options.Levels, err = s.openLevels(); err != nil {
 		return err
 	}
 	if c.Remote() {
@@ -181,9 +181,9 @@ func (s *Stack) open(ctx context.Context) error {
 	if !s.offline {
 		s.askServers(ctx)
 	}
-	// Policies began in the modes that other processes have, or had until recently.
-	for name, mode := range c.Modes {
-		if err := s.setMode(name, mode); err != nil {
+	// Policies began in the levels that other processes have, or had until recently.
+	for name, level := range c.Levels {
+		if err := s.setLevel(name, level); err != nil {
 			return err
 		}
 	}

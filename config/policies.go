@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/guard/fallback"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler/policies"
@@ -23,10 +23,10 @@ type policy struct {
 	Limits    limits
 	Unit      quota.Unit
 	Parent    string
-	ParentKey string           `yaml:"parent_key"`
-	OnFailure *fallback.Choice `yaml:"on_failure"`
-	Mode      *modes.Mode
-	Was       *modes.Mode // the mode that it begins in; Mode if nil
+	ParentKey string             `yaml:"parent_key"`
+	OnFailure *fallback.Choice   `yaml:"on_failure"`
+	Level     *consistency.Level `yaml:"consistency"`
+	Was       *consistency.Level // the level that it begins at; Level if nil
 	Sync      duration
 	Low       part
 }
@@ -255,19 +255,19 @@ func (c *Config) failures(d *document) {
 	}
 }
 
-// modes checks the modes of policies, and sets c.Modes.
-func (c *Config) modes(d *document) {
+// levels checks the levels of policies, and sets c.Levels.
+func (c *Config) levels(d *document) {
 	for _, name := range sorted(c.keys.Policies) {
 		p, at := c.keys.Policies[name], path{"policies", name}
-		if p.Mode == nil {
+		if p.Level == nil {
 			for _, key := range []string{"was", "sync", "low"} {
 				if d.has(at.at(key)) {
-					d.problem(at.at(key), "%s is set, but there is no mode; it is exact, leased or synced", at.at(key))
+					d.problem(at.at(key), "%s is set, but there is no consistency; it is exact, leased or synced", at.at(key))
 				}
 			}
 			continue
 		}
-		c.Modes[name] = *p.Mode
+		c.Levels[name] = *p.Level
 		sync := time.Duration(p.Sync)
 		d.within(at.at("sync"), sync, 10*time.Millisecond, time.Minute)
 		if c.sync != 0 && sync != 0 && c.sync != sync {
@@ -276,33 +276,33 @@ func (c *Config) modes(d *document) {
 		c.sync = cmp.Or(c.sync, sync)
 	}
 	if len(d.problems) > 0 {
-		return // a mode may need a key that has a problem
+		return // a level may need a key that has a problem
 	}
-	if d.has(path{"roots"}) && len(c.Modes) == 0 && !c.options.Modes {
-		d.problem(path{"roots"}, "roots is set, but no policy has a mode; write mode: synced in one")
+	if d.has(path{"roots"}) && len(c.Levels) == 0 && !c.options.Levels {
+		d.problem(path{"roots"}, "roots is set, but no policy has a consistency; write consistency: synced in one")
 	}
-	for _, name := range sorted(c.Modes) {
-		c.mode(d, name, path{"policies", name, "mode"})
+	for _, name := range sorted(c.Levels) {
+		c.level(d, name, path{"policies", name, "consistency"})
 	}
 }
 
-// was returns the mode that the policy of that name begins in. It must have a mode.
-func (c *Config) was(name string) modes.Mode {
+// was returns the level that the policy of that name begins in. It must have a level.
+func (c *Config) was(name string) consistency.Level {
 	if p := c.keys.Policies[name]; p.Was != nil {
 		return *p.Was
 	}
-	return c.Modes[name]
+	return c.Levels[name]
 }
 
-// mode checks that the policy of that name can be in its modes.
-func (c *Config) mode(d *document, name string, at path) {
-	uses := func(m modes.Mode) bool { return c.Modes[name] == m || c.was(name) == m }
-	for _, m := range []modes.Mode{modes.Leased, modes.Synced} {
+// level checks that the policy of that name can be at its levels.
+func (c *Config) level(d *document, name string, at path) {
+	uses := func(m consistency.Level) bool { return c.Levels[name] == m || c.was(name) == m }
+	for _, m := range []consistency.Level{consistency.Leased, consistency.Synced} {
 		if why := c.lacks(m); uses(m) && why != "" {
 			d.problem(at, "%s is %v, but %s", at, m, why)
 		}
 	}
-	if !uses(modes.Synced) {
+	if !uses(consistency.Synced) {
 		return
 	}
 	if err := synced.Supports(c.Policies[name]); err != nil {

@@ -137,7 +137,7 @@ func TestPasswordsOfRoots(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "password"), []byte("first\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := Parse(filepath.Join(dir, "weir.yaml"), []byte(text+"policies: {core: {limits: [{quota: 5, window: 1s, algorithm: token-bucket}], mode: synced}}\n"), &Options{})
+		c, err := Parse(filepath.Join(dir, "weir.yaml"), []byte(text+"policies: {core: {limits: [{quota: 5, window: 1s, algorithm: token-bucket}], consistency: synced}}\n"), &Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/policies"
 )
 
 // Reread reads the file again, and makes the changes that are possible while it is in use: to
-// the modes of policies that have one, and to the members of shares. It logs these changes,
+// the levels of policies that have one, and to the members of shares. It logs these changes,
 // and the keys with changes that it ignores. It returns an error if the file is wrong, or its
 // members can't be put in force; then nothing has changed.
 func (s *Stack) Reread() error {
@@ -34,8 +34,8 @@ func (s *Stack) Reread() error {
 		o.Log.Info("the members were read again, and divide the quotas")
 	}
 	changed := s.Shares != nil
-	for _, name := range sorted(next.Modes) {
-		changed = s.rereadMode(name, next.Modes[name]) || changed
+	for _, name := range sorted(next.Levels) {
+		changed = s.rereadLevel(name, next.Levels[name]) || changed
 	}
 	if !changed {
 		o.Log.Info("the configuration was read again, and nothing has changed that can while it is in use")
@@ -76,7 +76,7 @@ func (c *Config) changed(o *Config) (all []string) {
 	}
 	next.Policies = make(map[string]policy)
 	for name, p := range o.keys.Policies {
-		p.Mode, p.Was = c.keys.Policies[name].Mode, c.keys.Policies[name].Was
+		p.Level, p.Was = c.keys.Policies[name].Level, c.keys.Policies[name].Was
 		next.Policies[name] = p
 	}
 	was, is := reflect.ValueOf(c.keys.compared()), reflect.ValueOf(next.compared())
@@ -108,30 +108,30 @@ func (k keys) compared() keys {
 	return k
 }
 
-// rereadMode puts a policy in mode m, and reports whether its mode has changed.
-func (s *Stack) rereadMode(name string, m modes.Mode) bool {
+// rereadLevel puts a policy at level m, and reports whether its level has changed.
+func (s *Stack) rereadLevel(name string, m consistency.Level) bool {
 	log := s.Config.options.Log.With("policy", name)
-	_, known := s.Config.Modes[name]
+	_, known := s.Config.Levels[name]
 	switch {
 	case !known:
-		log.Warn("the policy had no mode at the start; it needs one to change it: start the program again")
+		log.Warn("the policy had no consistency at the start; it needs one for a change: start the program again")
 		return false
-	case m == modes.Synced && s.Synced == nil:
-		log.Warn("nothing could be synced at the start, without roots or a policy with a mode that can be; start the program again")
+	case m == consistency.Synced && s.Synced == nil:
+		log.Warn("nothing could be synced at the start, without roots or a policy with a consistency level that can be; start the program again")
 		return false
 	}
-	was := s.Modes.Of(name).Mode
+	was := s.Levels.Of(name).Level
 	if m == was {
 		return false
 	}
-	if err := s.setMode(name, m); err != nil {
-		log.Warn("the mode was not changed", "error", err)
+	if err := s.setLevel(name, m); err != nil {
+		log.Warn("the consistency level was not changed", "error", err)
 		return false
 	}
 	attrs := []any{"from", was, "to", m}
-	if until := s.Modes.Of(name).BothUntil; !until.IsZero() {
+	if until := s.Levels.Of(name).BothUntil; !until.IsZero() {
 		attrs = append(attrs, "both_until", until)
 	}
-	log.Info("the mode has changed", attrs...)
+	log.Info("the consistency level has changed", attrs...)
 	return true
 }

@@ -17,7 +17,7 @@ import (
 
 // Reread logs the changes that it ignores, and does not change the program's own keys.
 func TestReread(t *testing.T) {
-	file := writeFiles(t, map[string]string{"weir.yaml": "listen: 127.0.0.1:1\npolicies: {core: {limits: 5 per 1s, mode: exact}}\n"}) + "/weir.yaml"
+	file := writeFiles(t, map[string]string{"weir.yaml": "listen: 127.0.0.1:1\npolicies: {core: {limits: 5 per 1s, consistency: exact}}\n"}) + "/weir.yaml"
 	write := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -34,7 +34,7 @@ func TestReread(t *testing.T) {
 	if err := s.Reread(); err != nil || !strings.Contains(log.String(), "nothing has changed that can") || strings.Contains(log.String(), "ignored") {
 		t.Errorf("nothing has changed: error %v, log %s", err, &log)
 	}
-	write("listen: 127.0.0.1:2\ndeadline: 1s\npolicies: {core: {limits: 6 per 1s, mode: exact}}\n")
+	write("listen: 127.0.0.1:2\ndeadline: 1s\npolicies: {core: {limits: 6 per 1s, consistency: exact}}\n")
 	if err := s.Reread(); err != nil || !strings.Contains(log.String(), `ignored="policies, deadline"`) {
 		t.Errorf("error %v, log %s; want that policies and deadline are ignored", err, &log)
 	}
@@ -158,7 +158,7 @@ redis:
     - {name: b, sentinel: {master: m, addrs: [127.0.0.1:1], password_file: sentinel}, tls: {ca_file: CA}}
     - {name: c, primary: 127.0.0.1:1, tls: true}
 roots: [{primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA}}]
-policies: {core: {limits: 5 per 1s, mode: exact}}
+policies: {core: {limits: 5 per 1s, consistency: exact}}
 `
 	text = strings.NewReplacer("CA}", files.CAFile+"}", "CA,", files.CAFile+",", "CERT", files.CertFile, "KEY", files.KeyFile).Replace(text)
 	write := func(name, text string) {

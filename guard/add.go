@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/guard/shadow"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -67,34 +67,34 @@ func (s *Stack) addShadow(o *Options) error {
 	return nil
 }
 
-// addLeases adds the table of modes, and the leases that it switches.
+// addLeases adds the table of levels, and the leases that it switches.
 func (s *Stack) addLeases(o *Options) error {
-	m := o.Modes
+	m := o.Levels
 	if m == nil {
 		return nil
 	}
-	table, err := modes.NewTable(&modes.Options{Agree: m.Agree, Clock: o.Clock})
+	table, err := consistency.NewTable(&consistency.Options{Agree: m.Agree, Clock: o.Clock})
 	if err != nil {
 		return err
 	}
 	for _, p := range m.sorted() {
-		mode := m.Policies[p]
-		if err := table.Begin(p, mode); err != nil {
+		level := m.Policies[p]
+		if err := table.Begin(p, level); err != nil {
 			return err
 		}
 		switch {
-		case mode == modes.Leased && m.Leased == nil:
-			return invalid.Errorf("stack: Modes.Policies has %q leased, and Modes.Leased is nil; set it, or make the policy exact", p.Name)
-		case mode == modes.Synced && m.Synced == nil:
-			return invalid.Errorf("stack: Modes.Policies has %q synced, and Modes.Synced is nil; set it and its Roots, or make the policy exact", p.Name)
+		case level == consistency.Leased && m.Leased == nil:
+			return invalid.Errorf("stack: Levels.Policies has %q leased, and Levels.Leased is nil; set it, or make the policy exact", p.Name)
+		case level == consistency.Synced && m.Synced == nil:
+			return invalid.Errorf("stack: Levels.Policies has %q synced, and Levels.Synced is nil; set it and its Roots, or make the policy exact", p.Name)
 		}
 	}
-	s.Modes = table
+	s.Levels = table
 	if m.Leased == nil {
 		return nil
 	}
 	if m.Leased.Leases != nil {
-		return invalid.Errorf("stack: Modes.Leased.Leases is set; leave it nil, and set the mode of policies to leased in Modes.Policies")
+		return invalid.Errorf("stack: Levels.Leased.Leases is set; leave it nil, and set the level of policies to leased in Levels.Policies")
 	}
 	options := *m.Leased
 	options.Clock = cmp.Or(options.Clock, o.Clock)
@@ -136,17 +136,17 @@ func (s *Stack) addRefusals(o *Options) error {
 	return nil
 }
 
-// addModes adds the backend that sends each charge to the store or to the synced counts.
-func (s *Stack) addModes(o *Options) error {
-	if o.Modes == nil {
+// addLevels adds the backend that sends each charge to the store or to the synced counts.
+func (s *Stack) addLevels(o *Options) error {
+	if o.Levels == nil {
 		return nil
 	}
-	if o.Modes.Synced != nil {
+	if o.Levels.Synced != nil {
 		if err := s.addSynced(o); err != nil {
 			return err
 		}
 	}
-	b, err := modes.New(s.Backend, s.Synced, s.Modes)
+	b, err := consistency.New(s.Backend, s.Synced, s.Levels)
 	if err != nil {
 		return err
 	}
@@ -154,11 +154,11 @@ func (s *Stack) addModes(o *Options) error {
 	return nil
 }
 
-// addSynced adds the counts of policies that are synced, or can be when their mode changes.
+// addSynced adds the counts of policies that are synced, or can be when their level changes.
 func (s *Stack) addSynced(o *Options) error {
-	m := o.Modes
+	m := o.Levels
 	if !m.Others && !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
-		return invalid.Errorf("stack: Modes.Synced is set, but no policy of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
+		return invalid.Errorf("stack: Levels.Synced is set, but no policy of Levels.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
 	}
 	options := *cmp.Or(m.Synced.Options, new(synced.Options))
 	options.Clock = cmp.Or(options.Clock, o.Clock)
@@ -173,7 +173,7 @@ func (s *Stack) addSynced(o *Options) error {
 }
 
 // sorted returns the policies by name, so that errors are the same each time.
-func (m *Modes) sorted() []*quota.Policy {
+func (m *Levels) sorted() []*quota.Policy {
 	return slices.SortedFunc(maps.Keys(m.Policies), func(a, b *quota.Policy) int {
 		if a == nil || b == nil { // Begin refuses a nil one
 			return 0

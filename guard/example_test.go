@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/guard/refusals"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -33,8 +33,8 @@ func Example() {
 
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour}}}
 	s, err := guard.New(store, &guard.Options{
-		Modes: &guard.Modes{
-			Policies: map[*throttler.Policy]modes.Mode{core: modes.Leased},
+		Levels: &guard.Levels{
+			Policies: map[*throttler.Policy]consistency.Level{core: consistency.Leased},
 			Leased:   &leased.Options{},
 		},
 		Fallback: &fallback.Options{OnFailure: fallback.Local, Processes: 3},

@@ -1,6 +1,6 @@
 // Package stack puts the parts that a program selects around a store, in a fixed order:
 //
-//	Modes     decides each policy exactly, by leases, or by syncs
+//	Levels    decides each policy exactly, by leases, or by syncs
 //	Refusals  repeats refusals from memory
 //	Fallback  decides while the store does not answer
 //	Leased    spends leases of the store's counts
@@ -31,8 +31,8 @@ import (
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/guard/shadow"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
@@ -48,8 +48,8 @@ type Options struct {
 	// Shadow mirrors traffic to a candidate. If nil, there is no candidate.
 	Shadow *Shadow
 
-	// Modes lets policies be leased or synced. If nil, all are exact.
-	Modes *Modes
+	// Levels lets policies be leased or synced. If nil, all are exact.
+	Levels *Levels
 
 	// Fallback configures decisions while the store doesn't answer; its zero value allows
 	// everything. If nil, decisions fail, and the program chooses: see
@@ -94,22 +94,22 @@ type Shadow struct {
 	Options *shadow.Options
 }
 
-// Modes says where policies are decided.
-type Modes struct {
-	// Policies are the policies that may change their mode, each with the mode that it
-	// begins in. Other policies are exact. In a process that starts shortly after others
-	// have changed a mode, begin in the old one, and set the new one in Stack.Modes.
-	Policies map[*quota.Policy]modes.Mode
+// Levels says where policies are decided.
+type Levels struct {
+	// Policies are the policies that may change their consistency level, each with the one that it
+	// begins at. Other policies are exact. In a process that starts shortly after others
+	// have changed a level, begin at the old one, and set the new one in Stack.Levels.
+	Policies map[*quota.Policy]consistency.Level
 
-	// Others lets policies that are not in Policies get a mode later, by Stack.Modes.
+	// Others lets policies that are not in Policies get a level later, by Stack.Levels.
 	Others bool
 
-	// Agree is modes.Options.Agree: for how long processes may have different modes. If
-	// zero, modes.DefaultAgree.
+	// Agree is consistency.Options.Agree: for how long processes may have different levels. If
+	// zero, consistency.DefaultAgree.
 	Agree time.Duration
 
-	// Leased configures the leases of the store. Its Leases must be nil: policies in mode
-	// modes.Leased have leases. If Leased is nil, no policy can be leased. With it,
+	// Leased configures the leases of the store. Its Leases must be nil: policies at level
+	// consistency.Leased have leases. If Leased is nil, no policy can be leased. With it,
 	// Options.Refusals should be set: a key without units to lease asks the store each time.
 	Leased *leased.Options
 
@@ -128,7 +128,7 @@ type Synced struct {
 
 // Stack is a store and the parts around it.
 type Stack struct {
-	// Backend is the outermost part, the backend for throttler.New. With Options.Modes it is a
+	// Backend is the outermost part, the backend for throttler.New. With Options.Levels it is a
 	// driver.Router, and a wrapper around it fails.
 	Backend driver.Backend
 
@@ -138,7 +138,7 @@ type Stack struct {
 	Leased   *leased.Backend
 	Fallback *fallback.Backend
 	Refusals *refusals.Backend
-	Modes    *modes.Table // its Set changes the mode of a policy
+	Levels   *consistency.Table // its Set changes the level of a policy
 	Synced   *synced.Backend
 
 	parts []part // in the order of New
@@ -165,7 +165,7 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	s := &Stack{Backend: store}
 	for _, add := range []func(*Options) error{
-		s.addRollout, s.addShadow, s.addLeases, s.addFallback, s.addRefusals, s.addModes,
+		s.addRollout, s.addShadow, s.addLeases, s.addFallback, s.addRefusals, s.addLevels,
 	} {
 		if err := add(&o); err != nil {
 			_ = s.Close(context.Background()) // it has decided nothing, so it holds no leases

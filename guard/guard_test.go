@@ -26,8 +26,8 @@ import (
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/guard/shadow"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -74,8 +74,8 @@ func everything(t *testing.T, other handoff.Store) *guard.Options {
 	return &guard.Options{
 		Rollout: &guard.Rollout{Name: "one", Others: map[string]handoff.Store{"other": other}, Client: flag(t, "other")},
 		Shadow:  &guard.Shadow{Candidate: memorybackend.NewDefault()},
-		Modes: &guard.Modes{
-			Policies: map[*quota.Policy]modes.Mode{window: modes.Exact, entries: modes.Exact},
+		Levels: &guard.Levels{
+			Policies: map[*quota.Policy]consistency.Level{window: consistency.Exact, entries: consistency.Exact},
 			Leased:   &leased.Options{Busy: 1},
 			Synced:   &guard.Synced{Roots: silentRoot(t)},
 		},
@@ -109,8 +109,8 @@ func TestNothingAroundAStore(t *testing.T) {
 
 func TestTheOrder(t *testing.T) {
 	s := newStack(t, memorybackend.NewDefault(), everything(t, memorybackend.NewDefault()))
-	if _, ok := s.Backend.(*modes.Backend); !ok {
-		t.Errorf("the outermost is a %T, not what decides by modes", s.Backend)
+	if _, ok := s.Backend.(*consistency.Backend); !ok {
+		t.Errorf("the outermost is a %T, not what decides by levels", s.Backend)
 	}
 	if got := s.Refusals.Unwrap(); got != driver.Backend(s.Fallback) {
 		t.Errorf("the refusal cache asks a %T, not the fallback", got)
@@ -124,7 +124,7 @@ func TestTheOrder(t *testing.T) {
 	}
 }
 
-// TestBackend runs the suite of all backends on a store with everything around it but the modes,
+// TestBackend runs the suite of all backends on a store with everything around it but the levels,
 // which only route charges.
 func TestBackend(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T) driver.Backend {
@@ -163,8 +163,8 @@ func TestEachPartTakesPart(t *testing.T) {
 // Close refunds leased units that were not spent.
 func TestCloseGivesBackLeases(t *testing.T) {
 	store, now := memorybackend.NewDefault(), clock.NewManual(t0)
-	s, err := guard.New(store, &guard.Options{Clock: now, Modes: &guard.Modes{
-		Policies: map[*quota.Policy]modes.Mode{window: modes.Leased}, Leased: &leased.Options{Busy: 1},
+	s, err := guard.New(store, &guard.Options{Clock: now, Levels: &guard.Levels{
+		Policies: map[*quota.Policy]consistency.Level{window: consistency.Leased}, Leased: &leased.Options{Busy: 1},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -208,21 +208,21 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 		"rollout":      {func(o *guard.Options) { o.Rollout.Options = &rollout.Options{Keep: -1} }, `rollout: Keep is -1ns; it must be`},
 		"no candidate": {func(o *guard.Options) { o.Shadow.Candidate = nil }, `stack: Shadow.Candidate is nil; it must be the store that is tried, or leave Shadow nil`},
 		"shadow":       {func(o *guard.Options) { o.Shadow.Options = &shadow.Options{Queue: -1} }, `shadow: Queue is -1; it must be`},
-		"agree":        {func(o *guard.Options) { o.Modes.Agree = -1 }, `modes: Agree is -1ns; it must be`},
-		"nil policy":   {func(o *guard.Options) { o.Modes.Policies[nil] = modes.Exact }, `quota: policy is nil`},
+		"agree":        {func(o *guard.Options) { o.Levels.Agree = -1 }, `consistency: Agree is -1ns; it must be`},
+		"nil policy":   {func(o *guard.Options) { o.Levels.Policies[nil] = consistency.Exact }, `quota: policy is nil`},
 		"policy twice": {func(o *guard.Options) {
-			o.Modes.Policies[&quota.Policy{Name: "log", Limits: entries.Limits}] = modes.Exact
-		}, `modes: policy "log" is exact already`},
-		"leases": {func(o *guard.Options) { o.Modes.Leased.Leases = func(*quota.Policy) bool { return true } }, `stack: Modes.Leased.Leases is set; leave it nil, and set the mode of policies to leased in Modes.Policies`},
-		"leased": {func(o *guard.Options) { o.Modes.Leased.Ahead = 1 }, `leased: Ahead is 1ns; it must be`},
-		"no leases": {func(o *guard.Options) { o.Modes.Leased, o.Modes.Policies[window] = nil, modes.Leased },
-			`stack: Modes.Policies has "window" leased, and Modes.Leased is nil; set it, or make the policy exact`},
-		"no syncs": {func(o *guard.Options) { o.Modes.Synced, o.Modes.Policies[window] = nil, modes.Synced },
-			`stack: Modes.Policies has "window" synced, and Modes.Synced is nil; set it and its Roots, or make the policy exact`},
-		"nothing to sync": {func(o *guard.Options) { delete(o.Modes.Policies, window) },
-			`stack: Modes.Synced is set, but no policy of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil`},
-		"no roots": {func(o *guard.Options) { o.Modes.Synced.Roots = nil }, `synced: roots`},
-		"synced":   {func(o *guard.Options) { o.Modes.Synced.Options = &synced.Options{Low: 2} }, `synced: Low is 2; it must be`},
+			o.Levels.Policies[&quota.Policy{Name: "log", Limits: entries.Limits}] = consistency.Exact
+		}, `consistency: policy "log" is exact already`},
+		"leases": {func(o *guard.Options) { o.Levels.Leased.Leases = func(*quota.Policy) bool { return true } }, `stack: Levels.Leased.Leases is set; leave it nil, and set the level of policies to leased in Levels.Policies`},
+		"leased": {func(o *guard.Options) { o.Levels.Leased.Ahead = 1 }, `leased: Ahead is 1ns; it must be`},
+		"no leases": {func(o *guard.Options) { o.Levels.Leased, o.Levels.Policies[window] = nil, consistency.Leased },
+			`stack: Levels.Policies has "window" leased, and Levels.Leased is nil; set it, or make the policy exact`},
+		"no syncs": {func(o *guard.Options) { o.Levels.Synced, o.Levels.Policies[window] = nil, consistency.Synced },
+			`stack: Levels.Policies has "window" synced, and Levels.Synced is nil; set it and its Roots, or make the policy exact`},
+		"nothing to sync": {func(o *guard.Options) { delete(o.Levels.Policies, window) },
+			`stack: Levels.Synced is set, but no policy of Levels.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil`},
+		"no roots": {func(o *guard.Options) { o.Levels.Synced.Roots = nil }, `synced: roots`},
+		"synced":   {func(o *guard.Options) { o.Levels.Synced.Options = &synced.Options{Low: 2} }, `synced: Low is 2; it must be`},
 		"fallback": {func(o *guard.Options) { o.Fallback.OnFailure = fallback.Local }, `fallback: Processes is 0; Local needs`},
 		"refusals": {func(o *guard.Options) { o.Refusals.MaxAge = -1 }, `refusals: MaxAge is -1ns; it must be`},
 	} {
@@ -245,16 +245,16 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 	})
 }
 
-// A mode can be set later if the stack has the parts that it needs.
-func TestModesChangeWhileInUse(t *testing.T) {
-	s := newStack(t, memorybackend.NewDefault(), &guard.Options{Modes: &guard.Modes{Policies: map[*quota.Policy]modes.Mode{window: modes.Exact}}})
-	if err := s.Modes.Set(window, modes.Leased); !errors.Is(err, quota.ErrInvalid) {
+// A level can be set later if the stack has the parts that it needs.
+func TestLevelsChangeWhileInUse(t *testing.T) {
+	s := newStack(t, memorybackend.NewDefault(), &guard.Options{Levels: &guard.Levels{Policies: map[*quota.Policy]consistency.Level{window: consistency.Exact}}})
+	if err := s.Levels.Set(window, consistency.Leased); !errors.Is(err, quota.ErrInvalid) {
 		t.Errorf("a policy is leased where nothing is: %v", err)
 	}
-	s = newStack(t, memorybackend.NewDefault(), &guard.Options{Modes: &guard.Modes{
-		Policies: map[*quota.Policy]modes.Mode{window: modes.Exact}, Leased: &leased.Options{},
+	s = newStack(t, memorybackend.NewDefault(), &guard.Options{Levels: &guard.Levels{
+		Policies: map[*quota.Policy]consistency.Level{window: consistency.Exact}, Leased: &leased.Options{},
 	}})
-	if err := s.Modes.Set(window, modes.Leased); err != nil {
+	if err := s.Levels.Set(window, consistency.Leased); err != nil {
 		t.Error(err)
 	}
 }
@@ -268,7 +268,7 @@ func TestPartitionsAreJoined(t *testing.T) {
 	}{
 		{guard.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options)}, true},
 		{guard.Options{Fallback: &fallback.Options{OnFailure: fallback.Local, Processes: 2}, Refusals: new(refusals.Options)}, false},
-		{guard.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options), Modes: &guard.Modes{Others: true, Leased: new(leased.Options)}}, true},
+		{guard.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options), Levels: &guard.Levels{Others: true, Leased: new(leased.Options)}}, true},
 	} {
 		s, err := guard.New(memorybackend.NewDefault(), &test.options)
 		if err != nil {

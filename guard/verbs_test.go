@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -71,10 +71,10 @@ func wheres() []where {
 			return &guard.Options{Rollout: &guard.Rollout{Name: "one", Others: map[string]handoff.Store{"other": memorybackend.NewDefault()}, Client: flag(t, "other")}}
 		})},
 		{"leased", ofWindow, around(func(_ *testing.T, p *throttler.Policy) *guard.Options {
-			return &guard.Options{Modes: &guard.Modes{Policies: map[*quota.Policy]modes.Mode{p: modes.Leased}, Leased: &leased.Options{Busy: 1}}}
+			return &guard.Options{Levels: &guard.Levels{Policies: map[*quota.Policy]consistency.Level{p: consistency.Leased}, Leased: &leased.Options{Busy: 1}}}
 		})},
 		{"synced", ofBucket, around(func(t *testing.T, p *throttler.Policy) *guard.Options {
-			return &guard.Options{Modes: &guard.Modes{Policies: map[*quota.Policy]modes.Mode{p: modes.Synced}, Synced: &guard.Synced{Roots: silentRoot(t)}}}
+			return &guard.Options{Levels: &guard.Levels{Policies: map[*quota.Policy]consistency.Level{p: consistency.Synced}, Synced: &guard.Synced{Roots: silentRoot(t)}}}
 		})},
 		{"shares", ofBucket, openShares},
 	}

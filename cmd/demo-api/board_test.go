@@ -128,9 +128,9 @@ deadline: 500ms
 on_failure: local
 processes: 1
 policies:
-  core: {limits: [{quota: 10000, window: 1h, aligned: true}], mode: leased}
+  core: {limits: [{quota: 10000, window: 1h, aligned: true}], consistency: leased}
   search: {limits: [{quota: 1, window: 1s}], on_failure: closed}
-  secondary: {limits: [{quota: 1000000, window: 1h, aligned: true}], mode: synced}
+  secondary: {limits: [{quota: 1000000, window: 1h, aligned: true}], consistency: synced}
 `, redis.Addr, testserver.RedisReplica(t, redis).Addr, testserver.Memcached(t).Addr, flags)))
 	live := writeFiles(t, map[string]string{"live.json": `{"policies": [{"name": "core", "limits": ["50 per 1h"]}]}`})
 	other := startDemo(t, "live_policies: "+filepath.Join(live, "live.json")+"\n")

@@ -27,8 +27,8 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	if s.Shares != nil {
 		observed.page.Stats("shares", func() any { return s.Shares.Status() })
 	}
-	if s.Modes != nil {
-		observed.page.Stats("modes", func() any { return debugModes(s) })
+	if s.Levels != nil {
+		observed.page.Stats("consistency", func() any { return debugLevels(s) })
 	}
 	observed.page.Stats("dry_runs", func() any { return dry.debug() })
 	r := chi.NewRouter()
@@ -103,17 +103,17 @@ func (d *dryRuns) debug() map[string]debugDryRun {
 	return all
 }
 
-type debugMode struct {
-	Mode      string     `json:"mode"`
+type debugLevel struct {
+	Level     string     `json:"consistency"`
 	BothUntil *time.Time `json:"both_until,omitempty"` // of a change
 }
 
-// debugModes returns the mode of each policy in the configuration's modes.
-func debugModes(s *config.Stack) map[string]debugMode {
-	all, now := make(map[string]debugMode), s.Clock().Now()
-	for name := range s.Config.Modes {
-		state := s.Modes.Of(name)
-		m := debugMode{Mode: state.Mode.String()}
+// debugLevels returns the level of each policy in the configuration's levels.
+func debugLevels(s *config.Stack) map[string]debugLevel {
+	all, now := make(map[string]debugLevel), s.Clock().Now()
+	for name := range s.Config.Levels {
+		state := s.Levels.Of(name)
+		m := debugLevel{Level: state.Level.String()}
 		if state.BothUntil.After(now) {
 			m.BothUntil = &state.BothUntil
 		}

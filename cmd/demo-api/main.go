@@ -145,7 +145,7 @@ known, demo-alice, demo-bob or demo-carol, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
-SIGHUP reads again the modes of policies, exact, leased or synced, or with
+SIGHUP reads again the consistency of policies, exact, leased or synced, or with
 "backend: shares" the members that divide the quotas.
 
 The file of live_policies, with policies and overrides, is read again whenever it changes.

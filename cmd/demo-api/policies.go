@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -49,8 +49,8 @@ func routeWarnings(c *config.Config) (all []string) {
 	}
 	for _, take := range routeTakes {
 		for i, name := range take {
-			if other := take[1-i]; c.Modes[name] == modes.Leased && c.Modes[other] == modes.Exact {
-				all = append(all, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write mode: leased in both, or in neither", name, other))
+			if other := take[1-i]; c.Levels[name] == consistency.Leased && c.Levels[other] == consistency.Exact {
+				all = append(all, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write consistency: leased in both, or in neither", name, other))
 			}
 		}
 	}

@@ -51,7 +51,7 @@ type stats struct {
 	Fallback *fallback.Stats
 	Refusals *refusals.Stats
 	Synced   *synced.Stats
-	Modes    map[string]debugMode
+	Levels   map[string]debugLevel
 	DryRuns  map[string]debugDryRun `json:"dry_runs"`
 }
 

@@ -119,13 +119,13 @@ func TestWarnings(t *testing.T) {
 // A lease saves nothing if a decision also charges an exact policy.
 func TestLeasedBesideExact(t *testing.T) {
 	const redis = "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:6379}]}\npolicies:\n"
-	const core, secondary = "  core: {limits: [{quota: 20, window: 1h}], mode: %s}\n", "  secondary: {limits: [{quota: 20, window: 1h}], mode: %s}\n"
+	const core, secondary = "  core: {limits: [{quota: 20, window: 1h}], consistency: %s}\n", "  secondary: {limits: [{quota: 20, window: 1h}], consistency: %s}\n"
 	for text, want := range map[string]string{
 		fmt.Sprintf(redis+core, "leased"):                    `policy "core" is leased and "secondary" is exact`,
 		fmt.Sprintf(redis+core+secondary, "exact", "leased"): `policy "secondary" is leased and "core" is exact`,
 		fmt.Sprintf(redis+core, "exact"):                     "",
-		fmt.Sprintf(redis+core+secondary, "leased", "leased") + "  search: {limits: [{quota: 20, window: 1h}], mode: leased}\n  auth.createToken: {limits: [{quota: 20, window: 1h}], mode: leased}\n": "",
-		redis + "  org: {limits: [{quota: 20, window: 1h}], mode: leased}": `policy "org" is leased and "org.member" is exact`,
+		fmt.Sprintf(redis+core+secondary, "leased", "leased") + "  search: {limits: [{quota: 20, window: 1h}], consistency: leased}\n  auth.createToken: {limits: [{quota: 20, window: 1h}], consistency: leased}\n": "",
+		redis + "  org: {limits: [{quota: 20, window: 1h}], consistency: leased}": `policy "org" is leased and "org.member" is exact`,
 	} {
 		_, c, err := parse("demo.yaml", text)
 		if err != nil {

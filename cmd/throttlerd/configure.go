@@ -96,7 +96,7 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 		set, err = descriptors.New(all, sv.settings.MergeDomainConfig)
 	}
 	if err == nil {
-		err = sv.setModes(set)
+		err = sv.setLevels(set)
 	}
 	if err != nil {
 		sv.rls.Wrong()
@@ -116,26 +116,26 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 	return nil
 }
 
-// setModes sets the modes of set's policies. A policy that is new to the process begins in its
-// mode; a policy that changes its mode keeps its counts.
-func (sv *service) setModes(set *descriptors.Set) error {
+// setLevels sets the levels of set's policies. A policy that is new to the process begins at its
+// level; a policy that changes its level keeps its counts.
+func (sv *service) setLevels(set *descriptors.Set) error {
 	for _, r := range set.Rules() {
 		if r.Policy == nil {
 			continue
 		}
 		name := r.Policy.Name
-		mode, known := sv.modes[name]
-		if mode != r.Mode {
-			change := sv.stack.Modes.Begin
-			// A policy of WEIR_CONFIG, or its dry run, may have that name and a mode.
+		level, known := sv.levels[name]
+		if level != r.Level {
+			change := sv.stack.Levels.Begin
+			// A policy of WEIR_CONFIG, or its dry run, may have that name and a level.
 			if known || sv.stack.Config.Policies[strings.TrimSuffix(name, ".dry-run")] != nil {
-				change = sv.stack.Modes.Set
+				change = sv.stack.Levels.Set
 			}
-			if err := change(r.Policy, r.Mode); err != nil {
+			if err := change(r.Policy, r.Level); err != nil {
 				return err
 			}
 		}
-		sv.modes[name] = r.Mode
+		sv.levels[name] = r.Level
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func (sv *service) setModes(set *descriptors.Set) error {
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
 	supports := envoyfile.Supports(nil)
-	c, err := s.Config(&config.Options{Log: log, Program: program, Modes: true})
+	c, err := s.Config(&config.Options{Log: log, Program: program, Levels: true})
 	if err == nil {
 		supports = c.Supports
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))

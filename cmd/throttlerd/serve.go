@@ -30,7 +30,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 )
 
 // streamWorkers is the number of goroutines with grown stacks that are kept for calls: as many
@@ -72,7 +72,7 @@ type service struct {
 	grpc     *grpc.Server
 	http     []*http.Server
 
-	modes map[string]modes.Mode // of policies of all configurations that were ever in force
+	levels map[string]consistency.Level // of policies of all configurations that were ever in force
 
 	hasForwardAuth bool
 }
@@ -85,7 +85,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}
 	defer observed.close(log)
 	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Modes: true})
+	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Levels: true})
 	if err == nil {
 		err = checkShares(c, isAlone(s, program.ForwardAuth))
 	}
@@ -130,7 +130,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 
 // newService returns the service of a stack, without a configuration of descriptors yet.
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
-	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), modes: make(map[string]modes.Mode)}
+	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Remote(), rls.NewMetrics(sv.registry))
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,

@@ -101,20 +101,20 @@ func scripts(t *testing.T, addr string) (n int) {
 	return n
 }
 
-// All processes share the counts of a mode, and a reload changes the mode and keeps the
+// All processes share the counts of a level, and a reload changes the level and keeps the
 // counts.
-func TestModes(t *testing.T) {
+func TestLevels(t *testing.T) {
 	const text = `
 domain: d
 descriptors:
-  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, mode: %s}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, consistency: %s}}
 `
-	for _, mode := range []string{"leased", "synced"} {
-		t.Run(mode, func(t *testing.T) {
+	for _, level := range []string{"leased", "synced"} {
+		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t)
 			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, "WEIR_DEADLINE=5s"}
-			moded := fmt.Sprintf(text, mode)
+			moded := fmt.Sprintf(text, level)
 			d, other := started(t, moded, environ...), started(t, moded, environ...)
 			for _, d := range []*daemon{d, other} {
 				d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
@@ -166,20 +166,20 @@ descriptors:
 	}
 }
 
-func TestModesThatCannotBe(t *testing.T) {
+func TestLevelsThatCannotBe(t *testing.T) {
 	const single, cluster = "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER"
 	for _, test := range []struct {
 		limit   string
 		environ []string
 		want    string
 	}{
-		{"mode: leased", []string{single}, ""},
-		{"mode: synced", []string{single}, ""},
-		{"mode: leased", []string{single, cluster}, ""},
-		{"mode: leased", []string{"BACKEND_TYPE=memory"}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "leased"; it must be one that this limit can have: counts live in memory, where a lease saves no round trip; write exact, or choose another backend`},
-		{"mode: synced", []string{single, cluster}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: there are no shards to agree at that are single servers of Redis`},
-		{"mode: synced, algorithm: sliding-window", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy`},
-		{"mode: loose", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "loose"; it must be exact, leased or synced`},
+		{"consistency: leased", []string{single}, ""},
+		{"consistency: synced", []string{single}, ""},
+		{"consistency: leased", []string{single, cluster}, ""},
+		{"consistency: leased", []string{"BACKEND_TYPE=memory"}, `config/a.yaml:5: descriptors[0].rate_limit.consistency is "leased"; it must be one that this limit can have: counts live in memory, where a lease saves no round trip; write exact, or choose another backend`},
+		{"consistency: synced", []string{single, cluster}, `config/a.yaml:5: descriptors[0].rate_limit.consistency is "synced"; it must be one that this limit can have: there are no shards to agree at that are single servers of Redis`},
+		{"consistency: synced, algorithm: sliding-window", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.consistency is "synced"; it must be one that this limit can have: synced: policy`},
+		{"consistency: loose", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.consistency is "loose"; it must be exact, leased or synced`},
 	} {
 		d := &daemon{t: t, dir: t.TempDir()}
 		d.write("\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 3, " + test.limit + "}\n")
@@ -191,17 +191,17 @@ func TestModesThatCannotBe(t *testing.T) {
 	}
 }
 
-// A descriptor may have the name of a policy of WEIR_CONFIG, or of its dry run, and a mode: they
-// have one mode then.
-func TestModesOfNamesOfTheFile(t *testing.T) {
+// A descriptor may have the name of a policy of WEIR_CONFIG, or of its dry run, and a level: they
+// have one level then.
+func TestLevelsOfNamesOfTheFile(t *testing.T) {
 	const text = `
 domain: core
 descriptors:
-  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, mode: leased}}
-  - {key: dry-run, rate_limit: {unit: year, requests_per_unit: 400, mode: %s}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, consistency: leased}}
+  - {key: dry-run, rate_limit: {unit: year, requests_per_unit: 400, consistency: %s}}
 `
 	file := filepath.Join(t.TempDir(), "weir.yaml")
-	weir := "backend: redis\nredis: {shards: [{name: a, primary: '" + testserver.Redis(t).Addr + "'}]}\npolicies: {core: {limits: [60 per 1m], mode: leased}}\n"
+	weir := "backend: redis\nredis: {shards: [{name: a, primary: '" + testserver.Redis(t).Addr + "'}]}\npolicies: {core: {limits: [60 per 1m], consistency: leased}}\n"
 	if err := os.WriteFile(file, []byte(weir), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ descriptors:
 // A hit is near its limit if much of it is used, not because its process has leased little.
 func TestLeasedIsNotNear(t *testing.T) {
 	metrics := testserver.FreeAddr(t)
-	d := started(t, strings.Replace(perYear, "3}", "1000000, mode: leased}", 1),
+	d := started(t, strings.Replace(perYear, "3}", "1000000, consistency: leased}", 1),
 		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "WEIR_DEADLINE=5s", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	for range 100 {

@@ -164,7 +164,7 @@ func TestShow(t *testing.T) {
 		"memcached": fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\n", m.Addr),
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := write(t, "weir.yaml", file+"policies:\n  core: {limits: [60 per 1h, 5 per 1m token-bucket], mode: leased}\n  search: 30 per 1m\ndry_runs: {search: 3 per 1m}\n")
+			file := write(t, "weir.yaml", file+"policies:\n  core: {limits: [60 per 1h, 5 per 1m token-bucket], consistency: leased}\n  search: 30 per 1m\ndry_runs: {search: 3 per 1m}\n")
 			s, err := config.Open(file, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -187,7 +187,7 @@ func TestShow(t *testing.T) {
 				t.Fatalf("exit status %d, %v, %s%s; want four limits", status, err, out, wrong)
 			}
 			for i, want := range []shown{
-				{Policy: "core", Remaining: 60, Mode: "leased"}, {Policy: "core", Remaining: 5, Mode: "leased"},
+				{Policy: "core", Remaining: 60, Level: "leased"}, {Policy: "core", Remaining: 5, Level: "leased"},
 				{Policy: "search", Used: 1, Remaining: 29}, {Policy: "search.dry-run", Used: 3, Refused: true},
 			} {
 				r := rows[i]

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
@@ -119,7 +119,7 @@ type shown struct {
 	ResetAt   *time.Time  `json:"reset_at,omitempty"` // nil if nothing is counted
 	Refused   bool        `json:"refused"`            // whether one more unit would be refused
 	RetryAt   *time.Time  `json:"retry_at,omitempty"` // when one more unit fits, if refused
-	Mode      string      `json:"mode,omitempty"`
+	Level     string      `json:"consistency,omitempty"`
 	Error     string      `json:"error,omitempty"`
 }
 
@@ -179,8 +179,8 @@ func shownOf(c *config.Config, name string, s *decision.Status, now time.Time) s
 	if s.Refused {
 		r.RetryAt = &s.RetryAt
 	}
-	if mode := c.Modes[strings.TrimSuffix(name, ".dry-run")]; mode != modes.Exact {
-		r.Mode = mode.String()
+	if level := c.Levels[strings.TrimSuffix(name, ".dry-run")]; level != consistency.Exact {
+		r.Level = level.String()
 	}
 	return r
 }
@@ -194,10 +194,10 @@ func noteOf(r *shown, now time.Time) string {
 	case r.Refused:
 		all = append(all, "refused until "+when(*r.RetryAt, now))
 	}
-	switch r.Mode {
-	case modes.Leased.String():
+	switch r.Level {
+	case consistency.Leased.String():
 		all = append(all, "leased: units that processes hold count as used")
-	case modes.Synced.String():
+	case consistency.Synced.String():
 		all = append(all, "synced: processes count, and this store does not")
 	}
 	return cmp.Or(strings.Join(all, "; "), "-")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -108,9 +108,9 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
 		mustBe(at+".requests_per_unit", "within the bounds of a limit: "+err.Error())
-	} else if m := modes.Mode(l.Mode); m != modes.Exact {
+	} else if m := consistency.Level(l.Level); m != consistency.Exact {
 		if err := supports(p, m); err != nil {
-			mustBe(at+".mode", "one that this limit can have: "+err.Error())
+			mustBe(at+".consistency", "one that this limit can have: "+err.Error())
 		}
 	}
 }

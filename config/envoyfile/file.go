@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -28,8 +28,8 @@ type File struct {
 	supports Supports
 }
 
-// Supports returns why a policy can't be in a mode, or nil.
-type Supports func(p *quota.Policy, m modes.Mode) error
+// Supports returns why a policy can't be at a level, or nil.
+type Supports func(p *quota.Policy, m consistency.Level) error
 
 // Descriptor is a key, or a key and a value, with a limit, or with further descriptors below
 // it.
@@ -84,8 +84,8 @@ type RateLimit struct {
 	// checks with 0 hits decide: for costs that are known after the response.
 	Report bool
 
-	// Mode is where decisions are made: by the store, the zero value, or in a process.
-	Mode Mode
+	// Level is where decisions are made: by the store, the zero value, or in a process.
+	Level Level `yaml:"consistency"`
 }
 
 // Requests returns RequestsPerUnit, or 0.
@@ -130,12 +130,12 @@ func (a *Algorithm) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Mode is a modes.Mode.
-type Mode modes.Mode
+// Level is a consistency.Level.
+type Level consistency.Level
 
-// UnmarshalText sets m to the mode of a name.
-func (m *Mode) UnmarshalText(b []byte) error {
-	if (*modes.Mode)(m).UnmarshalText(b) != nil {
+// UnmarshalText sets m to the level of a name.
+func (m *Level) UnmarshalText(b []byte) error {
+	if (*consistency.Level)(m).UnmarshalText(b) != nil {
 		return errors.New("it must be exact, leased or synced")
 	}
 	return nil
@@ -197,11 +197,11 @@ func (u Unit) Window() time.Duration {
 }
 
 // Parse reads the text of a file. The error has a line for each mistake, with the place, the
-// value, and a valid one, and wraps quota.ErrInvalid. supports says which modes limits may
-// have; if nil, modes.Supports does.
+// value, and a valid one, and wraps quota.ErrInvalid. supports says which levels limits may
+// have; if nil, consistency.Supports does.
 func Parse(source string, text []byte, supports Supports) (*File, error) {
 	if supports == nil {
-		supports = modes.Supports
+		supports = consistency.Supports
 	}
 	f := &File{Source: source, supports: supports}
 	if err := config.Decode(source, text, f); err != nil {

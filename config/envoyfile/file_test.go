@@ -22,7 +22,7 @@ func limit(keys string) string { return one("{key: a, rate_limit: {" + keys + "}
 const (
 	keysOfFile       = "name, domain, descriptors"
 	keysOfDescriptor = "key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors"
-	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, unit_multiplier, calendar, algorithm, burst, report, mode"
+	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, unit_multiplier, calendar, algorithm, burst, report, consistency"
 
 	domain     = "it must be the name of a domain, such as edge_proxy"
 	key        = "it must be a key, such as remote_address"
@@ -101,8 +101,8 @@ func TestWrongFiles(t *testing.T) {
 		{"a calendar and a unit", limit("calendar: day in UTC, unit: day, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because calendar is set`},
 		{"units of a calendar", limit("calendar: day in UTC, unit_multiplier: 2, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "2"; it must be left out, because calendar is set`},
 		{"a bucket of a calendar", limit("calendar: day in UTC, algorithm: token-bucket, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token-bucket"; it must be left out, because calendar is set, and only a fixed-window has one`},
-		{"another mode", limit("unit: day, requests_per_unit: 1, mode: lease"), `f.yaml:3: descriptors[0].rate_limit.mode is "lease"; it must be exact, leased or synced`},
-		{"a log that is synced", limit("unit: day, requests_per_unit: 1, algorithm: sliding-log, mode: synced"), `f.yaml:3: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy "check": limit 0, 1 per 24h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`},
+		{"another level", limit("unit: day, requests_per_unit: 1, consistency: lease"), `f.yaml:3: descriptors[0].rate_limit.consistency is "lease"; it must be exact, leased or synced`},
+		{"a log that is synced", limit("unit: day, requests_per_unit: 1, algorithm: sliding-log, consistency: synced"), `f.yaml:3: descriptors[0].rate_limit.consistency is "synced"; it must be one that this limit can have: synced: policy "check": limit 0, 1 per 24h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`},
 	} {
 		_, err := envoyfile.Parse("f.yaml", []byte(c.text), nil)
 		if !errors.Is(err, quota.ErrInvalid) || err.Error() != c.want {
@@ -215,7 +215,7 @@ func TestTogether(t *testing.T) {
 	a := file("a.yaml", one("{key: a}"))
 	b := file("b.yaml", one("{key: b, descriptors: [{key: c}]}"))
 	again := file("c.yaml", one("{key: b, descriptors: [{key: d}]}"))
-	modes := file("d.yaml", one("key: m\n  value: n\n  rate_limit: {unit: day, requests_per_unit: 1, mode: leased}\n- {key: m_n, rate_limit: {unit: day, requests_per_unit: 1}}"))
+	levels := file("d.yaml", one("key: m\n  value: n\n  rate_limit: {unit: day, requests_per_unit: 1, consistency: leased}\n- {key: m_n, rate_limit: {unit: day, requests_per_unit: 1}}"))
 	for _, c := range []struct {
 		files []*envoyfile.File
 		merge bool
@@ -224,7 +224,7 @@ func TestTogether(t *testing.T) {
 		{[]*envoyfile.File{a, b}, true, ""},
 		{[]*envoyfile.File{b, a}, false, `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true`},
 		{[]*envoyfile.File{a, b, again}, true, `c.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ`},
-		{[]*envoyfile.File{modes}, false, "d.yaml: descriptors[1]: the mode of d.m_n is leased and exact; two limits of this name must have one"},
+		{[]*envoyfile.File{levels}, false, "d.yaml: descriptors[1]: the level of d.m_n is leased and exact; two limits of this name must have one"},
 	} {
 		files := slices.Clone(c.files)
 		envoyfile.Sort(files)

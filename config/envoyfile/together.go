@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 )
 
 // Together checks files that are one configuration, in the order of Sort. A domain must be in
 // one file, unless merge is true. The error has a line for each mistake, which begins with the
 // name of a file, and wraps quota.ErrInvalid.
 func Together(files []*File, merge bool) error {
-	c := collection{domains: make(map[string]*domain), modes: make(map[string]Mode)}
+	c := collection{domains: make(map[string]*domain), levels: make(map[string]Level)}
 	for _, f := range files {
 		name := f.Domain
 		d := c.domains[name]
@@ -31,7 +31,7 @@ func Together(files []*File, merge bool) error {
 // collection is the content of the files checked so far.
 type collection struct {
 	domains  map[string]*domain
-	modes    map[string]Mode // of limits, by their paths
+	levels   map[string]Level // of limits, by their paths
 	problems []error
 }
 
@@ -56,19 +56,19 @@ func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
 			continue
 		}
 		to[p] = make(tree)
-		c.checkMode(f, d.RateLimit, at, path)
+		c.checkLevel(f, d.RateLimit, at, path)
 		c.add(f, to[p], d.Descriptors, at+".descriptors", path)
 	}
 }
 
-// checkMode checks that limits of one path have one mode. Two limits may have one path, and
+// checkLevel checks that limits of one path have one level. Two limits may have one path, and
 // then one policy, such as a_b for key a with the value b, and for key a_b.
-func (c *collection) checkMode(f *File, l *RateLimit, at, path string) {
+func (c *collection) checkLevel(f *File, l *RateLimit, at, path string) {
 	if l == nil {
 		return
 	}
-	if before, again := c.modes[path]; again && before != l.Mode {
-		c.wrong(f, "%s: the mode of %s is %v and %v; two limits of this name must have one", at, path, modes.Mode(before), modes.Mode(l.Mode))
+	if before, again := c.levels[path]; again && before != l.Level {
+		c.wrong(f, "%s: the level of %s is %v and %v; two limits of this name must have one", at, path, consistency.Level(before), consistency.Level(l.Level))
 	}
-	c.modes[path] = l.Mode
+	c.levels[path] = l.Level
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -47,11 +47,11 @@ func TestARememberedRefusalChargesNoOtherPartition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := modes.NewTable(nil)
+	table, err := consistency.NewTable(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	inStore, err := modes.New(cache, nil, table)
+	inStore, err := consistency.New(cache, nil, table)
 	if err != nil {
 		t.Fatal(err)
 	}

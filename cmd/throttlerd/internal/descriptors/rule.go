@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -48,9 +48,9 @@ type Rule struct {
 	Unlimited  bool
 	RefusesAll bool // requests_per_unit is 0
 	Shadow     bool
-	Quota      bool       // its mode is quota_mode
-	Report     bool       // a request's hits are charged if they fit or not
-	Mode       modes.Mode // of Policy
+	Quota      bool              // its mode is quota_mode
+	Report     bool              // a request's hits are charged if they fit or not
+	Level      consistency.Level // of Policy
 
 	Metadata *structpb.Struct // may be nil
 
@@ -70,7 +70,7 @@ func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *
 	r := &Rule{
 		Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
-		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
+		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
 		detailed: d.DetailedMetric, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}

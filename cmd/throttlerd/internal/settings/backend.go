@@ -15,7 +15,7 @@ import (
 // Backend is where counts are kept.
 type Backend struct {
 	// ConfigFile is a file of package config. It replaces the variables below, and can do
-	// more: shards, fallbacks, modes.
+	// more: shards, fallbacks, levels.
 	ConfigFile string `env:"WEIR_CONFIG"`
 
 	// Seed affects the choice of a shard: see seed in docs/reference/configuration.md.

@@ -1,21 +1,21 @@
-package modes_test
+package consistency_test
 
 import (
 	"testing"
 
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 )
 
 // The store decides about several partitions at once if it has the counts of all.
 func TestPartitionsAreJoined(t *testing.T) {
 	for _, test := range []struct {
-		ofHour modes.Mode
+		ofHour consistency.Level
 		takes  int
-	}{{modes.Exact, 1}, {modes.Leased, 2}, {modes.Synced, 1}} {
+	}{{consistency.Exact, 1}, {consistency.Leased, 2}, {consistency.Synced, 1}} {
 		f := newFleet(t)
 		p := f.start()
-		f.begin(p, window, modes.Exact)
+		f.begin(p, window, consistency.Exact)
 		f.begin(p, hour, test.ofHour)
 		f.take(p, costing(window, 1), throttler.Charge{Policy: hour, Key: "office", Cost: 1})
 		if f.store.takes != test.takes {
@@ -29,11 +29,11 @@ func TestPartitionsAreJoined(t *testing.T) {
 func TestSyncedBeforeSettled(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, window, modes.Exact)
-	f.begin(p, hour, modes.Exact)
+	f.begin(p, window, consistency.Exact)
+	f.begin(p, hour, consistency.Exact)
 	d := f.take(p, costing(window, 3), throttler.Charge{Policy: hour, Key: "office", Cost: 3})
-	f.set(p, window, modes.Synced)
-	f.set(p, hour, modes.Synced)
+	f.set(p, window, consistency.Synced)
+	f.set(p, hour, consistency.Synced)
 	if _, err := p.throttler.Settle(t.Context(), d, 5, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +53,11 @@ func TestExactBeforeSettled(t *testing.T) {
 	f := newFleet(t)
 	f.store.apart = true
 	p := f.start()
-	f.begin(p, window, modes.Synced)
-	f.begin(p, hour, modes.Synced)
+	f.begin(p, window, consistency.Synced)
+	f.begin(p, hour, consistency.Synced)
 	d := f.take(p, costing(window, 3), throttler.Charge{Policy: hour, Key: "office", Cost: 3})
-	f.set(p, window, modes.Exact)
-	f.set(p, hour, modes.Exact)
+	f.set(p, window, consistency.Exact)
+	f.set(p, hour, consistency.Exact)
 	if _, err := p.throttler.Settle(t.Context(), d, 5, 5); err != nil {
 		t.Fatal(err)
 	}

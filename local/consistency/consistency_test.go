@@ -1,4 +1,4 @@
-package modes_test
+package consistency_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -50,8 +50,8 @@ type fleet struct {
 }
 
 type process struct {
-	backend   *modes.Backend
-	table     *modes.Table
+	backend   *consistency.Backend
+	table     *consistency.Table
 	soft      *synced.Backend
 	throttler *throttler.Throttler
 	policies  *policies.Table
@@ -88,7 +88,7 @@ func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decisio
 
 func (s *switchable) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if s.unsent {
-		return driver.Decision{}, &driver.UnavailableError{Backend: "modes_test", Shard: "a", Err: driver.ErrNotSent}
+		return driver.Decision{}, &driver.UnavailableError{Backend: "levels_test", Shard: "a", Err: driver.ErrNotSent}
 	}
 	if s.apart && st.Charged.Request.IsSplit() {
 		return driver.Decision{}, errors.New("a settlement of several partitions")
@@ -112,7 +112,7 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	f.Cleanup(soft.Close)
-	table, err := modes.NewTable(&modes.Options{Clock: f.clock})
+	table, err := consistency.NewTable(&consistency.Options{Clock: f.clock})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = store.Close(context.Background()) })
-	backend, err := modes.New(store, soft, table)
+	backend, err := consistency.New(store, soft, table)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -150,14 +150,14 @@ func (f *fleet) awaitSyncs(processes ...*process) {
 	}
 }
 
-func (f *fleet) begin(p *process, policy *throttler.Policy, m modes.Mode) {
+func (f *fleet) begin(p *process, policy *throttler.Policy, m consistency.Level) {
 	f.Helper()
 	if err := p.table.Begin(policy, m); err != nil {
 		f.Fatal(err)
 	}
 }
 
-func (f *fleet) set(p *process, policy *throttler.Policy, m modes.Mode) {
+func (f *fleet) set(p *process, policy *throttler.Policy, m consistency.Level) {
 	f.Helper()
 	if err := p.table.Set(policy, m); err != nil {
 		f.Fatal(err)
@@ -196,11 +196,11 @@ func costing(p *throttler.Policy, cost int64) throttler.Charge {
 
 // While the store does not answer, a decision is about all of its charges, or about none, also
 // if the throttler has to ask about one partition after the other.
-func TestSeveralModesWithoutTheStore(t *testing.T) {
+func TestSeveralLevelsWithoutTheStore(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, window, modes.Synced)
-	f.begin(p, hour, modes.Exact)
+	f.begin(p, window, consistency.Synced)
+	f.begin(p, hour, consistency.Exact)
 	f.store.apart = true
 	for _, others := range [][]throttler.Charge{nil, {window.Charge("bob")}} {
 		f.store.down = true
@@ -236,11 +236,11 @@ func TestWrapped(t *testing.T) {
 	}
 }
 
-func TestTakesOfSeveralModes(t *testing.T) {
+func TestTakesOfSeveralLevels(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, window, modes.Synced)
-	f.begin(p, hour, modes.Exact)
+	f.begin(p, window, consistency.Synced)
+	f.begin(p, hour, consistency.Exact)
 	used := func() string {
 		d := f.peek(p, costing(window, 1), costing(hour, 1))
 		return fmt.Sprint(d.Limit(0).Used, " ", d.Limit(1).Used)
@@ -312,60 +312,60 @@ func TestSet(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
 	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingLog}}}
-	if err := p.table.Set(log, modes.Synced); !errors.Is(err, throttler.ErrInvalid) {
+	if err := p.table.Set(log, consistency.Synced); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("a synced log: %v, want ErrInvalid", err)
 	}
 	if err := p.table.Set(log, 3); !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("mode 3: %v, want ErrInvalid", err)
+		t.Errorf("level 3: %v, want ErrInvalid", err)
 	}
-	f.begin(p, window, modes.Synced)
-	if err := p.table.Begin(window, modes.Exact); !errors.Is(err, throttler.ErrInvalid) {
+	f.begin(p, window, consistency.Synced)
+	if err := p.table.Begin(window, consistency.Exact); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("a second Begin: %v, want ErrInvalid", err)
 	}
 	for _, step := range []struct {
-		mode  modes.Mode
+		level consistency.Level
 		until time.Time
 	}{
-		{modes.Synced, time.Time{}},
-		{modes.Leased, t0.Add(2 * time.Minute)}, // a minute to agree, one for the window
-		{modes.Exact, t0.Add(2 * time.Minute)},
-		{modes.Synced, t0.Add(2 * time.Minute)},
+		{consistency.Synced, time.Time{}},
+		{consistency.Leased, t0.Add(2 * time.Minute)}, // a minute to agree, one for the window
+		{consistency.Exact, t0.Add(2 * time.Minute)},
+		{consistency.Synced, t0.Add(2 * time.Minute)},
 	} {
-		f.set(p, window, step.mode)
-		if s := p.table.Of("window"); s.Mode != step.mode || !s.BothUntil.Equal(step.until) {
-			t.Errorf("%v: %+v, want until %v", step.mode, s, step.until)
+		f.set(p, window, step.level)
+		if s := p.table.Of("window"); s.Level != step.level || !s.BothUntil.Equal(step.until) {
+			t.Errorf("%v: %+v, want until %v", step.level, s, step.until)
 		}
 	}
 	shorter := *window
 	shorter.Limits = []throttler.Limit{{Quota: 100, Window: time.Second, Aligned: true}}
-	f.set(p, &shorter, modes.Exact)
+	f.set(p, &shorter, consistency.Exact)
 	if s := p.table.Of("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
 		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
 	}
-	for _, m := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
-		var back modes.Mode
+	for _, m := range []consistency.Level{consistency.Exact, consistency.Leased, consistency.Synced} {
+		var back consistency.Level
 		if text, err := m.MarshalText(); err != nil || back.UnmarshalText(text) != nil || back != m {
 			t.Errorf("%v is the text %q, error %v, and back %v", m, text, err, back)
 		}
 	}
-	if err := new(modes.Mode).UnmarshalText([]byte("hard")); !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("UnmarshalText of no mode: %v, want ErrInvalid", err)
+	if err := new(consistency.Level).UnmarshalText([]byte("hard")); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("UnmarshalText of no level: %v, want ErrInvalid", err)
 	}
-	if _, err := modes.Mode(9).MarshalText(); !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("MarshalText of no mode: %v, want ErrInvalid", err)
+	if _, err := consistency.Level(9).MarshalText(); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("MarshalText of no level: %v, want ErrInvalid", err)
 	}
-	if err := new(modes.Mode).UnmarshalText([]byte("hard")); !errors.Is(err, throttler.ErrInvalid) {
+	if err := new(consistency.Level).UnmarshalText([]byte("hard")); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("UnmarshalText: %v, want ErrInvalid", err)
 	}
 }
 
-// A decision about charges of several modes reports the limits in the order of the charges,
+// A decision about charges of several levels reports the limits in the order of the charges,
 // also if the store does not answer.
 func TestEachLimitIsReportedInItsPlace(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	for policy, mode := range map[*throttler.Policy]modes.Mode{window: modes.Synced, several: modes.Synced} {
-		if err := p.table.Begin(policy, mode); err != nil {
+	for policy, level := range map[*throttler.Policy]consistency.Level{window: consistency.Synced, several: consistency.Synced} {
+		if err := p.table.Begin(policy, level); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,22 +29,22 @@ func hangUp(t *testing.T) {
 	}
 }
 
-// modesOn returns the configuration of a demo with a mode of core. Core's quota is 20, in a
+// levelsOn returns the configuration of a demo with a level of core. Core's quota is 20, in a
 // window so long that it doesn't end during a test.
-func modesOn(server, mode string) string {
+func levelsOn(server, level string) string {
 	return fmt.Sprintf(`tokens: any
 backend: redis
 redis: {shards: [{name: a, primary: %q}]}
 policies:
-  core: {limits: [{quota: 20, window: 1000h, aligned: true}], mode: %s, sync: 10ms}
-  search: {limits: [{quota: 20, window: 1h}], mode: exact}
-`, server, mode)
+  core: {limits: [{quota: 20, window: 1000h, aligned: true}], consistency: %s, sync: 10ms}
+  search: {limits: [{quota: 20, window: 1h}], consistency: exact}
+`, server, level)
 }
 
-func TestModes(t *testing.T) {
-	for _, mode := range []string{"exact", "leased", "synced"} {
-		t.Run(mode, func(t *testing.T) {
-			d := startDemo(t, modesOn(testserver.Redis(t).Addr, mode))
+func TestLevels(t *testing.T) {
+	for _, level := range []string{"exact", "leased", "synced"} {
+		t.Run(level, func(t *testing.T) {
+			d := startDemo(t, levelsOn(testserver.Redis(t).Addr, level))
 			served := 0
 			for range 30 {
 				switch r := d.get("/repos/acme/rockets"); r.status {
@@ -64,31 +64,31 @@ func TestModes(t *testing.T) {
 			if r := d.get("/rate_limit"); !strings.Contains(r.body, `"core":{"limit":20,"used":20,`) {
 				t.Errorf("/rate_limit: %s", r.body)
 			}
-			if got := d.stats().Modes["core"].Mode; got != mode {
-				t.Errorf("the page says the mode is %q", got)
+			if got := d.stats().Levels["core"].Level; got != level {
+				t.Errorf("the page says the level is %q", got)
 			}
 		})
 	}
 }
 
-// A demo starts with modes if none of its policies can be synced.
-func TestModesOfPlainWindows(t *testing.T) {
+// A demo starts with levels if none of its policies can be synced.
+func TestLevelsOfPlainWindows(t *testing.T) {
 	server := testserver.Redis(t).Addr
-	for _, mode := range []string{"exact", "leased"} {
-		d := startDemo(t, strings.ReplaceAll(modesOn(server, mode), ", aligned: true", ""))
+	for _, level := range []string{"exact", "leased"} {
+		d := startDemo(t, strings.ReplaceAll(levelsOn(server, level), ", aligned: true", ""))
 		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK {
-			t.Errorf("%s: got %v", mode, r)
+			t.Errorf("%s: got %v", level, r)
 		}
 	}
 }
 
-// Leases of Memcached, and dry runs in the mode of the policy next to them.
-func TestModesOfOthers(t *testing.T) {
+// Leases of Memcached, and dry runs in the level of the policy next to them.
+func TestLevelsOfOthers(t *testing.T) {
 	memcached := startDemo(t, fmt.Sprintf(`tokens: any
 backend: memcached
 memcached: {servers: [%s]}
 policies:
-  core: {limits: [{quota: 40, window: 1h}], mode: leased}
+  core: {limits: [{quota: 40, window: 1h}], consistency: leased}
 `, testserver.Memcached(t).Addr))
 	served := 0
 	for range 60 {
@@ -99,7 +99,7 @@ policies:
 	if served != 40 {
 		t.Errorf("%d were served of a quota of 40", served)
 	}
-	dry := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"dry_runs: {core: {limits: [{quota: 2, window: 1000h, aligned: true}]}}\n")
+	dry := startDemo(t, levelsOn(testserver.Redis(t).Addr, "synced")+"dry_runs: {core: {limits: [{quota: 2, window: 1000h, aligned: true}]}}\n")
 	for used := 1; used <= 5; used++ {
 		if r := dry.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/20 core", used) {
 			t.Errorf("got %v, want 200 %d/20", r, used)
@@ -110,12 +110,12 @@ policies:
 	}
 }
 
-// Two demos change the mode of core one after the other, under load. A client gets one quota.
-func TestModesChangeLive(t *testing.T) {
+// Two demos change the level of core one after the other, under load. A client gets one quota.
+func TestLevelsChangeLive(t *testing.T) {
 	for _, sequence := range [][]string{{"exact", "leased", "exact"}, {"exact", "synced", "leased"}, {"leased", "synced", "exact"}} {
 		t.Run(strings.Join(sequence, " "), func(t *testing.T) {
 			server := testserver.Redis(t).Addr
-			demos := []*demo{startDemo(t, modesOn(server, sequence[0])), startDemo(t, modesOn(server, sequence[0]))}
+			demos := []*demo{startDemo(t, levelsOn(server, sequence[0])), startDemo(t, levelsOn(server, sequence[0]))}
 			served := 0
 			use := func(n int) {
 				t.Helper()
@@ -130,13 +130,13 @@ func TestModesChangeLive(t *testing.T) {
 				awaitTotals(t, demos)
 			}
 			use(8)
-			for _, mode := range sequence[1:] {
+			for _, level := range sequence[1:] {
 				for i, d := range demos {
-					d.rewrite(modesOn(server, mode) + patient)
+					d.rewrite(levelsOn(server, level) + patient)
 					hangUp(t) // reaches all demos, but the other's file may be unchanged
-					for deadline := time.Now().Add(time.Minute); d.stats().Modes["core"].Mode != mode; time.Sleep(5 * time.Millisecond) {
+					for deadline := time.Now().Add(time.Minute); d.stats().Levels["core"].Level != level; time.Sleep(5 * time.Millisecond) {
 						if time.Now().After(deadline) {
-							t.Fatalf("the mode of demo %d is not %s; it logs %s", i, mode, d.stderr)
+							t.Fatalf("the level of demo %d is not %s; it logs %s", i, level, d.stderr)
 						}
 					}
 					use(4)
@@ -168,31 +168,31 @@ func awaitTotals(t *testing.T, demos []*demo) {
 	}
 }
 
-// A SIGHUP changes modes, and changes nothing if the file has a mistake.
+// A SIGHUP changes levels, and changes nothing if the file has a mistake.
 func TestHangups(t *testing.T) {
 	server := testserver.Redis(t).Addr
-	d := startDemo(t, modesOn(server, "exact"))
-	d.rewrite("policies: {core: {mode: soft}}\n")
+	d := startDemo(t, levelsOn(server, "exact"))
+	d.rewrite("policies: {core: {consistency: soft}}\n")
 	hangUp(t)
-	d.stderr.find(t, `(SIGHUP: nothing was changed.*mode is ..soft..; it must be exact, leased or synced)`, d.ended)
-	d.rewrite(modesOn(server, "exact"))
+	d.stderr.find(t, `(SIGHUP: nothing was changed.*level is ..soft..; it must be exact, leased or synced)`, d.ended)
+	d.rewrite(levelsOn(server, "exact"))
 	hangUp(t)
 	d.stderr.find(t, `(nothing has changed that can)`, d.ended)
-	d.rewrite(modesOn(server, "synced"))
+	d.rewrite(levelsOn(server, "synced"))
 	hangUp(t)
-	d.stderr.find(t, `(the mode has changed" policy=core from=exact to=synced both_until=)`, d.ended)
-	if m := d.stats().Modes["core"]; m.Mode != "synced" || m.BothUntil == nil {
+	d.stderr.find(t, `(the level has changed" policy=core from=exact to=synced both_until=)`, d.ended)
+	if m := d.stats().Levels["core"]; m.Level != "synced" || m.BothUntil == nil {
 		t.Errorf("the page says %+v", m)
 	}
-	d.rewrite(modesOn(server, "exact") + "  org: {limits: [{quota: 1, window: 1h}], mode: leased}\n")
+	d.rewrite(levelsOn(server, "exact") + "  org: {limits: [{quota: 1, window: 1h}], consistency: leased}\n")
 	hangUp(t)
-	d.stderr.find(t, `(the policy had no mode at the start.*policy=org)`, d.ended)
+	d.stderr.find(t, `(the policy had no consistency at the start.*policy=org)`, d.ended)
 }
 
 // Synced policies need no store: its failure affects only the others, by their on_failure.
 func TestStoreFailsUnderSynced(t *testing.T) {
 	store, root := testserver.Redis(t), testserver.Redis(t)
-	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf(`  secondary: {limits: [{quota: 900, window: 1m, aligned: true}], mode: synced}
+	d := startDemo(t, levelsOn(store.Addr, "synced")+fmt.Sprintf(`  secondary: {limits: [{quota: 900, window: 1m, aligned: true}], consistency: synced}
 on_failure: closed
 roots: [%q]
 `, root.Addr))
@@ -215,10 +215,10 @@ roots: [%q]
 	}
 }
 
-// In an outage that on_failure serves, a policy of one mode is charged with one of another.
+// In an outage that on_failure serves, a policy of one level is charged with one of another.
 func TestMixedTakesInAnOutage(t *testing.T) {
 	store, root := testserver.Redis(t), testserver.Redis(t)
-	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf("on_failure: open\nroots: [%q]\n", root.Addr))
+	d := startDemo(t, levelsOn(store.Addr, "synced")+fmt.Sprintf("on_failure: open\nroots: [%q]\n", root.Addr))
 	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/20 core" {
 		t.Errorf("got %v", r)
 	}
@@ -243,7 +243,7 @@ func TestMixedTakesInAnOutage(t *testing.T) {
 func TestLiveQuotaOfSynced(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"live.json": "{}"})
 	live := filepath.Join(dir, "live.json")
-	d := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"live_policies: "+live+"\n")
+	d := startDemo(t, levelsOn(testserver.Redis(t).Addr, "synced")+"live_policies: "+live+"\n")
 	for range 5 {
 		d.get("/repos/acme/rockets")
 	}

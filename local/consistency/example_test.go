@@ -1,4 +1,4 @@
-package modes_test
+package consistency_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler"
 )
@@ -29,7 +29,7 @@ func Example() {
 		return
 	}
 	defer exact.Close()
-	table, err := modes.NewTable(nil)
+	table, err := consistency.NewTable(nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -46,13 +46,13 @@ func Example() {
 		return
 	}
 	defer soft.Close()
-	for policy, mode := range map[*throttler.Policy]modes.Mode{core: modes.Leased, all: modes.Synced} {
-		if err := table.Begin(policy, mode); err != nil {
+	for policy, level := range map[*throttler.Policy]consistency.Level{core: consistency.Leased, all: consistency.Synced} {
+		if err := table.Begin(policy, level); err != nil {
 			fmt.Println(err)
 			return
 		}
 	}
-	backend, err := modes.New(store, soft, table)
+	backend, err := consistency.New(store, soft, table)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -62,7 +62,7 @@ func Example() {
 	fmt.Println(d, err)
 
 	// Later, in all processes within a minute:
-	if err := table.Set(core, modes.Synced); err != nil {
+	if err := table.Set(core, consistency.Synced); err != nil {
 		fmt.Println(err)
 	}
 }

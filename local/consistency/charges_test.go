@@ -1,16 +1,16 @@
-package modes_test
+package consistency_test
 
 import (
 	"fmt"
 	"testing"
 
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// moded returns a charge of alice in mode m.
+// moded returns a charge of alice in level m.
 func moded(m quota.Mode, p *throttler.Policy, cost int64) throttler.Charge {
 	return throttler.Charge{Policy: p, Key: "alice", Cost: cost, Mode: m}
 }
@@ -19,8 +19,8 @@ func moded(m quota.Mode, p *throttler.Policy, cost int64) throttler.Charge {
 func TestModesOfCharges(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, window, modes.Synced)
-	f.begin(p, hour, modes.Exact)
+	f.begin(p, window, consistency.Synced)
+	f.begin(p, hour, consistency.Exact)
 	for i, step := range []struct {
 		ofWindow, ofHour throttler.Charge
 		want             string // allowed, the costs, and the units used
@@ -40,10 +40,10 @@ func TestModesOfCharges(t *testing.T) {
 	}
 }
 
-// While a policy changes its mode, AtMost charges the units that fit both the old counts and
+// While a policy changes its level, AtMost charges the units that fit both the old counts and
 // the new ones, and charges both the same.
 func TestAtMostInBothCounts(t *testing.T) {
-	for _, change := range []struct{ from, to modes.Mode }{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}} {
+	for _, change := range []struct{ from, to consistency.Level }{{consistency.Exact, consistency.Synced}, {consistency.Synced, consistency.Exact}} {
 		f := newFleet(t)
 		p := f.start()
 		f.begin(p, window, change.from)

@@ -1,4 +1,4 @@
-package modes_test
+package consistency_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/internal/testkit/testseed"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -40,24 +40,24 @@ func (o *oracle) refund(d *throttler.Decision) {
 	}
 }
 
-// A policy changes its mode, and back, at a different time in each process, while processes are
+// A policy changes its level, and back, at a different time in each process, while processes are
 // killed and started. Together they admit one quota, and nearly all of it.
 func TestNoSecondQuota(t *testing.T) {
 	for _, policy := range []*throttler.Policy{window, bucket} {
-		for _, hard := range []modes.Mode{modes.Exact, modes.Leased} {
-			if policy == bucket && hard == modes.Leased {
+		for _, hard := range []consistency.Level{consistency.Exact, consistency.Leased} {
+			if policy == bucket && hard == consistency.Leased {
 				continue // as if it were exact
 			}
 			t.Run(fmt.Sprintf("%s/%v", policy.Name, hard), func(t *testing.T) {
 				t.Parallel()
-				changeModes(t, policy, []modes.Mode{hard, modes.Synced, hard})
+				changeLevels(t, policy, []consistency.Level{hard, consistency.Synced, hard})
 			})
 		}
 	}
 }
 
-// changeModes runs processes through the modes of sequence, at twice the quota.
-func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) {
+// changeLevels runs processes through the levels of sequence, at twice the quota.
+func changeLevels(t *testing.T, policy *throttler.Policy, sequence []consistency.Level) {
 	r := testseed.Rand(t, 0)
 	f := newFleet(t)
 	const processes, most = 3, 12 // units in one take
@@ -102,13 +102,13 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 		}
 	}
 	offer(80*time.Second, nil)
-	for i, mode := range sequence[1:] {
+	for i, level := range sequence[1:] {
 		was := sequence[i]
 		do := map[int]func(){}
 		for n, p := range all { // within a minute
 			do[n*5+r.IntN(5)] = func() {
-				f.set(p, policy, mode)
-				if len(refunds) > 0 { // of a decision under the old mode
+				f.set(p, policy, level)
+				if len(refunds) > 0 { // of a decision under the old level
 					d := refunds[0]
 					refunds = refunds[1:]
 					if _, err := p.throttler.Refund(context.Background(), d); err != nil {
@@ -122,7 +122,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 		do[25] = func() { // the new process starts after the change
 			p := f.start()
 			f.begin(p, policy, was)
-			f.set(p, policy, mode)
+			f.set(p, policy, level)
 			all[kill] = p
 		}
 		offer(220*time.Second, do)
@@ -142,9 +142,9 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 func TestChangeEnds(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, window, modes.Exact)
+	f.begin(p, window, consistency.Exact)
 	f.take(p, costing(window, 60))
-	f.set(p, window, modes.Synced)
+	f.set(p, window, consistency.Synced)
 	if d := f.take(p, costing(window, 41)); d.Allowed {
 		t.Errorf("after 60 of 100, 41 more: %v", d)
 	}
@@ -165,14 +165,14 @@ func TestChangeEnds(t *testing.T) {
 	}
 }
 
-// Decisions are settled under another mode than they were made in.
+// Decisions are settled under another level than they were made in.
 func TestSettlementsAcrossChanges(t *testing.T) {
-	for _, m := range []struct{ from, to modes.Mode }{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}, {modes.Leased, modes.Synced}, {modes.Exact, modes.Leased}} {
+	for _, m := range []struct{ from, to consistency.Level }{{consistency.Exact, consistency.Synced}, {consistency.Synced, consistency.Exact}, {consistency.Leased, consistency.Synced}, {consistency.Exact, consistency.Leased}} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
 			f := newFleet(t)
 			p := f.start()
 			f.begin(p, hour, m.from)
-			f.begin(p, window, modes.Exact)
+			f.begin(p, window, consistency.Exact)
 			var decisions []throttler.Decision
 			for range 3 {
 				d := f.take(p, costing(hour, 10), costing(window, 1))
@@ -205,7 +205,7 @@ func TestSettlementsAcrossChanges(t *testing.T) {
 
 // A bucket that is always in use is as full after a change as before.
 func TestBucketsAreFilled(t *testing.T) {
-	for _, sequence := range [][]modes.Mode{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}} {
+	for _, sequence := range [][]consistency.Level{{consistency.Exact, consistency.Synced}, {consistency.Synced, consistency.Exact}} {
 		for _, policy := range []*throttler.Policy{bucket, several} {
 			t.Run(fmt.Sprintf("%s/%v", policy.Name, sequence), func(t *testing.T) {
 				f := newFleet(t)
@@ -228,17 +228,17 @@ func TestBucketsAreFilled(t *testing.T) {
 	}
 }
 
-// A process that starts after a change finds the counts, whichever mode it is given.
+// A process that starts after a change finds the counts, whichever level it is given.
 func TestStartsDuringAChange(t *testing.T) {
 	f := newFleet(t)
 	old := f.start()
-	f.begin(old, hour, modes.Synced)
+	f.begin(old, hour, consistency.Synced)
 	f.take(old, costing(hour, 40))
 	f.awaitSyncs(old)
-	f.set(old, hour, modes.Exact)
+	f.set(old, hour, consistency.Exact)
 	late := f.start()
-	f.begin(late, hour, modes.Synced) // the mode before the change
-	f.set(late, hour, modes.Exact)
+	f.begin(late, hour, consistency.Synced) // the level before the change
+	f.set(late, hour, consistency.Exact)
 	f.peek(late, costing(hour, 1))
 	f.awaitSyncs(late)
 	admitted := []int64{0, 0}
@@ -260,7 +260,7 @@ func TestFirstSet(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
 	f.take(p, costing(hour, 50))
-	f.set(p, hour, modes.Synced)
+	f.set(p, hour, consistency.Synced)
 	if d := f.take(p, costing(hour, 1)); d.Allowed {
 		t.Errorf("1 after 50 of 50: %v", d)
 	}
@@ -270,7 +270,7 @@ func TestFirstSet(t *testing.T) {
 func TestRefundsThatAreMadeAgain(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, hour, modes.Synced)
+	f.begin(p, hour, consistency.Synced)
 	first := f.take(p, costing(hour, 10), costing(window, 10))
 	f.take(p, costing(hour, 40), costing(window, 40))
 	f.store.unsent = true
@@ -293,9 +293,9 @@ func TestRefundsThatAreMadeAgain(t *testing.T) {
 func TestHigherCostsThatAreSettledAgain(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.begin(p, hour, modes.Synced)
+	f.begin(p, hour, consistency.Synced)
 	d := f.take(p, costing(hour, 10))
-	f.set(p, hour, modes.Exact)
+	f.set(p, hour, consistency.Exact)
 	f.store.unsent = true
 	if _, err := p.throttler.Settle(t.Context(), d, 15); !errors.Is(err, driver.ErrNotSent) {
 		t.Fatalf("Settle: %v, want ErrNotSent", err)
@@ -315,9 +315,9 @@ func TestHigherCostsThatAreSettledAgain(t *testing.T) {
 // During a change, a refund returns to the counts that were charged if the store or the synced
 // counts have no room for the key, and count it together with others.
 func TestRefundsToPooledCountsDuringAChange(t *testing.T) {
-	for _, full := range []modes.Mode{modes.Exact, modes.Synced} {
+	for _, full := range []consistency.Level{consistency.Exact, consistency.Synced} {
 		f := newFleet(t)
-		if f.syncedKeys = 64; full == modes.Exact {
+		if f.syncedKeys = 64; full == consistency.Exact {
 			memory, err := memorybackend.New(&memorybackend.Options{MaxKeys: 1})
 			if err != nil {
 				t.Fatal(err)
@@ -327,7 +327,7 @@ func TestRefundsToPooledCountsDuringAChange(t *testing.T) {
 		p := f.start()
 		f.begin(p, bucket, full)
 		f.fill(p)
-		f.set(p, hour, modes.Synced)
+		f.set(p, hour, consistency.Synced)
 		d := f.take(p, costing(hour, 50))
 		if _, err := p.throttler.Refund(t.Context(), d); err != nil {
 			t.Fatal(err)
@@ -347,11 +347,11 @@ func TestRefundsToPooledCountsAfterAChange(t *testing.T) {
 	f := newFleet(t)
 	f.syncedKeys = 64
 	p := f.start()
-	f.begin(p, bucket, modes.Synced)
-	f.begin(p, hour, modes.Synced)
+	f.begin(p, bucket, consistency.Synced)
+	f.begin(p, hour, consistency.Synced)
 	f.fill(p)
 	d := f.take(p, costing(window, 1), costing(hour, 50))
-	f.set(p, window, modes.Synced)
+	f.set(p, window, consistency.Synced)
 	if _, err := p.throttler.Settle(t.Context(), d, 2, 0); err != nil {
 		t.Fatal(err)
 	}

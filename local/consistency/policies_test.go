@@ -1,4 +1,4 @@
-package modes_test
+package consistency_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/local/modes"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
@@ -24,17 +24,17 @@ func (f *fleet) edit(change func(*policies.Edit), processes ...*process) {
 	}
 }
 
-// A limit of the table is in force in every mode, also after the policy changes its mode. Used
+// A limit of the table is in force in every level, also after the policy changes its level. Used
 // units still count.
-func TestTheTableIsInForceInAllModes(t *testing.T) {
+func TestTheTableIsInForceInAllLevels(t *testing.T) {
 	for _, policy := range []*throttler.Policy{window, bucket} {
 		changed := policy.Limits[0]
 		changed.Quota = 30
 		if changed.Burst > 0 {
 			changed.Burst = 30
 		}
-		for _, from := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
-			for _, to := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+		for _, from := range []consistency.Level{consistency.Exact, consistency.Leased, consistency.Synced} {
+			for _, to := range []consistency.Level{consistency.Exact, consistency.Leased, consistency.Synced} {
 				t.Run(policy.Name+" "+from.String()+" to "+to.String(), func(t *testing.T) {
 					f := newFleet(t)
 					p := f.start()
@@ -56,7 +56,7 @@ func TestTheTableIsInForceInAllModes(t *testing.T) {
 					check("after the change")
 					if from != to {
 						f.set(p, policy, to)
-						check("in the new mode")
+						check("in the new level")
 					}
 				})
 			}
@@ -70,18 +70,18 @@ func TestAChangeFromOrToLimitsThatAreNotSynced(t *testing.T) {
 	log := &throttler.Policy{Name: bucket.Name, Limits: []throttler.Limit{{Quota: 60, Window: time.Minute, Algorithm: throttler.SlidingLog}}}
 	for _, c := range []struct {
 		from, to *throttler.Policy
-		mode     [2]modes.Mode
+		level    [2]consistency.Level
 	}{
-		{bucket, log, [2]modes.Mode{modes.Synced, modes.Exact}},
-		{log, bucket, [2]modes.Mode{modes.Exact, modes.Synced}},
+		{bucket, log, [2]consistency.Level{consistency.Synced, consistency.Exact}},
+		{log, bucket, [2]consistency.Level{consistency.Exact, consistency.Synced}},
 	} {
-		t.Run(fmt.Sprint(c.mode[0], " to ", c.mode[1]), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.level[0], " to ", c.level[1]), func(t *testing.T) {
 			f := newFleet(t)
 			p := f.start()
-			f.begin(p, c.from, c.mode[0])
+			f.begin(p, c.from, c.level[0])
 			first := f.take(p, costing(c.from, 5))
 			f.edit(func(e *policies.Edit) { e.Set(c.to) }, p)
-			f.set(p, c.to, c.mode[1])
+			f.set(p, c.to, c.level[1])
 			if d := f.take(p, costing(bucket, 5)); !d.Allowed || d.Limit(0).Limit != c.to.Limits[0] {
 				t.Errorf("%v; want it allowed by %v", &d, c.to.Limits[0])
 			}
@@ -98,18 +98,18 @@ func TestAChangeFromOrToLimitsThatAreNotSynced(t *testing.T) {
 	}
 }
 
-// An override written to Redis limits one client, in every mode, from the first decision after
+// An override written to Redis limits one client, in every level, from the first decision after
 // a process has read it, which it does once a second. Other clients are unaffected, and so is
 // the client after the override.
-func TestOverridesInAllModes(t *testing.T) {
+func TestOverridesInAllLevels(t *testing.T) {
 	few := window.Limits[0]
 	few.Quota = 10
-	for _, mode := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+	for _, level := range []consistency.Level{consistency.Exact, consistency.Leased, consistency.Synced} {
 		for name, o := range map[string]policies.Override{
 			"limits":  {Limits: []throttler.Limit{few}},
 			"blocked": {Blocked: true},
 		} {
-			t.Run(mode.String()+" "+name, func(t *testing.T) {
+			t.Run(level.String()+" "+name, func(t *testing.T) {
 				f := newFleet(t)
 				client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{f.root.Addr}, DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
 				if err != nil {
@@ -122,7 +122,7 @@ func TestOverridesInAllModes(t *testing.T) {
 				for _, p := range []*process{first, second} {
 					watches[p] = redispolicies.NewWatch(t.Context(), p.policies, "redis", store, &redispolicies.Options{Timeout: 10 * time.Second})
 					defer watches[p].Close()
-					f.begin(p, window, mode)
+					f.begin(p, window, level)
 				}
 				write := func(c redispolicies.Change) {
 					t.Helper()
@@ -140,8 +140,8 @@ func TestOverridesInAllModes(t *testing.T) {
 						f.take(p, costing(window, 1))
 					}
 				}
-				if exact := f.store.takes == 40; exact != (mode == modes.Exact) {
-					t.Fatalf("the store decided %d of 40 takes that are %v", f.store.takes, mode)
+				if exact := f.store.takes == 40; exact != (level == consistency.Exact) {
+					t.Fatalf("the store decided %d of 40 takes that are %v", f.store.takes, level)
 				}
 				o.Policy, o.Key = window.Name, "alice"
 				write(redispolicies.Change{Override: []policies.Override{o}})
@@ -164,17 +164,17 @@ func TestOverridesInAllModes(t *testing.T) {
 	}
 }
 
-// A change of mode lasts for as long as a charge counts under the limits in force, also if the
+// A change of level lasts for as long as a charge counts under the limits in force, also if the
 // limits given to Set are shorter.
-func TestChangeOfModeUnderLongerLimits(t *testing.T) {
+func TestChangeOfLevelUnderLongerLimits(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
 	long := &throttler.Policy{Name: window.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
 	f.edit(func(e *policies.Edit) { e.Set(long) }, p)
-	f.begin(p, window, modes.Synced)
+	f.begin(p, window, consistency.Synced)
 	f.take(p, costing(window, 60))
-	f.set(p, window, modes.Exact)
-	f.clock.Advance(modes.DefaultAgree + 2*time.Minute)
+	f.set(p, window, consistency.Exact)
+	f.clock.Advance(consistency.DefaultAgree + 2*time.Minute)
 	if d := f.take(p, costing(window, 60)); d.Allowed {
 		t.Errorf("60 more of 100 in the hour: %v", &d)
 	}

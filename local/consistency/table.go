@@ -1,4 +1,4 @@
-package modes
+package consistency
 
 import (
 	"cmp"
@@ -16,38 +16,38 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Mode is where a policy's decisions are made.
-type Mode uint8
+// Level is where a policy's decisions are made.
+type Level uint8
 
-// The modes. Exact is the zero value.
+// The consistency levels. Exact is the zero value.
 const (
-	Exact  Mode = iota // by the store, one by one
-	Leased             // in this process, from units leased of the store
-	Synced             // in this process, from totals that processes agree on
+	Exact  Level = iota // by the store, one by one
+	Leased              // in this process, from units leased of the store
+	Synced              // in this process, from totals that processes agree on
 )
 
-var modeNames = []string{"exact", "leased", "synced"}
+var levelNames = []string{"exact", "leased", "synced"}
 
 // String returns "exact", "leased" or "synced".
-func (m Mode) String() string {
-	if int(m) < len(modeNames) {
-		return modeNames[m]
+func (m Level) String() string {
+	if int(m) < len(levelNames) {
+		return levelNames[m]
 	}
-	return fmt.Sprintf("Mode(%d)", uint8(m))
+	return fmt.Sprintf("Level(%d)", uint8(m))
 }
 
-// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is not a mode.
-func (m Mode) MarshalText() ([]byte, error) {
-	return []byte(m.String()), new(Mode).UnmarshalText([]byte(m.String()))
+// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is not a level.
+func (m Level) MarshalText() ([]byte, error) {
+	return []byte(m.String()), new(Level).UnmarshalText([]byte(m.String()))
 }
 
-// UnmarshalText sets m to the mode whose String is text. An error wraps quota.ErrInvalid.
-func (m *Mode) UnmarshalText(text []byte) error {
-	i := slices.Index(modeNames, string(text))
+// UnmarshalText sets m to the level whose String is text. An error wraps quota.ErrInvalid.
+func (m *Level) UnmarshalText(text []byte) error {
+	i := slices.Index(levelNames, string(text))
 	if i < 0 {
-		return invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
+		return invalid.Errorf("consistency: level is %q; it must be exact, leased or synced", text)
 	}
-	*m = Mode(i)
+	*m = Level(i)
 	return nil
 }
 
@@ -56,8 +56,8 @@ const DefaultAgree = time.Minute
 
 // Options configures a Table. Nil and the zero value select the defaults.
 type Options struct {
-	// Agree is the longest time that processes may have different modes for a policy
-	// during a change, from the first process with the new mode to the last. If zero,
+	// Agree is the longest time that processes may have different levels for a policy
+	// during a change, from the first process with the new level to the last. If zero,
 	// DefaultAgree.
 	Agree time.Duration
 
@@ -65,7 +65,7 @@ type Options struct {
 	Clock clock.Clock
 }
 
-// Table contains the modes of policies. It is safe for concurrent use.
+// Table contains the levels of policies. It is safe for concurrent use.
 type Table struct {
 	agree   time.Duration
 	clock   clock.Clock
@@ -74,14 +74,14 @@ type Table struct {
 	byName  atomic.Pointer[map[string]entry] // a new map for each change
 }
 
-// members reports the modes other than Exact that a Backend supports.
+// members reports the levels other than Exact that a Backend supports.
 type members struct{ leases, syncs bool }
 
-// entry is the mode of a policy. The zero value is Exact.
+// entry is the level of a policy. The zero value is Exact.
 type entry struct {
 	policy    *quota.Policy
-	mode      Mode
-	agreed    int64 // ms: when all processes have the mode, after a change from or to Synced; 0 before one
+	level     Level
+	agreed    int64 // ms: when all processes have the level, after a change from or to Synced; 0 before one
 	bothUntil int64 // ms: until then both kinds of counts decide: agreed plus the longest time that a charge counts under policy
 }
 
@@ -91,33 +91,33 @@ func NewTable(options *Options) (*Table, error) {
 	o := *cmp.Or(options, new(Options))
 	o.Agree, o.Clock = cmp.Or(o.Agree, DefaultAgree), cmp.Or[clock.Clock](o.Clock, clock.System{})
 	if o.Agree < 0 {
-		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
+		return nil, invalid.Errorf("consistency: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
 	}
 	t := &Table{agree: o.Agree, clock: o.Clock}
 	t.byName.Store(&map[string]entry{})
 	return t, nil
 }
 
-// Begin puts a policy, before its first take, in the mode that other processes have for
-// it. An error wraps quota.ErrInvalid: p cannot be in m, the Backend of the table cannot
-// decide in m, or p has a mode already.
-func (t *Table) Begin(p *quota.Policy, m Mode) error {
+// Begin puts a policy, before its first take, at the level that other processes have for
+// it. An error wraps quota.ErrInvalid: p cannot be at m, the Backend of the table cannot
+// decide at m, or p has a level already.
+func (t *Table) Begin(p *quota.Policy, m Level) error {
 	return t.edit(p, m, func(e *entry, known bool) error {
 		if known {
-			return invalid.Errorf("modes: policy %q is %v already; Set changes it", p.Name, e.mode)
+			return invalid.Errorf("consistency: policy %q is %v already; Set changes it", p.Name, e.level)
 		}
 		return nil
 	})
 }
 
-// Set changes the mode of a policy. After a change from or to Synced, takes charge both kinds
+// Set changes the level of a policy. After a change from or to Synced, takes charge both kinds
 // of counts, and must fit both, for Agree plus the time that a charge counts under p, or under
-// the limits that it carries, if that is longer. A policy that has not begun in another mode
-// is Exact. An error wraps quota.ErrInvalid: p cannot be in m, or the Backend of the table
-// cannot decide in m.
-func (t *Table) Set(p *quota.Policy, m Mode) error {
+// the limits that it carries, if that is longer. A policy that has not begun at another level
+// is Exact. An error wraps quota.ErrInvalid: p cannot be at m, or the Backend of the table
+// cannot decide at m.
+func (t *Table) Set(p *quota.Policy, m Level) error {
 	return t.edit(p, m, func(e *entry, _ bool) error {
-		if (e.mode == Synced) != (m == Synced) {
+		if (e.level == Synced) != (m == Synced) {
 			agreed := t.clock.Now().Add(t.agree)
 			e.agreed = max(e.agreed, agreed.UnixMilli())
 			e.bothUntil = max(e.bothUntil, agreed.Add(longest(p)).UnixMilli())
@@ -126,8 +126,8 @@ func (t *Table) Set(p *quota.Policy, m Mode) error {
 	})
 }
 
-// edit puts p in m, after change has updated its entry.
-func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) error) error {
+// edit puts p at m, after change has updated its entry.
+func (t *Table) edit(p *quota.Policy, m Level, change func(e *entry, known bool) error) error {
 	if err := Supports(p, m); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 	if err := change(&e, known); err != nil {
 		return err
 	}
-	e.policy, e.mode = p, m
+	e.policy, e.level = p, m
 	next := maps.Clone(old)
 	next[p.Name] = e
 	t.byName.Store(&next)
@@ -151,7 +151,7 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 }
 
 // bind binds the table to a Backend. leases is the Leases of its store, or nil if the store
-// leases nothing. The error is about a policy whose mode the Backend can't decide in: a
+// leases nothing. The error is about a policy whose level the Backend can't decide at: a
 // leased policy would silently be exact.
 func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 	t.editing.Lock()
@@ -160,7 +160,7 @@ func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 	byName := *t.byName.Load()
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		e := byName[name]
-		if err := bound.decide(e.policy, e.mode); err != nil {
+		if err := bound.decide(e.policy, e.level); err != nil {
 			return err
 		}
 		if e.bothUntil > 0 {
@@ -168,29 +168,29 @@ func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 				return err
 			}
 		}
-		if leases != nil && leases(e.policy) != (e.mode == Leased) {
-			return invalid.Errorf("modes: policy %q is %v, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table", name, e.mode)
+		if leases != nil && leases(e.policy) != (e.level == Leased) {
+			return invalid.Errorf("consistency: policy %q is %v, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table", name, e.level)
 		}
 	}
 	t.bound = bound
 	return nil
 }
 
-// decide returns nil if p can be decided about in mode m.
-func (b *members) decide(p *quota.Policy, m Mode) error {
+// decide returns nil if p can be decided about at level m.
+func (b *members) decide(p *quota.Policy, m Level) error {
 	switch {
 	case m == Leased && !b.leases:
-		return invalid.Errorf("modes: policy %q is leased, but the store leases nothing; put a leased.Backend around it, behind wrappers that have an Unwrap method alone, or make the policy exact", p.Name)
+		return invalid.Errorf("consistency: policy %q is leased, but the store leases nothing; put a leased.Backend around it, behind wrappers that have an Unwrap method alone, or make the policy exact", p.Name)
 	case m == Synced && !b.syncs:
-		return invalid.Errorf("modes: policy %q is synced, but soft is nil; give New a synced.Backend, or make it exact", p.Name)
+		return invalid.Errorf("consistency: policy %q is synced, but soft is nil; give New a synced.Backend, or make it exact", p.Name)
 	}
 	return nil
 }
 
-// Supports returns nil if p can be in m. The error wraps quota.ErrInvalid.
-func Supports(p *quota.Policy, m Mode) error {
+// Supports returns nil if p can be at m. The error wraps quota.ErrInvalid.
+func Supports(p *quota.Policy, m Level) error {
 	if m > Synced {
-		return invalid.Errorf("modes: mode is %d; it must be Exact, Leased or Synced", m)
+		return invalid.Errorf("consistency: level is %d; it must be Exact, Leased or Synced", m)
 	}
 	if err := p.Validate(); err != nil {
 		return err
@@ -210,19 +210,19 @@ func longest(p *quota.Policy) time.Duration {
 	return most
 }
 
-// State is the mode of a policy.
+// State is the consistency level of a policy.
 type State struct {
-	Mode Mode
+	Level Level
 
 	// BothUntil is when the last change is complete, under the limits that Begin or Set was
 	// given. Until then, both kinds of counts decide. It is zero if no change needed both.
 	BothUntil time.Time
 }
 
-// Of returns the mode of the policy of that name.
+// Of returns the level of the policy of that name.
 func (t *Table) Of(policy string) State {
 	e := (*t.byName.Load())[policy]
-	s := State{Mode: e.mode}
+	s := State{Level: e.level}
 	if e.bothUntil > 0 {
 		s.BothUntil = time.UnixMilli(e.bothUntil).UTC()
 	}
@@ -231,7 +231,7 @@ func (t *Table) Of(policy string) State {
 
 // Leases reports whether p is Leased. It is the Leases of leased.Options.
 func (t *Table) Leases(p *quota.Policy) bool {
-	return (*t.byName.Load())[p.Name].mode == Leased
+	return (*t.byName.Load())[p.Name].level == Leased
 }
 
 // Routes, of bits for Backend.Backends.
@@ -245,9 +245,9 @@ const (
 // have no part in a change to limits that only the store supports.
 func (e *entry) route(p *quota.Policy, now int64) uint8 {
 	switch {
-	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()) && (e.mode == Synced || synced.Supports(p) == nil):
+	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()) && (e.level == Synced || synced.Supports(p) == nil):
 		return inBoth
-	case e.mode == Synced:
+	case e.level == Synced:
 		return inSoft
 	}
 	return inStore

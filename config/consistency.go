@@ -6,21 +6,21 @@ import (
 
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/leased"
-	"github.com/weir-go/weir/local/modes"
 	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// openModes returns the modes of policies, or nil if no policy has a mode or can get one.
-func (s *Stack) openModes() (*guard.Modes, error) {
+// openLevels returns the levels of policies, or nil if no policy has a level or can get one.
+func (s *Stack) openLevels() (*guard.Levels, error) {
 	c := s.Config
-	others := c.options.Modes && (c.Remote() || len(c.agreeing()) > 0)
-	if len(c.Modes) == 0 && !others {
+	others := c.options.Levels && (c.Remote() || len(c.agreeing()) > 0)
+	if len(c.Levels) == 0 && !others {
 		return nil, nil
 	}
-	m := &guard.Modes{Policies: make(map[*quota.Policy]modes.Mode), Others: others}
-	for name := range c.Modes {
+	m := &guard.Levels{Policies: make(map[*quota.Policy]consistency.Level), Others: others}
+	for name := range c.Levels {
 		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.was(name), c.was(name)
 	}
 	if c.Remote() {
@@ -36,34 +36,34 @@ func (s *Stack) openModes() (*guard.Modes, error) {
 	return m, nil
 }
 
-// Supports returns nil if a policy that is not in the file can be in a mode, given that
-// Options.Modes is true. The error is a problem for the policy's place in another file: it
+// Supports returns nil if a policy that is not in the file can be at a level, given that
+// Options.Levels is true. The error is a problem for the policy's place in another file: it
 // names the missing setting, and wraps quota.ErrInvalid.
-func (c *Config) Supports(p *quota.Policy, m modes.Mode) error {
+func (c *Config) Supports(p *quota.Policy, m consistency.Level) error {
 	switch why := c.lacks(m); {
 	case why != "":
 		return invalid.Errorf("%s", why)
-	case m == modes.Synced:
+	case m == consistency.Synced:
 		return synced.Supports(p)
 	}
 	return nil
 }
 
-// lacks returns why c doesn't support a mode, or "".
-func (c *Config) lacks(m modes.Mode) string {
+// lacks returns why c doesn't support a level, or "".
+func (c *Config) lacks(m consistency.Level) string {
 	switch {
-	case m == modes.Leased && !c.Remote():
+	case m == consistency.Leased && !c.Remote():
 		return "counts live in memory, where a lease saves no round trip; write exact, or choose another backend"
-	case m == modes.Synced && len(c.agreeing()) == 0:
+	case m == consistency.Synced && len(c.agreeing()) == 0:
 		return fmt.Sprintf("there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", synced.MaxRoots)
 	}
 	return ""
 }
 
-// syncable reports whether a policy with a mode, and its dry run, is synced or can be when
-// the mode changes.
+// syncable reports whether a policy with a level, and its dry run, is synced or can be when
+// the level changes.
 func (c *Config) syncable() bool {
-	return slices.ContainsFunc(sorted(c.Modes), func(name string) bool {
+	return slices.ContainsFunc(sorted(c.Levels), func(name string) bool {
 		return synced.Supports(c.Policies[name]) == nil && synced.Supports(c.DryRun(name)) == nil
 	})
 }
@@ -94,16 +94,16 @@ func (s *Stack) openRoots() ([]synced.Root, error) {
 	return roots, nil
 }
 
-// setMode changes the mode of a policy and of its dry run, or of neither.
-func (s *Stack) setMode(name string, m modes.Mode) error {
+// setLevel changes the level of a policy and of its dry run, or of neither.
+func (s *Stack) setLevel(name string, m consistency.Level) error {
 	both := []*quota.Policy{s.Config.Policies[name], s.Config.DryRun(name)}
 	for _, p := range both {
-		if err := modes.Supports(p, m); err != nil {
+		if err := consistency.Supports(p, m); err != nil {
 			return err
 		}
 	}
 	for _, p := range both {
-		if err := s.Modes.Set(p, m); err != nil {
+		if err := s.Levels.Set(p, m); err != nil {
 			return err
 		}
 	}

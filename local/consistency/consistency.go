@@ -1,19 +1,19 @@
-// Package modes decides about each policy in its mode: exactly, by a call of a store for
-// each decision; from units that this process leases of the same store; or from totals
-// that processes agree on in the background. A policy can change its mode while it is in
-// use, and no client gets a second quota by it.
+// Package consistency routes the charges of each policy to where its consistency [Level] says
+// that they are decided: exactly, by a call of a store for each decision; from units that this
+// process leases of the same store; or from totals that processes agree on in the background.
+// A policy can change its level while it is in use, and no client gets a second quota by it.
 //
-// # Several modes in one take
+// # Several levels in one take
 //
 // A [Backend] only routes charges: a throttler asks the store and the synced counts itself, and
-// settles each charge where it was counted. A take may charge policies of different modes. It is
+// settles each charge where it was counted. A take may charge policies of different levels. It is
 // still all or nothing: synced policies are charged first, which needs no call, and then the
 // others. If these refuse or fail, the synced units are refunded. A take that the synced counts
 // refuse asks the store, too, by a peek, because an answer reports all limits. If the store
 // doesn't answer, the answer is about the synced charges alone, and Degraded. A Peek does the
 // same.
 //
-// # Changing a mode
+// # Changing a level
 //
 // Exact and Leased policies have the same counts, and change into each other at once.
 //
@@ -26,15 +26,15 @@
 // to its level in the old counts. If a policy changes from Synced together with limits that
 // cannot be synced, such as a log, the store alone decides at once, from an empty count.
 //
-// This holds for processes that are running. A new process has the mode that it begins in.
-// If a change is not complete, see [State], [Table.Begin] in the old mode, then set the new one.
+// This holds for processes that are running. A new process has the level that it begins at.
+// If a change is not complete, see [State], [Table.Begin] at the old level, then set the new one.
 //
 // # Settlements
 //
-// Units return to the counts that were charged, whatever the policy's mode is now. Costs
+// Units return to the counts that were charged, whatever the policy's level is now. Costs
 // beyond the charge are charged to these counts and, if they support the charge's limits, to
 // the policy's current counts.
-package modes
+package consistency
 
 import (
 	"context"
@@ -56,18 +56,18 @@ type Backend struct {
 var _ driver.Router = (*Backend)(nil)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
-// Synced ones. Both decide by the limits that charges carry, in every mode.
+// Synced ones. Both decide by the limits that charges carry, at every level.
 //
 // The store leases if it is a leased.Backend with the table's Leases as its Options.Leases, or
 // wraps one. A wrapper needs an Unwrap method, as in guard/fallback and guard/refusals. A store
 // that leases nothing is fine as long as no policy is Leased, and so is a nil soft as long
-// as no policy is Synced: from New on, the table's Begin and Set refuse these modes.
+// as no policy is Synced: from New on, the table's Begin and Set refuse these levels.
 //
-// An error wraps quota.ErrInvalid: store or soft doesn't fit the mode of a policy in the
+// An error wraps quota.ErrInvalid: store or soft doesn't fit the level of a policy in the
 // table. New panics if store or table is nil.
 func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, error) {
 	if store == nil || table == nil {
-		panic("modes: New: store or table is nil")
+		panic("consistency: New: store or table is nil")
 	}
 	var leases func(*quota.Policy) bool // nil if store leases nothing
 	if l, ok := driver.As[interface{ Leases(*quota.Policy) bool }](store); ok {
@@ -91,10 +91,10 @@ func (b *Backend) Route(p *quota.Policy, now int64) uint8 {
 }
 
 // Taken implements driver.Router. It makes the token buckets of a policy that is changing its
-// mode as full in the new counts as in the old.
+// level as full in the new counts as in the old.
 func (b *Backend) Taken(ctx context.Context, c quota.Charge, now int64, results [][]driver.Result) {
 	ofStore, ofSoft := results[0], results[1]
-	if (*b.table.byName.Load())[c.Policy.Name].mode == Synced {
+	if (*b.table.byName.Load())[c.Policy.Name].level == Synced {
 		b.soft.Raise(c, now, ofStore)
 	} else if more := missing(c.Policy, ofSoft, ofStore); more > 0 {
 		// A take, and not a settlement: if several processes do this at once,
@@ -120,7 +120,7 @@ func missing(p *quota.Policy, soft, store []driver.Result) int64 {
 	return most
 }
 
-var errWrapped = invalid.Errorf("modes: a Backend only routes charges, and was asked to decide; give it to throttler.New, without a wrapper around it")
+var errWrapped = invalid.Errorf("consistency: a Backend only routes charges, and was asked to decide; give it to throttler.New, without a wrapper around it")
 
 // Take implements driver.Backend, for a wrapper around b. It fails.
 func (*Backend) Take(context.Context, driver.Request) (d driver.Decision, err error) {
