@@ -8,7 +8,7 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/local/leased"
 	"github.com/weir-go/weir/throttler"
@@ -23,7 +23,7 @@ type request struct {
 // course contains the units of each window at the end of each step: the units that the store
 // knew, and the admitted units.
 type course struct {
-	known, admitted plot.Series
+	known, admitted figure.Series
 }
 
 // The comparison of docs/reference/consistency.md: three processes decide the same stream of one key,
@@ -43,7 +43,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 
 	// play decides the stream, and records the units that the store knows after each step.
 	play := func(known string, throttlers []*throttler.Throttler, advance func(to time.Duration), used func() int) course {
-		c := course{known: plot.Series{Name: known, Class: plot.Plain}, admitted: plot.Series{Name: "admitted", Class: plot.Ours}}
+		c := course{known: figure.Series{Name: known, Class: figure.Plain}, admitted: figure.Series{Name: "admitted", Class: figure.Ours}}
 		rest, admitted := stream, 0
 		for end := step; end <= length; end += step {
 			if (end-step)%time.Second == 0 {
@@ -60,7 +60,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 				}
 			}
 			advance(end - time.Nanosecond) // in the same window
-			for s, n := range map[*plot.Series]int{&c.known: used(), &c.admitted: admitted} {
+			for s, n := range map[*figure.Series]int{&c.known: used(), &c.admitted: admitted} {
 				s.X, s.Y = append(s.X, end.Seconds()), append(s.Y, float64(n))
 			}
 		}
@@ -119,14 +119,14 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 		}
 	}
 
-	panel := func(title, note string, c course) plot.Panel {
-		return plot.Timeline{Title: title, Note: note, Seconds: length.Seconds(), Most: 1.1 * quota, Series: []plot.Series{c.known, c.admitted}}
+	panel := func(title, note string, c course) figure.Panel {
+		return figure.Panel{Title: title, Note: note, Top: 1.1 * quota, Series: []figure.Series{c.known, c.admitted}}
 	}
-	write(t, "compared.svg", plot.Figure{
+	write(t, "compared", figure.Figure{
 		Title:    "The same requests, leased and synced",
 		Subtitle: "Units of the window, simulated: 1,600 requests a second at 3 processes, a quota of 1,000 in each second",
 		Columns:  1, PanelHeight: 250,
-		Panels: []plot.Panel{
+		Panels: []figure.Panel{
 			panel("Leased", fmt.Sprintf("charged before it is admitted: the gap is what processes hold; %d decisions took %d calls", len(stream), calls), leases),
 			panel("Synced", "admitted before it is reported: the gap is what no process has sent; each syncs ten times a second", syncs),
 		},

@@ -3,20 +3,18 @@ package synced
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
 	"github.com/weir-go/weir/throttler"
 )
 
-var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../docs/reference/consistency")
+var plots = flag.String("plots", "", "the directory to write the simulations' figures to, such as ../../docs/reference/consistency")
 
 // bySecond returns a series of admitted requests a second, from counts in steps.
-func bySecond(name string, admitted []int, step time.Duration, class plot.Class) plot.Series {
-	s := plot.Series{Name: name, Class: class}
+func bySecond(name string, admitted []int, step time.Duration, class figure.Class) figure.Series {
+	s := figure.Series{Name: name, Class: class}
 	for i, n := range admitted {
 		s.X = append(s.X, (time.Duration(i) * step).Seconds())
 		s.Y = append(s.Y, float64(n)/step.Seconds())
@@ -31,7 +29,7 @@ func TestSequentialSimulations(t *testing.T) {
 	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 500}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
 	charge := policy.Charge("alice")
-	figure := plot.Figure{
+	drawn := figure.Figure{
 		Title:    "300 processes and one quota of 50 a second",
 		Subtitle: "Requests admitted a second, simulated: 100 a second are offered, each to a random process; burst 500, sync 1 s",
 		Columns:  1, PanelHeight: 190,
@@ -49,15 +47,14 @@ func TestSequentialSimulations(t *testing.T) {
 			t.Errorf("low %v: %d were admitted in 70 s; the quota is 3500, and the burst 500", low, n)
 		}
 		all := append(append(level, spike...), echo...)
-		figure.Panels = append(figure.Panels, plot.Timeline{
-			Title:   fmt.Sprintf("Low %g", low),
-			Note:    "a second of 1,000 requests a second at 40 s",
-			Seconds: 70,
-			Series:  []plot.Series{bySecond("admitted", all, step, plot.Ours)},
-			Spans:   []plot.Span{{Name: "spike", From: 40, To: 41}},
+		drawn.Panels = append(drawn.Panels, figure.Panel{
+			Title:  fmt.Sprintf("Low %g", low),
+			Note:   "a second of 1,000 requests a second at 40 s",
+			Series: []figure.Series{bySecond("admitted", all, step, figure.Ours)},
+			Spans:  []figure.Span{{Name: "spike", From: 40, To: 41}},
 		})
 	}
-	write(t, "level.svg", figure)
+	write(t, "level", drawn)
 
 	// A spike shorter than a sync passes: no process has heard of the others.
 	f := newFleet(t, 300, 1, Options{Sync: time.Second})
@@ -67,7 +64,7 @@ func TestSequentialSimulations(t *testing.T) {
 		t.Errorf("%d of some 300 requests of a spike of 100 ms were admitted; want nearly all", passed)
 	}
 
-	figure = plot.Figure{
+	drawn = figure.Figure{
 		Title:    "Two roots, 8 processes, and a quota of 1,000 a second",
 		Subtitle: "Requests admitted a second, simulated: 1,600 a second are offered; sync 100 ms",
 		Columns:  1, PanelHeight: 190,
@@ -88,24 +85,17 @@ func TestSequentialSimulations(t *testing.T) {
 	until(45)
 	f.roots[0].down, f.roots[1].down = false, false
 	until(60)
-	figure.Panels = append(figure.Panels, plot.Timeline{
+	drawn.Panels = append(drawn.Panels, figure.Panel{
 		Title: "Roots that fail", Note: "one loses its memory at 10 s and hangs from 20 s; the other hangs from 30 s; both are back at 45 s",
-		Seconds: 60, Named: true,
-		Series: []plot.Series{bySecond("admitted", admitted, step, plot.Ours)},
-		Spans:  []plot.Span{{Name: "empty", From: 10, To: 10.5}, {Name: "one hangs", From: 20, To: 30, Color: 2}, {Name: "both hang", From: 30, To: 45, Color: 1}},
+		Series: []figure.Series{bySecond("admitted", admitted, step, figure.Ours)},
+		Spans:  []figure.Span{{Name: "empty", From: 10, To: 10.5}, {Name: "one hangs", From: 20, To: 30, Color: 2}, {Name: "both hang", From: 30, To: 45, Color: 1}},
 	})
-	write(t, "roots.svg", figure)
+	write(t, "roots", drawn)
 }
 
-func write(t *testing.T, name string, f plot.Figure) {
+func write(t *testing.T, name string, f figure.Figure) {
 	t.Helper()
-	if *plots == "" {
-		return
-	}
-	if err := os.MkdirAll(*plots, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*plots, name), f.SVG(), 0o644); err != nil {
+	if err := f.Write(*plots, name); err != nil {
 		t.Fatal(err)
 	}
 }

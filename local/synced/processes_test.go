@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -130,15 +130,14 @@ func TestRealRootsFail(t *testing.T) {
 		}
 	}
 	s := step.Seconds()
-	write(t, "roots-real.svg", plot.Figure{
+	write(t, "roots-real", figure.Figure{
 		Title:    "Two Redis servers as roots, 8 processes, and a quota of 1,000 a second",
 		Subtitle: "Requests admitted a second, measured: 1,600 a second are offered; sync 100 ms",
 		Columns:  1, PanelHeight: 190,
-		Panels: []plot.Panel{plot.Timeline{
+		Panels: []figure.Panel{{
 			Title: "Roots that fail", Note: fmt.Sprintf("one is flushed at %g s and stopped at %g s; both are killed at %g s, and are back, empty, at %g s", 2*s, 3*s, 5*s, 6*s),
-			Seconds: 8 * s, Named: true,
-			Series: []plot.Series{bySecond("admitted", admitted, slot, plot.Ours)},
-			Spans: []plot.Span{
+			Series: []figure.Series{bySecond("admitted", admitted, slot, figure.Ours)},
+			Spans: []figure.Span{
 				{Name: "empty", From: 2 * s, To: 2*s + 0.5}, {Name: "one stopped", From: 3 * s, To: 5 * s, Color: 2}, {Name: "both killed", From: 5 * s, To: 6 * s, Color: 1},
 			},
 		}},

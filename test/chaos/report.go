@@ -9,7 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // print writes the verdict, for people.
@@ -133,23 +134,24 @@ func (v *verdict) svg(r *run, title string) []byte {
 	for i, k := range kinds {
 		color[k.name] = i
 	}
-	var spans []plot.Span
+	var spans, unnamed []figure.Span // names are in the first panel
 	for _, f := range r.faults {
-		spans = append(spans, plot.Span{Name: f.kind, From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
+		spans = append(spans, figure.Span{Name: f.kind, From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
+		unnamed = append(unnamed, figure.Span{From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
 	}
 	verdict := "all invariants hold"
 	if len(v.broken) > 0 {
 		verdict = "INVARIANTS ARE BROKEN"
 	}
-	return plot.Figure{
+	return draw.SVG(figure.Figure{
 		Title: title, Subtitle: fmt.Sprintf("%d decisions, %d faults: %s", len(r.decisions), len(r.faults), verdict),
 		Columns: 1, PanelHeight: 240,
-		Panels: []plot.Panel{
-			plot.Timeline{Title: "Decisions a second", Seconds: seconds, Spans: spans, Named: true, Series: []plot.Series{
-				{Name: "allowed", Class: plot.Ours, X: x, Y: allowed}, {Name: "refused", X: x, Y: refused},
+		Panels: []figure.Panel{
+			{Title: "Decisions a second", Spans: spans, Series: []figure.Series{
+				{Name: "allowed", Class: figure.Ours, X: x, Y: allowed}, {Name: "refused", X: x, Y: refused},
 			}},
-			plot.Timeline{Title: "Failed decisions a second", Seconds: seconds, Spans: spans, Series: []plot.Series{{Name: "failed", Color: 1, X: x, Y: failed}}},
-			plot.Timeline{Title: "Longest decision, ms", Note: fmt.Sprintf("the deadline is %v; a process that is stopped cannot keep it", deadline), Seconds: seconds, LogY: true, Spans: spans, Series: []plot.Series{{Name: "longest", Color: 3, X: xLongest, Y: longest}}},
+			{Title: "Failed decisions a second", Spans: unnamed, Series: []figure.Series{{Name: "failed", Color: 1, X: x, Y: failed}}},
+			{Title: "Longest decision, ms", Note: fmt.Sprintf("the deadline is %v; a process that is stopped cannot keep it", deadline), LogY: true, Spans: unnamed, Series: []figure.Series{{Name: "longest", Color: 3, X: xLongest, Y: longest}}},
 		},
-	}.SVG()
+	})
 }

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // results are all samples, by program and by the number of descriptors.
@@ -76,7 +77,7 @@ func (r *results) text() string {
 	for _, n := range counts {
 		for _, name := range names {
 			if s := r.median(name, n); s.PerSecond > 0 {
-				fmt.Fprintf(&b, "| %d | %s | %s | %.0f | %.2f | %.2f |\n", n, name, plot.Number(s.PerSecond), s.CPU, s.P50/1000, s.P99/1000)
+				fmt.Fprintf(&b, "| %d | %s | %s | %.0f | %.2f | %.2f |\n", n, name, draw.Number(s.PerSecond), s.CPU, s.P50/1000, s.P99/1000)
 			}
 		}
 		us, them := r.median(ours, n), r.median(theirs, n)
@@ -110,8 +111,8 @@ func (r *results) hungLine(name string, deadline time.Duration) string {
 }
 
 // figure draws decisions a second and CPU.
-func (r *results) figure() plot.Figure {
-	f := plot.Figure{
+func (r *results) figure() figure.Figure {
+	f := figure.Figure{
 		Title: "Envoy's rate limit service over gRPC", Subtitle: fmt.Sprintf("One redis-server; of the cores, %s.", r.Cores),
 		Columns: 2, PanelHeight: 150,
 	}
@@ -123,10 +124,10 @@ func (r *results) figure() plot.Figure {
 			{"decisions a second", func(s sample) float64 { return s.PerSecond }},
 			{"CPU µs a decision", func(s sample) float64 { return s.CPU }},
 		} {
-			panel := plot.Bars{Title: fmt.Sprintf("%d descriptors, %s", n, metric.title)}
+			panel := figure.Panel{Title: fmt.Sprintf("%d descriptors, %s", n, metric.title)}
 			for _, name := range names {
 				if v := metric.of(r.median(name, n)); v > 0 {
-					panel.Bars = append(panel.Bars, plot.Bar{Name: name, Class: classes[name], Parts: []float64{v}})
+					panel.Bars = append(panel.Bars, figure.Bar{Name: name, Class: classes[name], Parts: []float64{v}})
 				}
 			}
 			f.Panels = append(f.Panels, panel)
@@ -135,7 +136,7 @@ func (r *results) figure() plot.Figure {
 	return f
 }
 
-var classes = map[string]plot.Class{ours: plot.Ours, floor: plot.Ceiling}
+var classes = map[string]figure.Class{ours: figure.Ours, floor: figure.Ceiling}
 
 const placeBegin, placeEnd = "<!-- begin service -->\n", "<!-- end service -->"
 
@@ -156,7 +157,7 @@ func (r *results) publish(root string) error {
 	}
 	page = slices.Concat(before, []byte(placeBegin+"\n"+r.text()+"\n"+placeEnd), after)
 	for name, content := range map[string][]byte{
-		"docs/inside/performance/service.svg": r.figure().SVG(), "docs/inside/performance/service.json": append(samples, '\n'), "docs/reference/throttlerd.md": page,
+		"docs/inside/performance/service.svg": draw.SVG(r.figure()), "docs/inside/performance/service.json": append(samples, '\n'), "docs/reference/throttlerd.md": page,
 	} {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read
 			return err

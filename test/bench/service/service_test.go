@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // The load reaches a service, and all measurements are in the tables and the figure.
@@ -53,7 +55,7 @@ func TestMeasure(t *testing.T) {
 		}
 		all.Hung[name] = []hungSample{{deadlines[0], 20 * time.Millisecond, ""}, {0, 30 * time.Millisecond, "OK"}}
 	}
-	text, figure := all.text(), string(all.figure().SVG())
+	text, figure := all.text(), string(draw.SVG(all.figure()))
 	for _, want := range []string{
 		"| 5 | throttlerd | ", "| | throttlerd ÷ envoyproxy/ratelimit | ",
 		"| throttlerd | 20ms | no answer | given up after 20.0 ms |", "| throttlerd | none | OK | 30.0 ms |",

@@ -3,42 +3,38 @@ package division
 import (
 	"flag"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"github.com/weir-go/weir/internal/testkit/figure"
 )
 
-var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../../docs/reference/consistency")
+var plots = flag.String("plots", "", "the directory to write the simulations' figures to, such as ../../../../docs/reference/consistency")
 
 // ways are the ways to divide that are compared.
 var ways = []struct {
 	name   string
-	class  plot.Class
+	class  figure.Class
 	color  int
 	static bool
 }{
-	{"even shares", plot.Plain, 0, true},
-	{"proportional", plot.Ours, 0, false},
+	{"even shares", figure.Plain, 0, true},
+	{"proportional", figure.Ours, 0, false},
 }
 
 // The simulations of docs/reference/consistency.md: the used part of a quota, and the difference in the
 // chances of requests, when the load moves.
 func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond
-	used := plot.Timeline{
+	used := figure.Panel{
 		Title: "Three processes: what of the quota is used", Note: "% of 30 a second; 60 are offered: all at one, all at another, evenly, all at the third",
-		Seconds: 60, Spans: []plot.Span{{Name: "one", From: 0, To: 15}, {Name: "another", From: 15, To: 30, Color: 1}, {Name: "third", From: 45, To: 60, Color: 2}},
+		Spans: []figure.Span{{Name: "one", From: 0, To: 15}, {Name: "another", From: 15, To: 30, Color: 1}, {Name: "third", From: 45, To: 60, Color: 2}},
 	}
-	unfair := plot.Timeline{
+	unfair := figure.Panel{
 		Title: "Three processes: the difference of chances", Note: "% between the processes where a request has the best and the worst chance; loads 70:20:10, 10:70:20 from 20 s, even from 40 s",
-		Seconds: 60,
 	}
-	many := plot.Timeline{
+	many := figure.Panel{
 		Title: "300 processes: what of the quota is used", Note: "% of 3,000 a second; 6,000 are offered, evenly to 30 processes, to 30 others from 15 s, to all from 30 s; 0.1 % of messages are lost",
-		Seconds: 45,
 	}
 	n := 10 // processes in the third; with the plots, 300
 	if *plots != "" {
@@ -46,8 +42,8 @@ func TestSequentialSimulations(t *testing.T) {
 	}
 	for _, w := range ways {
 		l := newLoad(t, 3, 3, 300, 15, w.static)
-		var series plot.Series
-		line := func(s *plot.Series) {
+		var series figure.Series
+		line := func(s *figure.Series) {
 			s.Name, s.Class, s.Color = w.name, w.class, w.color
 		}
 		line(&series)
@@ -64,7 +60,7 @@ func TestSequentialSimulations(t *testing.T) {
 		}
 
 		l = newLoad(t, 4, 3, 3000, 300, w.static)
-		series = plot.Series{}
+		series = figure.Series{}
 		line(&series)
 		for _, rates := range [][3]float64{{420, 120, 60}, {60, 420, 120}, {200, 200, 200}} {
 			asked, admitted := l.offer(20*time.Second, step, stream{0, 1, rates[0]}, stream{1, 1, rates[1]}, stream{2, 1, rates[2]})
@@ -85,7 +81,7 @@ func TestSequentialSimulations(t *testing.T) {
 
 		l = newLoad(t, 5, n, int64(100*n), float64(5*n), w.static)
 		l.loss = 0.001
-		series = plot.Series{}
+		series = figure.Series{}
 		line(&series)
 		rounds, calls, bytes := l.rounds, l.calls, l.bytes
 		for k := range 3 {
@@ -109,15 +105,12 @@ func TestSequentialSimulations(t *testing.T) {
 		t.Logf("%s, many processes: %.0f %% in all; %.1f %%, %.1f %%, %.1f %% in the last five seconds of each load", w.name, mean(series.Y), mean(series.Y[20:30]), mean(series.Y[50:60]), mean(series.Y[80:]))
 		t.Logf("  %d rounds; %.1f messages and %.0f kB a second for each process", l.rounds-rounds, float64(l.calls-calls)/45/float64(n), float64(l.bytes-bytes)/45/float64(n)/1000)
 	}
-	figure := plot.Figure{
+	drawn := figure.Figure{
 		Title:    "One quota, divided",
 		Subtitle: "Simulated: token buckets, twice the quota offered, refresh 1 s, demand of the last 2 s",
-		Columns:  1, PanelHeight: 200, Panels: []plot.Panel{used, unfair, many},
+		Columns:  1, PanelHeight: 200, Panels: []figure.Panel{used, unfair, many},
 	}
-	if *plots == "" {
-		return
-	}
-	if err := os.WriteFile(filepath.Join(*plots, "shares.svg"), figure.SVG(), 0o644); err != nil {
+	if err := drawn.Write(*plots, "shares"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -145,13 +138,13 @@ func TestOneClientAndTen(t *testing.T) {
 	}
 }
 
-func add(s *plot.Series, step time.Duration, y float64) {
+func add(s *figure.Series, step time.Duration, y float64) {
 	s.X = append(s.X, (time.Duration(len(s.X)) * step).Seconds())
 	s.Y = append(s.Y, y)
 }
 
 // smooth replaces each value of s by the mean of the last n values.
-func smooth(s plot.Series, n int) plot.Series {
+func smooth(s figure.Series, n int) figure.Series {
 	y := make([]float64, len(s.Y))
 	for i := range y {
 		y[i] = mean(s.Y[max(i-n+1, 0) : i+1])

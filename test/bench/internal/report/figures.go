@@ -1,168 +1,121 @@
 package report
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
+	"gonum.org/v1/gonum/floats"
+
+	"github.com/weir-go/weir/internal/testkit/figure"
 	"github.com/weir-go/weir/test/bench/peers"
 	"github.com/weir-go/weir/test/bench/result"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // Figures returns the SVG files of a run, by name.
 func Figures(s *result.Set) map[string][]byte {
+	cost := []column{col("", "redis/allowed/g64", "redis_us"), col("", "redis/allowed/g64", "client_us")}
+	ns := func(title, row string) figure.Panel { return bars(s, title, col("", row, "ns")) }
 	return map[string][]byte{
-		"throughput.svg": throughputFigure(s).SVG(),
-		"cost.svg":       costFigure(s).SVG(),
-		"memory.svg":     memoryFigure(s).SVG(),
-		"http.svg":       httpFigure(s).SVG(),
-		"growth.svg":     growthFigure(s).SVG(),
+		"throughput.svg": draw.SVG(figure.Figure{
+			Title:       "Decisions per second over one redis-server",
+			Subtitle:    "Load generator, limiter and Redis share the cores. Dashed: what a minimal script, and no script, can do.",
+			PanelHeight: 330,
+			Panels:      []figure.Panel{rateLines(s, "Allowed, many keys", "redis/allowed/"), rateLines(s, "Refused, 16 hot keys", "redis/refused/")},
+		}),
+		"cost.svg": draw.SVG(figure.Figure{
+			Title:       "CPU time of one decision",
+			Subtitle:    "64 goroutines, many keys, allowed. Dark: µs of redis-server. Light: µs of the client, load generator included.",
+			PanelHeight: 380, Panels: []figure.Panel{bars(s, "", cost...)},
+		}),
+		"memory.svg": draw.SVG(figure.Figure{
+			Title: "Decisions in memory", Subtitle: "ns per decision, all cores busy. Shorter is better.",
+			Columns: 2, PanelHeight: 230,
+			Panels: []figure.Panel{
+				ns("Uniform over many keys", "memory/uniform"), ns("Zipf over many keys", "memory/zipf"),
+				ns("One hot key", "memory/hot"), ns("Refused", "memory/refused"),
+			},
+		}),
+		"http.svg": draw.SVG(figure.Figure{
+			Title: "HTTP requests per second", Subtitle: "A handler alone, and behind each limiter, over loopback. Longer is better.",
+			Columns: 2, PanelHeight: 290,
+			Panels: []figure.Panel{
+				bars(s, "Counting in memory", col("", "http/memory", "per_s").more()),
+				bars(s, "Counting in Redis", col("", "http/redis", "per_s").more()),
+			},
+		}),
+		"growth.svg": draw.SVG(figure.Figure{
+			Title: "How the cost of a decision grows", Subtitle: "Medians, and the law that fits them best. Both axes are logarithmic.",
+			Columns: 3, PanelHeight: 230, Panels: growthPanels(s),
+		}),
 	}
 }
 
-func class(r peers.Role) plot.Class {
-	switch r {
-	case peers.Ours:
-		return plot.Ours
-	case peers.Ceiling, peers.Variant:
-		return plot.Ceiling
-	default:
-		return plot.Plain
-	}
+func class(r peers.Role) figure.Class {
+	return map[peers.Role]figure.Class{peers.Ours: figure.Ours, peers.Ceiling: figure.Ceiling, peers.Variant: figure.Ceiling}[r]
 }
 
-func throughputFigure(s *result.Set) plot.Figure {
-	return plot.Figure{
-		Title:    "Decisions per second over one redis-server",
-		Subtitle: "Load generator, limiter and Redis share the cores. Dashed: what a minimal script, and no script, can do.",
-		Columns:  1, PanelHeight: 330,
-		Panels: []plot.Panel{
-			rateLines(s, "Allowed, many keys", "redis/allowed/"),
-			rateLines(s, "Refused, 16 hot keys", "redis/refused/"),
-		},
-	}
-}
-
-func rateLines(s *result.Set, title, prefix string) plot.Lines {
+func rateLines(s *result.Set, title, prefix string) figure.Panel {
+	panel := figure.Panel{Title: title, XLabel: "goroutines", LogX: true, LogY: true}
 	columns := many(s, prefix, "per_s")
-	lines := plot.Lines{Title: title, XLabel: "goroutines", LogY: true}
 	if len(columns) == 0 {
-		return lines
+		return figure.Panel{Title: title}
 	}
+	columns[len(columns)-1].highest = true
+	rivals := s.Row(columns[0].row) // in the same order in each panel, and so in the same color
 	for _, l := range peersOf(s, columns) {
 		if l.role == peers.Variant {
 			continue
 		}
-		one := plot.Series{Name: l.peer, Class: class(l.role), Color: rivalNumber(s, columns[0].row, l.peer)}
+		series := figure.Series{Name: l.peer, Class: class(l.role), Dots: true}
+		series.Color = slices.IndexFunc(rivals, func(r result.Result) bool { return r.Peer == l.peer })
 		for _, c := range columns {
 			r := s.Get(c.row, l.peer)
-			one.X, one.Y = append(one.X, r.X), append(one.Y, r.Median("per_s"))
+			series.X, series.Y = append(series.X, r.X), append(series.Y, r.Median("per_s"))
 		}
-		lines.Series = append(lines.Series, one)
+		panel.Series = append(panel.Series, series)
 	}
-	// Weir is last, and drawn over the others.
-	slices.Reverse(lines.Series)
-	return lines
+	return panel
 }
 
-// rivalNumber returns the index of peer among the rivals of row: a color that is the same in
-// every panel.
-func rivalNumber(s *result.Set, row, peer string) int {
-	n := 0
-	for _, r := range s.Row(row) {
-		if r.Peer == peer {
-			return n
+// bars returns a bar for each peer of a row, best first. Its parts are the columns.
+func bars(s *result.Set, title string, columns ...column) figure.Panel {
+	panel := figure.Panel{Title: title}
+	for _, r := range s.Row(columns[0].row) {
+		bar := figure.Bar{Name: r.Peer, Class: class(r.Role)}
+		var labels []string
+		for _, c := range columns {
+			bar.Parts, labels = append(bar.Parts, c.value(r)), append(labels, draw.Number(c.value(r)))
 		}
-		if r.Role == peers.Rival {
-			n++
-		}
-	}
-	return 0
-}
-
-// bars returns a bar for each peer of row, best first.
-func bars(s *result.Set, c column, parts func(result.Result) []float64) []plot.Bar {
-	results := s.Row(c.row)
-	slices.SortStableFunc(results, func(a, b result.Result) int {
-		va, vb := c.value(a), c.value(b)
-		if va == vb || math.IsNaN(va) || math.IsNaN(vb) {
-			return 0
-		}
-		if (va > vb) == c.highest {
-			return -1
-		}
-		return 1
-	})
-	var all []plot.Bar
-	for _, r := range results {
-		if !math.IsNaN(c.value(r)) {
-			all = append(all, plot.Bar{Name: r.Peer, Class: class(r.Role), Parts: parts(r)})
+		if bar.Label = strings.Join(labels, " + "); !math.IsNaN(bar.Parts[0]) {
+			panel.Bars = append(panel.Bars, bar)
 		}
 	}
-	return all
+	slices.SortStableFunc(panel.Bars, func(a, b figure.Bar) int { return cmp.Compare(floats.Sum(a.Parts), floats.Sum(b.Parts)) })
+	if columns[0].highest {
+		slices.Reverse(panel.Bars)
+	}
+	return panel
 }
 
-func costFigure(s *result.Set) plot.Figure {
-	c := col("", "redis/allowed/g64", "redis_us")
-	both := func(r result.Result) []float64 { return []float64{r.Median("redis_us"), r.Median("client_us")} }
-	c.value = func(r result.Result) float64 { return both(r)[0] + both(r)[1] }
-	return plot.Figure{
-		Title:    "CPU time of one decision",
-		Subtitle: "64 goroutines, many keys, allowed. Dark: µs of redis-server. Light: µs of the client, load generator included.",
-		Columns:  1, PanelHeight: 380,
-		Panels: []plot.Panel{plot.Bars{Bars: bars(s, c, both), Format: func(b plot.Bar) string {
-			return plot.Number(b.Parts[0]) + " + " + plot.Number(b.Parts[1])
-		}}},
-	}
-}
-
-func memoryFigure(s *result.Set) plot.Figure {
-	f := plot.Figure{
-		Title: "Decisions in memory", Subtitle: "ns per decision, all cores busy. Shorter is better.",
-		Columns: 2, PanelHeight: 230,
-	}
-	for _, row := range []struct{ title, row string }{
-		{"Uniform over many keys", "memory/uniform"}, {"Zipf over many keys", "memory/zipf"}, {"One hot key", "memory/hot"}, {"Refused", "memory/refused"},
-	} {
-		c := col("", row.row, "ns")
-		f.Panels = append(f.Panels, plot.Bars{Title: row.title, Bars: bars(s, c, func(r result.Result) []float64 { return []float64{c.value(r)} })})
-	}
-	return f
-}
-
-func httpFigure(s *result.Set) plot.Figure {
-	f := plot.Figure{
-		Title: "HTTP requests per second", Subtitle: "A handler alone, and behind each limiter, over loopback. Longer is better.",
-		Columns: 2, PanelHeight: 290,
-	}
-	for _, row := range []struct{ title, row string }{{"Counting in memory", "http/memory"}, {"Counting in Redis", "http/redis"}} {
-		c := col("", row.row, "per_s").more()
-		f.Panels = append(f.Panels, plot.Bars{Title: row.title, Bars: bars(s, c, func(r result.Result) []float64 { return []float64{c.value(r)} })})
-	}
-	return f
-}
-
-func growthFigure(s *result.Set) plot.Figure {
-	f := plot.Figure{
-		Title: "How the cost of a decision grows", Subtitle: "Medians, and the law that fits them best. Both axes are logarithmic.",
-		Columns: 3, PanelHeight: 210,
-	}
+func growthPanels(s *result.Set) (panels []figure.Panel) {
 	for _, g := range growthRows {
 		x, y := series(s, g.prefix, g.metric)
 		if len(x) < 2 {
 			continue
 		}
 		law := result.FitLaw(x, y)
-		fit := plot.Series{Class: plot.Fit}
+		fit := figure.Series{Class: figure.Fit}
 		for at := x[0]; at <= x[len(x)-1]*1.0001; at *= 1.2 {
 			fit.X, fit.Y = append(fit.X, at), append(fit.Y, max(law.At(at), y[0]/100))
 		}
-		what, _, _ := strings.Cut(g.what, ",")
-		f.Panels = append(f.Panels, plot.Lines{
-			Title: strings.ToUpper(g.what[:1]) + g.what[1:], Note: g.unit + ": " + law.String(), XLabel: what, LogY: true,
-			Series: []plot.Series{fit, {Class: plot.Ours, X: x, Y: y}},
+		unit, _, _ := strings.Cut(g.what, ",")
+		panels = append(panels, figure.Panel{
+			Title: strings.ToUpper(g.what[:1]) + g.what[1:], Note: g.unit + ": " + law.String(), XLabel: unit, LogX: true, LogY: true,
+			Series: []figure.Series{fit, {Class: figure.Ours, X: x, Y: y, Dots: true}},
 		})
 	}
-	return f
+	return panels
 }

@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
 	"github.com/weir-go/weir/test/bench/result"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // growthRows are the growing quantities, and the metrics of their cost.
@@ -45,7 +45,7 @@ func growth(s *result.Set) string {
 		}
 		law := result.FitLaw(x, y)
 		fmt.Fprintf(&b, "| %s | %s | %s to %s | %s to %s | %s | ± %.0f %% |\n", g.what, g.unit,
-			plot.Number(x[0]), plot.Number(x[len(x)-1]), plot.Number(y[0]), plot.Number(y[len(y)-1]), law, 100*law.Error)
+			draw.Number(x[0]), draw.Number(x[len(x)-1]), draw.Number(y[0]), draw.Number(y[len(y)-1]), law, 100*law.Error)
 	}
 	if b.Len() == 0 {
 		return ""
@@ -58,7 +58,7 @@ func balance(s *result.Set) string {
 	for _, c := range many(s, "growth/shards/", "fullest") {
 		r := s.Ours(c.row)
 		n := int(r.X)
-		fmt.Fprintf(&b, "| %d | %.3f | 1/%d × %.3f | %s |\n", n, r.Median("fullest"), n+1, r.Median("moved_share"), plot.Number(r.Median("cpu_ns")))
+		fmt.Fprintf(&b, "| %d | %.3f | 1/%d × %.3f | %s |\n", n, r.Median("fullest"), n+1, r.Median("moved_share"), draw.Number(r.Median("cpu_ns")))
 	}
 	if b.Len() == 0 {
 		return ""
@@ -74,7 +74,7 @@ func fleet(s *result.Set) string {
 		r := s.Ours(c.row)
 		fmt.Fprintf(&b, "| %.0f |", r.X)
 		for _, metric := range []string{"per_s", "redis_us", "client_us", "per_call", "connections"} {
-			fmt.Fprintf(&b, " %s |", plot.Number(r.Median(metric)))
+			fmt.Fprintf(&b, " %s |", draw.Number(r.Median(metric)))
 		}
 		b.WriteString("\n")
 	}
@@ -109,11 +109,11 @@ func shards(s *result.Set) string {
 		if math.IsNaN(shape.cost) {
 			return ""
 		}
-		fmt.Fprintf(&b, " %s (%s µs) |", shape.name, plot.Number(shape.cost))
+		fmt.Fprintf(&b, " %s (%s µs) |", shape.name, draw.Number(shape.cost))
 	}
 	b.WriteString("\n|---:|" + strings.Repeat("---:|", len(shapes)) + "\n")
 	for _, rate := range []float64{10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000} {
-		fmt.Fprintf(&b, "| %s |", plot.Number(rate))
+		fmt.Fprintf(&b, "| %s |", draw.Number(rate))
 		for _, shape := range shapes {
 			need := math.Ceil(rate * shape.cost * imbalance / (busy * 1e6))
 			fmt.Fprintf(&b, " %.0f |", need)

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
 	"github.com/weir-go/weir/test/bench/result"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // BareHandler is the peer without a middleware, in rows of middleware.
@@ -65,7 +65,7 @@ func setup(s *result.Set) string {
 	return fmt.Sprintf("Measured on %s at commit %s: %s, %d cores, shared by load generator, limiter and Redis; %s, %s, redis-server %s.\n"+
 		"%s: medians of %d passes, measurements of %d ms, %s keys, seed %d.\n",
 		s.Started.Format("2006-01-02"), s.Commit, m.CPU, m.Cores, m.OS, m.Go, m.Redis,
-		length, s.Passes, s.SampleMS, plot.Number(float64(s.Keys)), s.Seed) + shared
+		length, s.Passes, s.SampleMS, draw.Number(float64(s.Keys)), s.Seed) + shared
 }
 
 // many returns columns of a metric, one for each row that begins with prefix.
@@ -137,7 +137,7 @@ func ceilings(s *result.Set) string {
 		b.WriteString("| " + name + " |")
 		for _, depth := range []string{"P1", "P16", "P64"} {
 			r := s.Get("ceiling/"+name+"/"+depth, "redis-benchmark")
-			b.WriteString(" " + plot.Number(r.Median("per_s")) + " · " + plot.Number(r.Median("redis_us")) + " |")
+			b.WriteString(" " + draw.Number(r.Median("per_s")) + " · " + draw.Number(r.Median("redis_us")) + " |")
 		}
 		b.WriteString("\n")
 	}
@@ -177,7 +177,7 @@ func hung(s *result.Set) string {
 		fmt.Fprintf(&b, "| %s |", l.label())
 		r := s.Get("hung", l.peer)
 		for _, c := range columns {
-			text := plot.Number(c.value(r))
+			text := draw.Number(c.value(r))
 			if c.value(r) >= float64(s.PatienceMS) {
 				text = "> " + text
 			}
@@ -262,7 +262,7 @@ func summary(s *result.Set) string {
 			return
 		}
 		n++
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.2f |\n", head, plot.Number(c.value(s.Ours(c.row))), plot.Number(c.value(best)), best.Peer, r)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.2f |\n", head, draw.Number(c.value(s.Ours(c.row))), draw.Number(c.value(best)), best.Peer, r)
 	}
 	for _, g := range []string{"g1", "g16", "g64", "g256"} {
 		line("allowed per second, "+g, col("", "redis/allowed/"+g, "per_s").more())

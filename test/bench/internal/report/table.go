@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/internal/testkit/plot"
 	"github.com/weir-go/weir/test/bench/peers"
 	"github.com/weir-go/weir/test/bench/result"
+	"github.com/weir-go/weir/test/internal/draw"
 )
 
 // A column of a table of peers is a metric in a row.
@@ -119,12 +119,12 @@ func cell(r result.Result, c column) string {
 	if r.Err != "" && len(r.Values) == 0 {
 		return "failed"
 	}
-	text := plot.Number(c.value(r))
+	text := draw.Number(c.value(r))
 	if r.Role == peers.Ours && text != "–" {
 		text = "**" + text + "**"
 	}
 	if share := r.Median("errors_pct"); share >= 0.05 {
-		text += fmt.Sprintf(" (%s %% errors)", plot.Number(share))
+		text += fmt.Sprintf(" (%s %% errors)", draw.Number(share))
 	}
 	return text
 }
