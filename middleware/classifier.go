@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // A Classifier determines the charges of a request. [Limit], [All], [IPv6Chain],
@@ -22,6 +23,7 @@ type rule struct {
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	flags    flags
+	mode     quota.Mode // unless it is Enforce, of all charges
 
 	addresses []addressSource // that charges may use
 	route     bool            // charges may use a RoutePattern
@@ -118,6 +120,19 @@ func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }
 // reports the real cost by [SetCost] or [Options.CostHeader].
 func (c Classifier) CostReported() Classifier { return c.flagged(costReported) }
 
+// Mode returns c with its charges made in mode m: [quota.Record] counts and never refuses, and
+// [quota.Check] refuses and never counts.
+func (c Classifier) Mode(m quota.Mode) Classifier {
+	if c.err == nil && !m.Known() {
+		c.err = invalid.Errorf("middleware: Classifier.Mode is %d; it must be a constant of package quota, such as Check", m)
+	}
+	c.rules = slices.Clone(c.rules)
+	for i := range c.rules {
+		c.rules[i].mode = m
+	}
+	return c
+}
+
 // Marked reports whether charges of c are marked [Classifier.NoRefund] or
 // [Classifier.CostReported]. The result of Charges does not contain the marks.
 func (c Classifier) Marked() bool { return c.has(noRefund | costReported) }
@@ -142,6 +157,11 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 	n := len(charges)
 	charges = of.append(charges, r)
+	for i := range charges[n:] {
+		if of.mode != quota.Enforce {
+			charges[n+i].Mode = of.mode
+		}
+	}
 	if of.within != nil {
 		outer := of.within.orUnknown(r)
 		for i := range charges[n:] {

@@ -28,17 +28,17 @@ import (
 // settled or refunded. It is nil if a middleware asked but has made no charge, because its
 // backend does not answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
-	return reportOf(r, cost, func(inner *entry) (err error) {
-		asked, enforced := false, false
+	return reportOf(r, cost, func(inner *link) (err error) {
+		marked, enforced := false, false
 		for e := inner; e != nil; e = e.outer {
 			if !e.has(costReported) || enforced && e.m.DryRun == nil {
 				continue
 			}
-			asked = true
+			marked = true
 			enforced = enforced || e.m.DryRun == nil
-			err = cmp.Or(e.l.report(e, "", cost), err)
+			err = cmp.Or(e.report("", cost), err)
 		}
-		if !asked {
+		if !marked {
 			return invalid.Errorf("middleware: SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
 		}
 		return err
@@ -48,35 +48,32 @@ func SetCost(r *http.Request, cost int64) error {
 // SetCostOf is SetCost for the charges under the named policy, marked or not, in the handler's
 // last [Take] that made any or, without one, in the innermost middleware that did.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
-	charges := func(e *entry) bool {
-		return !e.answered && slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
-			return c.Policy != nil && c.Policy.Name == policy // a dry run serves charges with a nil Policy
-		})
-	}
-	return reportOf(r, cost, func(inner *entry) error {
-		if x := inner.taken(charges); x != nil {
-			return x.l.report(x, policy, cost)
+	return reportOf(r, cost, func(inner *link) error {
+		for k := inner.takes; k != nil; k = k.next {
+			if k.isUnder(policy) {
+				return k.report(policy, cost)
+			}
 		}
 		for e := inner; e != nil; e = e.outer {
-			if charges(e) {
-				return e.l.report(e, policy, cost)
+			if e.isUnder(policy) {
+				return e.report(policy, cost)
 			}
 		}
 		return invalid.Errorf("middleware: SetCostOf: the request was not charged under a policy %q", policy)
 	})
 }
 
-// reportOf checks cost, and calls do with r's innermost entry, under the ledger's lock.
-func reportOf(r *http.Request, cost int64, do func(inner *entry) error) error {
-	e := entryOf(r)
+// reportOf checks cost, and calls do with r's innermost link, under the chain's lock.
+func reportOf(r *http.Request, cost int64, do func(inner *link) error) error {
+	e := linkOf(r)
 	switch {
 	case e == nil:
 		return invalid.Errorf("middleware: SetCost: the request was not charged; no middleware of this package is in front of the handler, or it has no charges for this request")
 	case cost < 0 || cost > quota.MaxQuota:
 		return invalid.Errorf("middleware: SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
 	}
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
 	return do(e)
 }
 
@@ -88,52 +85,54 @@ type report struct {
 	next   *report
 }
 
-// report notes a cost for e, unless it comes too late. The caller holds the lock.
-func (l *ledger) report(e *entry, policy string, cost int64) error {
-	if e.state == charged && e.progress.Load() != running && (l.sent.Load() != nothing || l.first.progress.Load() != running) {
-		return errSettled
-	}
-	return e.note(policy, cost)
+// has reports whether some charge carries f.
+func (k *take) has(f flags) bool {
+	return slices.ContainsFunc(k.flags[:], func(marks flags) bool { return marks&f != 0 })
+}
+
+// isUnder reports whether k makes a charge under the named policy.
+func (k *take) isUnder(policy string) bool {
+	return k.state != refused && slices.ContainsFunc(k.charges, func(c throttler.Charge) bool {
+		return c.Policy != nil && c.Policy.Name == policy // a dry run serves charges with a nil Policy
+	})
 }
 
 var errSettled = invalid.Errorf("middleware: SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
 
-func (e *entry) note(policy string, cost int64) error {
-	if e.state == settled || e.due != asCharged {
+// report notes a cost for k, unless it comes too late. The caller holds the chain's lock.
+func (k *take) report(policy string, cost int64) error {
+	if k.state == charged && k.link.handler != running && k.link.isAlone() {
 		return errSettled
 	}
-	for r := e.reports; r != nil; r = r.next {
+	return k.note(policy, cost)
+}
+
+func (k *take) note(policy string, cost int64) error {
+	if k.state > charged {
+		return errSettled
+	}
+	for r := k.reports; r != nil; r = r.next {
 		if r.policy == policy {
 			r.cost = cost
 			return nil
 		}
 	}
-	e.reports = &report{policy, cost, e.reports}
+	k.reports = &report{policy, cost, k.reports}
 	return nil
 }
 
-// settlement selects the costs that an entry is settled to.
-type settlement uint8
-
-const (
-	asCharged     settlement = iota // to the charges; units in flight are released
-	beforeHandler                   // to nothing: the handler does not run
-	afterHandler                    // to the charges marked NoRefund: the handler ran and the response is free
-	asReported                      // to the reported costs
-)
-
-// costs returns the real cost of each of e.d.Charges, except the charges added for parents at
-// the end, or nil if all are free. The caller holds the ledger's lock.
-func (e *entry) costs(why settlement) []int64 {
-	if why == beforeHandler || why == afterHandler && !e.has(noRefund) {
+// costs returns the real cost of each of k.d.Charges, except the charges added for parents at
+// the end, or nil if all are free. The caller holds the chain's lock.
+func (k *take) costs(to takeState) []int64 {
+	if to == unserved || to == free && !k.has(noRefund) {
 		return nil
 	}
-	if why == asCharged {
+	if to == charged {
 		return []int64{} // any settlement releases the units in flight
 	}
-	costs := make([]int64, len(e.d.Charges())-int(e.d.Added))
+	costs := make([]int64, len(k.d.Charges())-int(k.d.Added))
 	for i := range costs {
-		costs[i] = e.costOf(&e.d.Charges()[i], why)
+		costs[i] = k.costOf(&k.d.Charges()[i], to)
 	}
 	return costs
 }
@@ -141,16 +140,16 @@ func (e *entry) costs(why settlement) []int64 {
 // costOf returns the real cost of c, which may be the sum of several charges to one count,
 // each with its own flags. A charge without a report keeps its cost, which the mode may have
 // made less than was asked.
-func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
+func (k *take) costOf(c *throttler.Charge, to takeState) int64 {
 	var cost, unreported int64
-	all, named := e.reported(c.Policy.Name)
-	general, marked := e.reported("")
-	for i, o := range e.charges {
+	all, named := k.costReported(c.Policy.Name)
+	general, marked := k.costReported("")
+	for i, o := range k.charges {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name || cmp.Or(o.Partition, o.Key) != c.Partition {
 			continue
 		}
-		switch f := e.flags[i]; {
-		case why == afterHandler && f&noRefund == 0: // free
+		switch f := k.flags[i]; {
+		case to == free && f&noRefund == 0: // free
 		case named:
 			cost += all
 			all = 0 // once
@@ -164,8 +163,8 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	return min(cost+min(unreported, c.Cost), quota.MaxQuota)
 }
 
-func (e *entry) reported(policy string) (cost int64, ok bool) {
-	for r := e.reports; r != nil; r = r.next {
+func (k *take) costReported(policy string) (cost int64, ok bool) {
+	for r := k.reports; r != nil; r = r.next {
 		if r.policy == policy {
 			return r.cost, true
 		}
@@ -173,12 +172,27 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 	return 0, false
 }
 
+// readCostHeaders reads the costs from the header of the response for the middleware with the
+// innermost running handler, and those further out.
+func (c *chain) readCostHeaders() {
+	c.mu.Lock()
+	e := c.first.innermost()
+	for x := e; x != nil; x = x.outer {
+		if x.handler == running {
+			e = x
+			break
+		}
+	}
+	c.mu.Unlock()
+	e.readCostHeaders(c.w.Header)
+}
+
 // readCostHeaders reads the costs from a response's header, for the middleware of e and those
 // further out, and removes them: they are not for the client. Costs of a Take are reported by
 // SetCostOf alone.
-func (e *entry) readCostHeaders(header func() http.Header) {
+func (e *link) readCostHeaders(header func() http.Header) {
 	for x := e; x != nil; x = x.outer {
-		if x.m.CostHeader != "" && !x.inHandler {
+		if x.m.CostHeader != "" {
 			x.readCostHeader(header())
 		}
 	}
@@ -192,7 +206,7 @@ func (e *entry) readCostHeaders(header func() http.Header) {
 func (t *throttle) isCostHeader(name string) bool { return strings.EqualFold(name, t.CostHeader) }
 
 // readCostHeader notes the cost in e's header or trailer, in any spelling, if it is set.
-func (e *entry) readCostHeader(h http.Header) {
+func (e *link) readCostHeader(h http.Header) {
 	name := e.m.CostHeader
 	var values []string
 	for key, v := range h {
@@ -210,9 +224,9 @@ func (e *entry) readCostHeader(h http.Header) {
 	case err != nil || cost < 0 || cost > quota.MaxQuota:
 		err = invalid.Errorf("middleware: %s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(quota.MaxQuota))
 	default:
-		e.l.mu.Lock()
+		e.c.mu.Lock()
 		err = e.note("", cost)
-		e.l.mu.Unlock()
+		e.c.mu.Unlock()
 	}
 	if err != nil {
 		e.m.fail(e.received, err, e.charges, observe.ResultNotSettled)

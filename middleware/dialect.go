@@ -111,26 +111,26 @@ func flatten(d Dialect) (all []Dialect, err error) {
 // Report is the state of the limits on a request, for a [Dialect] to write. It covers all
 // middlewares that enforce a limit, except those with [NoHeaders].
 type Report struct {
-	entries []*entry // the outermost first
-	room    [4]*entry
-	values  [5]string // of GitHub's headers
+	takes  []*take // the outermost first
+	room   [4]*take
+	values [5]string // of GitHub's headers
 }
 
-// reset makes r a report about the entries in enforced that have a dialect.
-func (r *Report) reset(enforced []*entry) {
-	r.entries = r.room[:0]
-	for _, e := range enforced {
-		if !e.m.silent() {
-			r.entries = append(r.entries, e)
+// reset makes r a report about the takes in enforced whose middlewares have a dialect.
+func (r *Report) reset(enforced []*take) {
+	r.takes = r.room[:0]
+	for _, k := range enforced {
+		if !k.link.m.silent() {
+			r.takes = append(r.takes, k)
 		}
 	}
 }
 
 // write writes the headers of each dialect that some middleware has.
 func (r *Report) write(h http.Header) {
-	for i, e := range r.entries {
-		for _, d := range e.m.dialects {
-			if !slices.ContainsFunc(r.entries[:i], func(o *entry) bool { return slices.Contains(o.m.dialects, d) }) {
+	for i, k := range r.takes {
+		for _, d := range k.link.m.dialects {
+			if !slices.ContainsFunc(r.takes[:i], func(o *take) bool { return slices.Contains(o.link.m.dialects, d) }) {
 				d.Write(h, r)
 			}
 		}
@@ -141,8 +141,8 @@ func (r *Report) write(h http.Header) {
 // refused, the one that frees last; otherwise the one that this charge, repeated, would
 // exhaust first or, of several, the one with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
-	if len(r.entries) == 1 {
-		return r.entries[0].d.Binding()
+	if len(r.takes) == 1 {
+		return r.takes[0].d.Binding()
 	}
 	binding, _ = r.BindingOf()
 	return binding
@@ -163,12 +163,12 @@ func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok boo
 // and of their policies' limits, each as of the last decision about it.
 func (r *Report) Limits() iter.Seq[decision.Status] {
 	return func(yield func(decision.Status) bool) {
-		for _, e := range r.entries {
-			i, charges := 0, e.d.Charges()
+		for _, k := range r.takes {
+			i, charges := 0, k.d.Charges()
 			for c := range charges {
-				stale := len(r.entries) > 1 && r.decidedAfter(e, &charges[c])
+				stale := len(r.takes) > 1 && r.decidedAfter(k, &charges[c])
 				for range charges[c].Policy.Limits {
-					if !stale && !yield(e.d.Limit(i)) {
+					if !stale && !yield(k.d.Limit(i)) {
 						return
 					}
 					i++
@@ -181,8 +181,8 @@ func (r *Report) Limits() iter.Seq[decision.Status] {
 // Now returns the time of the report, in whole milliseconds, UTC: the latest StartAt of the
 // decisions, because a request that waits for its start is answered then.
 func (r *Report) Now() (now time.Time) {
-	for _, e := range r.entries {
-		if at := e.d.StartAt(); at.After(now) {
+	for _, k := range r.takes {
+		if at := k.d.StartAt(); at.After(now) {
 			now = at
 		}
 	}

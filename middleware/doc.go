@@ -42,10 +42,11 @@
 //	}
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
 //
-// Nested middlewares share an account of the request. If one refuses the request, the outer
-// ones refund it, unless another call behind them ran a handler, or a response other than the
-// refusal is sent. The headers report the limit that binds among all middlewares, in each
-// [Dialect] that one of them uses.
+// Middlewares around each other form a chain. If one refuses the request, the outer ones refund
+// it, unless a handler behind them ran, or a response other than the refusal is sent. The
+// headers report the limit that binds in the chain, in each [Dialect] that one of its
+// middlewares uses. If a handler between two middlewares calls the inner one several times, the
+// last call is in the chain; each earlier one is charged and settled alone.
 //
 // # Handlers
 //

@@ -20,14 +20,14 @@ import (
 // decision. It returns false if no charge was made, or the backend did not answer. The
 // middleware refunds and settles the decision, unless another process has, by a receipt.
 func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
-	e, _ := ctx.Value(entryKey{}).(*entry)
+	e, _ := ctx.Value(linkKey{}).(*link)
 	if e == nil {
 		return d, false
 	}
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
-	if x := e.taken(func(*entry) bool { return true }); x != nil {
-		return x.d, x.d.Allowed || x.d.NumLimits() > 0
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	if k := e.takes; k != nil {
+		return k.d, k.d.Allowed || k.d.NumLimits() > 0
 	}
 	for ; e != nil; e = e.outer {
 		if e.m.DryRun == nil && (e.d.Allowed || e.d.NumLimits() > 0) {
@@ -56,8 +56,8 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 // Take answers 500 unless a middleware of this package in front has charges for the request,
 // or uses [InHandler].
 func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) bool {
-	outer := entryOf(r)
-	if outer == nil {
+	e := linkOf(r)
+	if e == nil {
 		weirlog.Default().Warned(observe.Warned{
 			Text: "middleware.Take is called for a request that no middleware in front has charged, and answers 500",
 			Hint: "put a middleware in front of the handler; one that charges nothing needs InHandler()",
@@ -65,35 +65,21 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return false
 	}
-	t := outer.m
-	e := &entry{m: t, l: outer.l, outer: outer, received: r, passed: r}
-	e.inHandler = true
-	e.charges = append(e.room[:0], charges...)
-	if e.contextOver() && t.DryRun == nil {
-		t.answerUnavailable(w, e, ended, nil)
+	t := e.m
+	k := &take{link: e, received: r}
+	k.charges = append(k.room[:0], charges...)
+	if k.contextOver() && t.DryRun == nil {
+		t.answerUnavailable(w, k, requestEnded, nil)
 		return false
 	}
-	goesOn := t.admit(w, e)
-	if goesOn {
-		e.add() // even if undecided: headers must not report the other entries alone
-		if progress := outer.progress.Load(); progress != running {
-			e.progress.Store(progress) // which the end of outer's handler could not
-			if e.l.first.progress.Load() != running {
-				e.l.settle(e, asCharged) // nothing else settles it
-			}
-		}
+	if !t.admit(w, k) {
+		return false
 	}
-	return goesOn
-}
-
-// taken returns the last entry by a Take of e's handler that satisfies is, or nil.
-func (e *entry) taken(is func(x *entry) bool) *entry {
-	for x := e.l.last.Load(); x != nil; x = x.earlier {
-		if x.inHandler && x.outer == e && is(x) {
-			return x
-		}
+	k.add() // even if undecided: headers must not report the other takes alone
+	if e.endedAlone() {
+		k.settle(charged) // nothing else settles it
 	}
-	return nil
+	return true
 }
 
 // WriteHeaders writes to h the rate headers of decisions in a dialect, or [GitHub]'s if it is
@@ -107,7 +93,7 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	}
 	r, unknown, retryAt, at := Report{}, len(decisions) == 0, time.Time{}, time.Time{}
 	for i, d := range decisions {
-		r.entries = append(r.entries, &entry{d: d, decided: uint32(i)})
+		r.takes = append(r.takes, &take{d: d, decided: uint32(i)})
 		unknown = unknown || d.NumLimits() == 0 || d.Degraded || d.Blocked
 		if retry := d.RetryAt(); retry.After(retryAt) {
 			retryAt, at = retry, d.At()
@@ -121,10 +107,10 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	}
 }
 
-// decidedAfter reports whether r contains a later decision than e's about c's count.
-func (r *Report) decidedAfter(e *entry, c *throttler.Charge) bool {
-	for _, o := range r.entries {
-		if o.decided <= e.decided {
+// decidedAfter reports whether r contains a later decision than k's about c's count.
+func (r *Report) decidedAfter(k *take, c *throttler.Charge) bool {
+	for _, o := range r.takes {
+		if o.decided <= k.decided {
 			continue
 		}
 		for i := range o.d.Charges() {

@@ -222,18 +222,19 @@ func TestTakeWaitsAndTheBodyStays(t *testing.T) {
 	})
 }
 
-// A proxy with CheckOnly charges nothing, and does not change the service's headers.
-func TestCheckOnly(t *testing.T) {
+// A proxy that only checks charges nothing, and refuses what the service would.
+func TestAProxyThatChecks(t *testing.T) {
 	th, _ := newThrottler()
 	core := policy("core", per(2, time.Minute))
 	service := limit(th, core, nil)(status(200))
-	proxy := limit(th, core, &middleware.Options{CheckOnly: true})(service)
+	proxy := must(newMiddleware(th, everyone(core).Mode(quota.Check), nil))(service)
 	expect(t, get(proxy), 200, "X-RateLimit-Remaining", "1")
 	expect(t, get(proxy), 200, "X-RateLimit-Remaining", "0")
 	expect(t, get(proxy), 429, "X-RateLimit-Remaining", "0", "Retry-After", "60")
 	expectUsed(t, th, core, 2)
-	away := limit(throttler.New(gone(), nil), core, &middleware.Options{CheckOnly: true, OnError: func(*http.Request, error) {}})
-	expect(t, get(away(limit(th, policy("other", per(9, time.Minute)), nil)(status(200)))), 200, "X-RateLimit-Remaining", "8")
+	if _, err := newMiddleware(th, everyone(core).Mode(9), nil); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("mode 9: %v", err)
+	}
 }
 
 func TestUnavailable(t *testing.T) {

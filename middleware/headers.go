@@ -35,12 +35,14 @@ func removeFields(h http.Header, is func(name string) bool) {
 
 // removeLateTrailers removes rate headers from the unannounced trailers that were set since
 // the response began. It compares the number of fields first: few handlers set trailers.
-func (l *ledger) removeLateTrailers(h http.Header) {
-	if uint16(len(h)) == l.fields {
+func (c *chain) removeLateTrailers(h http.Header) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.enforced || uint16(len(h)) == c.fields {
 		return
 	}
 	for key := range h {
-		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && l.isRateHeader(name) {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && c.isRateHeader(name) {
 			delete(h, key)
 		}
 	}
@@ -61,12 +63,12 @@ func isRateHeader(name string) bool {
 }
 
 // isRateHeader reports whether name is a rate header in the dialects of the middlewares that
-// enforce something. Handlers can't set it.
-func (l *ledger) isRateHeader(name string) bool {
+// enforce something. Handlers can't set it. The caller holds the chain's lock.
+func (c *chain) isRateHeader(name string) bool {
 	if isRateHeader(name) {
 		return true
 	}
-	for e := l.last.Load(); e != nil; e = e.earlier {
+	for e := c.first.innermost(); e != nil; e = e.outer {
 		if len(e.m.otherNames) > 0 && e.m.DryRun == nil && e.m.isRateHeader(name) {
 			return true
 		}
@@ -77,61 +79,64 @@ func (l *ledger) isRateHeader(name string) bool {
 // writeHeaders writes the rate headers of all enforced decisions to h, in the dialects of all
 // middlewares. It writes no headers if an enforced decision is missing, was made without the
 // shared counts, or blocks a key: the counts are unknown.
-func (l *ledger) writeHeaders(h http.Header) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var room [4]*entry
-	enforced, unknown := l.appendEnforced(room[:0])
+func (c *chain) writeHeaders(h http.Header) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var room [4]*take
+	enforced, unknown := c.appendEnforced(room[:0])
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
 	if _, ok := h["Content-Type"]; !ok || len(h) > 1 { // a lone Content-Type is not ours, and ranging over h takes some time to begin
-		removeFields(h, l.isRateHeader)
+		removeFields(h, c.isRateHeader)
 	}
-	l.enforced = true
+	c.enforced = true
 	if unknown {
 		return
 	}
-	rates := &l.rates
+	rates := &c.rates
 	if rates.values[0] != "" { // the values that were written before may be in use
 		rates = new(Report)
 	}
 	rates.reset(enforced)
 	rates.write(h)
-	for _, e := range enforced {
-		if e.m.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], e.m.exposed) {
-			h.Add("Access-Control-Expose-Headers", e.m.exposed)
+	for _, k := range enforced {
+		if m := k.link.m; m.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], m.exposed) {
+			h.Add("Access-Control-Expose-Headers", m.exposed)
 		}
 	}
 }
 
-// appendEnforced appends the entries with enforced decisions to all, the outermost first, and
-// of several entries of one middleware, except by Take, only the last. unknown reports whether
-// the counts of such an entry are unknown.
-func (l *ledger) appendEnforced(all []*entry) (_ []*entry, unknown bool) {
-	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(all, func(o *entry) bool {
-			return o.m == e.m && !o.inHandler && !e.inHandler
-		}) {
+// appendEnforced appends the takes with enforced decisions to enforced, the outermost first.
+// unknown reports whether the counts of one are unknown.
+func (c *chain) appendEnforced(enforced []*take) (_ []*take, unknown bool) {
+	for e := c.first.innermost(); e != nil; e = e.outer {
+		if e.m.DryRun != nil {
 			continue
 		}
-		all = append(all, e)
-		unknown = unknown || !e.m.silent() && (e.d.NumLimits() == 0 || e.d.Degraded || e.d.Blocked)
+		for k := e.takes; k != nil; k = k.next {
+			if len(k.charges) > 0 {
+				enforced = append(enforced, k)
+			}
+		}
+		if len(e.charges) > 0 {
+			enforced = append(enforced, &e.take)
+		}
 	}
-	slices.Reverse(all)
-	return all, unknown
+	slices.Reverse(enforced)
+	return enforced, slices.ContainsFunc(enforced, func(k *take) bool {
+		return !k.link.m.silent() && (k.d.NumLimits() == 0 || k.d.Degraded || k.d.Blocked)
+	})
 }
 
 // clearHeaders removes the handler's rate headers from h, the header of a 1xx response, if
 // anything is enforced.
-func (l *ledger) clearHeaders(h http.Header) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun == nil && len(e.charges) > 0 {
-			removeFields(h, l.isRateHeader)
-			return
-		}
+func (c *chain) clearHeaders(h http.Header) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var room [4]*take
+	if enforced, _ := c.appendEnforced(room[:0]); len(enforced) > 0 {
+		removeFields(h, c.isRateHeader)
 	}
 }
 

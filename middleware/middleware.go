@@ -76,11 +76,6 @@ type Options struct {
 	// nil, the response is a 503 with a body like a refusal's.
 	Unavailable func(w http.ResponseWriter, r *http.Request, err error)
 
-	// CheckOnly refuses requests that have no room, and charges nothing: for a proxy in front
-	// of the service that charges. A replica may answer, and lag a little behind. Other
-	// responses have the service's headers, and not the middleware's.
-	CheckOnly bool
-
 	// RetryAfterJitter is the largest fraction by which Retry-After is lengthened at random,
 	// from 0 to 0.03, so that clients refused together do not come back together. Retry-After
 	// is never shortened.
@@ -211,54 +206,44 @@ func (t *throttle) validateCostHeader() error {
 
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	e := newEntry(t, w, r)
+	e := newLink(t, w, r)
 	t.classifyRequest(e)
 	switch {
 	case len(e.charges) == 0:
 		t.serveUncharged(w, e, next)
-		return
 	case e.contextOver():
 		t.serveEnded(w, e, next)
-		return
-	}
-	switch goesOn := t.admit(w, e); {
-	case !goesOn:
-	case t.CheckOnly:
-		t.serveUncharged(w, e, next)
-	default:
+	case t.admit(w, &e.take):
 		e.serve(w, next)
 	}
 }
 
-// admit charges e's request, waits for its start, and reports whether it may be served. If
+// admit charges k's request, waits for its start, and reports whether it may be served. If
 // not, admit has answered it.
-func (t *throttle) admit(w http.ResponseWriter, e *entry) (goesOn bool) {
-	t.waiters.shutdown(serverOf(e.received))
-	if err := t.take(e); err != nil {
-		return t.servesUndecided(w, e, err)
+func (t *throttle) admit(w http.ResponseWriter, k *take) (goesOn bool) {
+	t.waiters.shutdown(serverOf(k.received))
+	if err := t.decide(k); err != nil {
+		return t.servesUndecided(w, k, err)
 	}
 	if t.DryRun != nil {
-		t.DryRun(e.received, e.d)
-	} else if !e.d.Allowed {
-		t.refuse(w, e)
+		t.DryRun(k.received, k.d)
+	} else if !k.d.Allowed {
+		t.refuse(w, k)
 		return false
 	}
-	if t.CheckOnly {
-		return true
+	if k.d.Allowed {
+		k.state = charged
+		k.hold()
 	}
-	if e.d.Allowed {
-		e.state = charged
-		e.hold()
-	}
-	if reason := t.waitOrGiveBack(e); reason != "" {
-		t.answerUnavailable(w, e, reason, nil)
+	if reason := t.waitOrGiveBack(k); reason != "" {
+		t.answerUnavailable(w, k, reason, nil)
 		return false
 	}
 	return true
 }
 
 // classifyRequest sets the charges of e, and their flags.
-func (t *throttle) classifyRequest(e *entry) {
+func (t *throttle) classifyRequest(e *link) {
 	e.charges = e.room[:0]
 	for i := range t.classify.rules {
 		rule, before := &t.classify.rules[i], len(e.charges)
@@ -272,21 +257,17 @@ func (t *throttle) classifyRequest(e *entry) {
 	}
 }
 
-// take sets e.d to a decision about e's charges.
-func (t *throttle) take(e *entry) (err error) {
-	if err := checkKeys(e.charges); err != nil {
+// decide sets k.d to a decision about k's charges.
+func (t *throttle) decide(k *take) (err error) {
+	if err := checkKeys(k.charges); err != nil {
 		return err
 	}
-	for outer := e.outer; outer != nil; outer = outer.outer {
-		t.warnName(e, outer)
+	for outer := k.link.outer; outer != nil; outer = outer.outer {
+		t.warnName(k, outer)
 	}
-	e.call.Begin(e.received.Context(), t.Deadline)
-	defer e.call.End()
-	if t.CheckOnly {
-		e.d, err = t.throttler.Peek(&e.call, e.charges...)
-	} else {
-		e.d, err = t.throttler.Take(&e.call, e.charges...)
-	}
+	k.call.Begin(k.received.Context(), t.Deadline)
+	defer k.call.End()
+	k.d, err = t.throttler.Take(&k.call, k.charges...)
 	return err
 }
 
@@ -319,7 +300,7 @@ const routeHint = "the limit must be around the handlers of an http.ServeMux, no
 
 // warnRoute warns, once, that the handler behind e routes the request, which RoutePattern, in
 // front of it, can't know.
-func (t *throttle) warnRoute(e *entry) {
+func (t *throttle) warnRoute(e *link) {
 	if t.routeWarned.Load() || e.received.Pattern != "" || e.passed.Pattern == "" || chiRoute(e.received) != nil || t.routeWarned.Swap(true) {
 		return
 	}
@@ -329,15 +310,15 @@ func (t *throttle) warnRoute(e *entry) {
 	})
 }
 
-// warnName warns, once, if e charges a policy of the same name as outer's, with other limits,
+// warnName warns, once, if k charges a policy of the same name as outer's, with other limits,
 // to one throttler. New finds the policies that it knows.
-func (t *throttle) warnName(e, outer *entry) {
+func (t *throttle) warnName(k *take, outer *link) {
 	if outer.m.throttler != t.throttler {
 		return
 	}
-	for i := range e.charges {
+	for i := range k.charges {
 		for j := range outer.charges {
-			a, b := e.charges[i].Policy, outer.charges[j].Policy
+			a, b := k.charges[i].Policy, outer.charges[j].Policy
 			if a == b || a == nil || b == nil || a.Name != b.Name || slices.Equal(a.Limits, b.Limits) || t.nameChecked.Swap(true) {
 				continue
 			}
@@ -364,8 +345,8 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 }
 
 // serveUncharged handles a request that is charged nothing.
-func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Handler) {
-	if !t.CheckOnly && (t.CostHeader != "" || t.classify.has(inHandler)) { // to remove the cost header, or for Take
+func (t *throttle) serveUncharged(w http.ResponseWriter, e *link, next http.Handler) {
+	if t.CostHeader != "" || t.classify.has(inHandler) { // to remove the cost header, or for Take
 		e.serve(w, next)
 		return
 	}
@@ -374,7 +355,7 @@ func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Han
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
-func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
+func (t *throttle) serveEnded(w http.ResponseWriter, e *link, next http.Handler) {
 	if t.DryRun != nil {
 		e.serve(w, next)
 		return
@@ -382,35 +363,35 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 	if e.outer != nil && e.outer.contextOver() {
 		e.outer.servesUncharged() // a handler in between ran: that the client left does not make it free
 	}
-	t.answerUnavailable(w, e, ended, nil)
+	t.answerUnavailable(w, &e.take, requestEnded, nil)
 }
 
 // servesUndecided reports whether a request without a decision is served, and answers it if
 // not. A dry run serves every request. Otherwise, a request is served if the backend did not
 // answer and neither OnFailure nor err fails closed, but not if this process is overloaded.
-func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) bool {
+func (t *throttle) servesUndecided(w http.ResponseWriter, k *take, err error) bool {
 	switch {
 	case t.DryRun != nil:
-		t.fail(e.received, err, e.charges, observe.ResultServedInDryRun)
+		t.fail(k.received, err, k.charges, observe.ResultServedInDryRun)
 	case errors.Is(err, throttler.ErrInvalid):
-		t.fail(e.received, err, e.charges, observe.ResultAnswered500)
-		t.answerInvalid(w, e)
+		t.fail(k.received, err, k.charges, observe.ResultAnswered500)
+		t.answerInvalid(w, k)
 		return false
 	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
-		t.fail(e.received, err, e.charges, observe.ResultAnswered503)
-		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.", err)
+		t.fail(k.received, err, k.charges, observe.ResultAnswered503)
+		t.answerUnavailable(w, k, "The rate limit of this request cannot be decided at the moment.", err)
 		return false
 	default:
-		t.fail(e.received, err, e.charges, observe.ResultServed)
+		t.fail(k.received, err, k.charges, observe.ResultServed)
 	}
 	return true
 }
 
-// settle settles d, e's decision, to costs, or refunds it if costs is nil. It returns the
+// settle settles d, k's decision, to costs, or refunds it if costs is nil. It returns the
 // decision with the limits after that, or d after an error.
-func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision) {
+func (t *throttle) settle(k *take, d throttler.Decision, costs []int64) (after throttler.Decision) {
 	var c driver.Detached
-	c.Begin(e.received.Context(), t.Deadline)
+	c.Begin(k.received.Context(), t.Deadline)
 	defer c.End()
 	result, err := observe.ResultNotSettled, error(nil)
 	if costs == nil {
@@ -420,7 +401,7 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after 
 		after, err = t.throttler.Settle(&c, d, costs...)
 	}
 	if err != nil {
-		t.fail(e.received, err, d.Charges(), result)
+		t.fail(k.received, err, d.Charges(), result)
 		return d
 	}
 	return after

@@ -11,163 +11,166 @@ import (
 // unknownStatus is the status of a response that the handlers have left to an outer handler.
 const unknownStatus = 0
 
-// settleFor settles the entries that can be settled when a response of this status begins. If it
-// is unknownStatus, only reported costs are settled.
-func (l *ledger) settleFor(status int, h http.Header) {
-	for e := l.last.Load(); e != nil; e = e.earlier {
-		switch refused, charged, reported := l.outcome(e); {
-		case refused && status >= 400:
+// settleFor settles what can be settled when a response of this status begins. If it is
+// unknownStatus, only reported costs are settled.
+func (c *chain) settleFor(status int, h http.Header) {
+	for e := c.first.last(); e != nil; e = e.outer {
+		switch isRefused, isCharged := e.outcome(); {
+		case !isCharged:
+		case isRefused && status >= 400:
 			// A dry run keeps its charge: it tries a policy in place of the one that refused.
 			if e.m.DryRun == nil {
-				l.settle(e, beforeHandler)
+				e.settle(unserved)
 			}
-		case charged && status != unknownStatus && e.isFree(status, h):
-			l.settle(e, afterHandler)
-		case reported:
-			l.settle(e, asReported)
+		case status != unknownStatus && e.isFree(status, h):
+			e.settle(free)
+		default:
+			e.settle(reported)
 		}
+	}
+}
+
+// outcome reports whether e's request was refused, and whether it is charged.
+func (e *link) outcome() (isRefused, isCharged bool) {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	for k := e.takes; k != nil && !isCharged; k = k.next {
+		isCharged = k.state == charged
+	}
+	return e.isRefused(), isCharged || e.state == charged
+}
+
+// isRefused reports whether no handler ran behind e because of refusals. The caller holds the
+// chain's lock.
+func (e *link) isRefused() bool {
+	for ; e.ran == 0; e = e.inner {
+		if e.state == refused || e.inner == nil {
+			return e.state == refused
+		}
+	}
+	return false
+}
+
+// isAlone reports whether e is settled without the response: that has begun, the outermost
+// handler has ended, or another call took e's place in the chain. The caller holds the chain's
+// lock.
+func (e *link) isAlone() bool {
+	return e.c.sent.Load() != nothing || e.c.first.handler != running || e.isReplaced()
+}
+
+// isReplaced reports whether the chain does not go through e any more.
+func (e *link) isReplaced() bool {
+	for ; e != nil; e = e.outer {
+		if e.replaced {
+			return true
+		}
+	}
+	return false
+}
+
+// account settles e, and the links behind it, as far as their handlers have ended, without the
+// response. failed reports whether a panic of e's handler counts as status 500.
+func (e *link) account(failed bool) {
+	for x := e.last(); x != e.outer; x = x.outer {
+		e.c.mu.Lock()
+		isRunning := x.handler == running
+		isRefused := e.isReplaced() && x.isRefused() && x.m.DryRun == nil
+		e.c.mu.Unlock()
+		switch {
+		case isRunning:
+			continue
+		case isRefused:
+			x.settle(unserved)
+		case failed:
+			x.settle(reported)
+			if _, isCharged := x.outcome(); isCharged && x.isFree(http.StatusInternalServerError, e.c.w.Header()) {
+				x.settle(free)
+			}
+		}
+		x.settle(charged)
 	}
 }
 
 // mayBeFree reports whether the client waits for the response, and no read of the request's
 // body failed. Otherwise, a status says little: the handler may have done its work, or have
 // failed because of the client.
-func (e *entry) mayBeFree() bool {
-	switch e.progress.Load() {
-	case overLate:
+func (e *link) mayBeFree() bool {
+	c := e.c
+	c.mu.Lock()
+	state := e.handler
+	c.mu.Unlock()
+	// Once it has ended, a handler between may cancel its context.
+	if state == endedLate || state == running && e.contextOver() {
 		return false
-	case running: // once it has ended, a handler between may cancel its context
-		if e.contextOver() {
-			return false
-		}
 	}
-	l := e.l
-	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
+	return (e.outer == nil || !c.first.contextOver()) && (c.body == nil || !c.body.failed.Load())
 }
 
 // isFree reports whether the response may be free and is: a 304, or one that RefundIf reports.
-func (e *entry) isFree(status int, h http.Header) bool {
-	if !e.mayBeFree() {
+func (e *link) isFree(status int, h http.Header) bool {
+	if status != http.StatusNotModified && e.m.RefundIf == nil || !e.mayBeFree() {
 		return false
 	}
-	return status == http.StatusNotModified || e.m.RefundIf != nil && e.m.RefundIf(e.passed, status, h)
+	return status == http.StatusNotModified || e.m.RefundIf(e.passed, status, h)
 }
 
-// outcome reports whether no handler ran behind e because of refusals, whether
-// e is charged, and whether its handler has reported a cost. It must be called for
-// the entries behind e first.
-func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	refused = e.answered || e.innerRefused && !e.innerRan
-	if e.outer != nil {
-		e.outer.innerRefused = e.outer.innerRefused || refused
-		e.outer.innerRan = e.outer.innerRan || !refused || e.inHandler
+// settle settles all takes of e.
+func (e *link) settle(to takeState) {
+	e.c.mu.Lock()
+	k := e.takes
+	e.c.mu.Unlock()
+	for ; k != nil; k = k.next {
+		k.settle(to)
 	}
-	return refused, e.state == charged, e.reports != nil
+	e.take.settle(to)
 }
 
-// handlerEnded notes that e's handler has returned, or panicked. It returns the entries to
-// settle now, the innermost first. If e is the outermost or its handler panicked, these are e
-// and the entries behind it with ended handlers. Otherwise they are e and its handler's calls of
-// Take, if the response has begun; if not, RefundIf is called first, when it begins. An entry without a report is
-// included only if failed is true, or if it holds units in flight and the outermost handler
-// has ended.
-func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
-	e.noteEnd()
-	within := e.outer == nil || !returned
-	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
-		return nil, false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		own := x == e || x.inHandler && x.outer == e
-		if (own || within && x.isWithin(e)) && x.isDue(failed) {
-			due = append(due, x)
-		}
-	}
-	return due, l.enforced
-}
-
-// noteEnd marks e, and the charges that its handler made with Take, as ended.
-func (e *entry) noteEnd() {
-	progress := uint32(over)
-	if e.contextOver() {
-		progress = overLate
-	}
-	e.progress.Store(progress)
-	for x := e.l.last.Load(); x != e.earlier; x = x.earlier {
-		if x.inHandler && x.outer == e {
-			x.progress.Store(progress)
-		}
-	}
-}
-
-// isDue reports whether e's handler has ended, and its charge must be settled now. The caller
-// holds the ledger's lock.
-func (e *entry) isDue(failed bool) bool {
-	holds := e.letGo != nil && e.l.first.progress.Load() != running
-	return e.state == charged && (failed || e.reports != nil || holds) && e.progress.Load() != running
-}
-
-// asked returns the settlement of e that the handler, or the beginning of the response,
-// requested, or asCharged.
-func (l *ledger) asked(e *entry) settlement {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.due == asCharged && e.reports != nil {
-		return asReported
-	}
-	return e.due
-}
-
-// settle settles e now, unless e is uncharged, already settled, or deferred.
-func (l *ledger) settle(e *entry, why settlement) {
-	l.mu.Lock()
-	if e.state != charged || e.defers(why) {
-		l.mu.Unlock()
+// settle settles k once, if there is anything to settle. If k holds units in flight, that is
+// when its handler has ended, and settle notes to until then: a stream is in flight as long as
+// it lasts. So headers report the charge before the refund for a 304 or a reported cost.
+func (k *take) settle(to takeState) {
+	e := k.link
+	e.c.mu.Lock()
+	if k.state < charged || k.state == settled {
+		e.c.mu.Unlock()
 		return
 	}
-	e.close()
-	before, costs := e.d, e.costs(why)
-	l.mu.Unlock()
-	after := e.m.settle(e, before, costs)
-	l.mu.Lock()
-	e.d, e.decided = after, l.decisions.Add(1)
-	l.mu.Unlock()
+	if k.state != charged {
+		to = k.state // noted when the response began
+	} else if to == charged && k.reports != nil {
+		to = reported
+	}
+	switch {
+	case to == reported && k.reports == nil: // nothing
+	case k.letGo != nil && e.handler == running && to != unserved:
+		k.state = to
+	case to != charged || k.letGo != nil:
+		k.close()
+		before, costs := k.d, k.costs(to)
+		e.c.mu.Unlock()
+		after := e.m.settle(k, before, costs)
+		e.c.mu.Lock()
+		e.c.decisions++
+		k.d, k.decided = after, e.c.decisions
+	}
+	e.c.mu.Unlock()
 }
 
-// hold begins to renew the units that e has in flight, if any, until e is settled. That is
-// when its handler has ended and not, as for other entries, when the response begins: a stream
-// is in flight as long as it lasts. So headers report the charge before the refund for a 304
-// or a reported cost.
-func (e *entry) hold() {
-	if !slices.ContainsFunc(e.d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
+// hold begins to renew the units that k has in flight, if any, until k is settled.
+func (k *take) hold() {
+	if !slices.ContainsFunc(k.d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
 		return
 	}
-	d, t, r := e.d, e.m, e.received // not earlier: a closure moves its variables to the heap
-	e.letGo = t.throttler.Hold(r.Context(), d, func(err error) {
+	d, t, r := k.d, k.link.m, k.received // not earlier: a closure moves its variables to the heap
+	k.letGo = t.throttler.Hold(r.Context(), d, func(err error) {
 		t.fail(r, err, d.Charges(), observe.ResultNotSettled)
 	})
 }
 
-// defers reports whether e must be settled later, when its handler has ended, and if so notes
-// why. The caller holds the ledger's lock.
-func (e *entry) defers(why settlement) bool {
-	if e.letGo == nil || why == beforeHandler || e.progress.Load() != running {
-		return false
-	}
-	if e.due == asCharged {
-		e.due = why
-	}
-	return true
-}
-
-// close marks e as settled, and ends the renewals of its units in flight.
-func (e *entry) close() {
-	e.state = settled
-	if e.letGo != nil {
-		e.letGo()
+// close marks k as settled, and ends the renewals of its units in flight.
+func (k *take) close() {
+	k.state = settled
+	if k.letGo != nil {
+		k.letGo()
 	}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // refuse answers a request that had no room.
-func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
-	d := &e.d
+func (t *throttle) refuse(w http.ResponseWriter, k *take) {
+	d := &k.d
 	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no retry time.
 	if retryAt := d.RetryAt(); !retryAt.Equal(decision.Never) {
@@ -24,9 +24,9 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 		wait = retryAfterSeconds(retryAt.Sub(d.At()), t.RetryAfterJitter*rand.Float64())
 		retryAfter = strconv.FormatInt(wait, 10)
 	}
-	e.answerInPlace(w, retryAfter)
+	k.answerInPlace(w, retryAfter)
 	if t.Refuse != nil {
-		t.Refuse(w, e.received, *d)
+		t.Refuse(w, k.received, *d)
 		return
 	}
 	var detail [256]byte
@@ -44,7 +44,7 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	if d.Blocked {
 		status = t.BlockedStatus
 	}
-	t.writeProblem(w, e.received, status, p)
+	t.writeProblem(w, k.received, status, p)
 }
 
 // maxJitter bounds Options.RetryAfterJitter.
@@ -62,18 +62,18 @@ func retryAfterSeconds(d time.Duration, part float64) int64 {
 	return max(seconds(d+more), 1)
 }
 
-// answerUnavailable answers 503 in place of the handler. If e has a decision, its charge has
+// answerUnavailable answers 503 in place of the handler. If k has a decision, its charge has
 // been refunded. The detail is for the client, and for Options.Unavailable if err is nil.
-func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string, err error) {
-	e.answerInPlace(w, "1")
+func (t *throttle) answerUnavailable(w http.ResponseWriter, k *take, detail string, err error) {
+	k.answerInPlace(w, "1")
 	if t.Unavailable != nil {
 		if err == nil {
 			err = errors.New("middleware: " + detail)
 		}
-		t.Unavailable(w, e.received, err)
+		t.Unavailable(w, k.received, err)
 		return
 	}
-	t.writeProblem(w, e.received, http.StatusServiceUnavailable, problem{
+	t.writeProblem(w, k.received, http.StatusServiceUnavailable, problem{
 		kind:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 		title:  "Temporarily reduced capacity",
 		detail: []byte(detail),
@@ -81,9 +81,9 @@ func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail str
 }
 
 // answerInvalid answers 500: the server's policies or costs are wrong.
-func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
-	e.answerInPlace(w, "")
-	t.writeProblem(w, e.received, http.StatusInternalServerError, problem{
+func (t *throttle) answerInvalid(w http.ResponseWriter, k *take) {
+	k.answerInPlace(w, "")
+	t.writeProblem(w, k.received, http.StatusInternalServerError, problem{
 		kind:   "about:blank",
 		title:  http.StatusText(http.StatusInternalServerError),
 		detail: []byte("The rate limit of this request is not configured correctly."),
@@ -93,11 +93,14 @@ func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
 // answerInPlace accounts for a request that does not reach its handler. The outer entries are
 // refunded when the response begins, and only if it does: a handler in between may send
 // another one. If retryAfter is "", Retry-After is not set.
-func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
-	e.answered = true
-	e.add()
+func (k *take) answerInPlace(w http.ResponseWriter, retryAfter string) {
+	k.state = refused
+	if k == &k.link.take {
+		k.link.handler = ended // it does not run
+	}
+	k.add()
 	h := w.Header()
-	e.l.writeHeaders(h)
+	k.link.c.writeHeaders(h)
 	values := &[...]string{"no-store", retryAfter}
 	h["Cache-Control"] = values[0:1:1]
 	if retryAfter != "" {

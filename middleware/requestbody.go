@@ -113,15 +113,15 @@ const (
 // connection were closed at once, the client might not see the response.
 const sendGrace = 500 * time.Millisecond
 
-// readAhead begins to read ahead in the body of e's request, and returns how many bytes that
+// readAhead begins to read ahead in the body of k's request, and returns how many bytes that
 // may take. It returns 0 if there is no need or no memory, if the client waits for a 100
 // Continue, or if a read could not be interrupted.
-func (s *waiters) readAhead(e *entry) (limit int64) {
-	r, b := e.received, e.l.body
+func (s *waiters) readAhead(k *take) (limit int64) {
+	r, b := k.received, k.link.c.body
 	if b == nil || !hasBody(r) || r.ProtoMajor != 1 || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		return 0
 	}
-	if _, ok := find[interface{ SetReadDeadline(time.Time) error }](e.l.w); !ok {
+	if _, ok := find[interface{ SetReadDeadline(time.Time) error }](k.link.c.w); !ok {
 		return 0
 	}
 	limit = readAhead
@@ -174,15 +174,15 @@ func (b *requestBody) stop() {
 // breakOffReading interrupts a read ahead in progress after grace, because net/http sends no
 // response before it has ended. It reports whether it interrupted one. If so, the connection
 // can't be used again.
-func (l *ledger) breakOffReading(grace time.Duration) (broken bool) {
-	b := l.body
+func (c *chain) breakOffReading(grace time.Duration) (broken bool) {
+	b := c.body
 	if b == nil {
 		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
-	if !b.filling || http.NewResponseController(l.w).SetReadDeadline(time.Now().Add(grace)) != nil {
+	if !b.filling || http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(grace)) != nil {
 		return false
 	}
 	for b.filling {
@@ -194,8 +194,8 @@ func (l *ledger) breakOffReading(grace time.Duration) (broken bool) {
 // closeIfPartlyRead makes net/http close the connection after an error if the body was read
 // only in part. http.MaxBytesReader asks for that by an unexported method of net/http's own
 // response, which a wrapper can't implement.
-func (l *ledger) closeIfPartlyRead(h http.Header) {
-	if l.body != nil && l.body.read.Load() == partly && l.first.received.ProtoMajor == 1 {
+func (c *chain) closeIfPartlyRead(h http.Header) {
+	if c.body != nil && c.body.read.Load() == partly && c.first.received.ProtoMajor == 1 {
 		h.Set("Connection", "close")
 	}
 }

@@ -118,7 +118,7 @@ func TestTheControllerHijacksThroughTheHooks(t *testing.T) {
 	expectUsed(t, th, p, 1)
 }
 
-func TestSuperfluousCallsAreBlamedOnTheHandler(t *testing.T) {
+func TestSuperfluousCallsAreLogged(t *testing.T) {
 	th, _ := newThrottler()
 	s := start(t, false, limit(th, policy("core", per(100, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -146,12 +146,11 @@ func TestSuperfluousCallsAreBlamedOnTheHandler(t *testing.T) {
 	}
 	soon(t, s.done, "twice")
 	soon(t, s.done, "hijacked")
-	const here = "github.com/weir-go/weir/middleware_test.TestSuperfluousCallsAreBlamedOnTheHandler.func1 (response_test.go:"
 	want := []string{
-		"http: superfluous response.WriteHeader call from " + here,
-		"http: response.WriteHeader on hijacked connection from " + here,
-		"http: response.Write on hijacked connection from " + here,
-		"http: response.Write on hijacked connection from io.WriteString (io.go:", // as in net/http
+		"http: superfluous response.WriteHeader call",
+		"http: response.WriteHeader on hijacked connection",
+		"http: response.Write on hijacked connection",
+		"http: response.Write on hijacked connection",
 	}
 	got := s.log.lines()
 	if len(got) != len(want) {

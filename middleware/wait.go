@@ -40,61 +40,61 @@ func serverOf(r *http.Request) *http.Server {
 
 // Reasons why a request that waited is not served.
 const (
-	ended    = "The request ended before it could start."
-	stopping = "The server is shutting down."
-	tooLate  = "The request would have to wait longer than the server may take to respond."
+	requestEnded = "The request ended before it could start."
+	stopping     = "The server is shutting down."
+	tooLate      = "The request would have to wait longer than the server may take to respond."
 )
 
 // errTooLate reports a wait that is longer than the server may take to respond.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
-// waitOrGiveBack waits until the request may start by e's decision. If the request can't be
-// served then, waitOrGiveBack refunds e and returns the reason.
-func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
-	if !e.d.StartAt().After(e.d.At()) || t.DryRun != nil {
+// waitOrGiveBack waits until the request may start by k's decision. If the request can't be
+// served then, waitOrGiveBack refunds k and returns the reason.
+func (t *throttle) waitOrGiveBack(k *take) (reason string) {
+	if !k.d.StartAt().After(k.d.At()) || t.DryRun != nil {
 		return ""
 	}
-	if reason = t.waitForStart(e); reason != "" {
-		e.close()
-		e.d = t.settle(e, e.d, nil)
+	if reason = t.waitForStart(k); reason != "" {
+		k.close()
+		k.d = t.settle(k, k.d, nil)
 	}
 	return reason
 }
 
-// waitForStart waits until the request may start by e's decision and the throttler's clock. It
+// waitForStart waits until the request may start by k's decision and the throttler's clock. It
 // returns why the request can't be served, or "". The request's context ends if the client
 // leaves.
-func (t *throttle) waitForStart(e *entry) (reason string) {
-	wait := e.d.StartAt().Sub(e.d.At())
-	w, server := e.l.w, serverOf(e.received)
-	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, errTooLate, e.charges, observe.ResultAnswered503)
+func (t *throttle) waitForStart(k *take) (reason string) {
+	wait := k.d.StartAt().Sub(k.d.At())
+	w, server := k.link.c.w, serverOf(k.received)
+	if !extendDeadlines(w, k.received, server, wait) {
+		t.fail(k.received, errTooLate, k.charges, observe.ResultAnswered503)
 		return tooLate
 	}
-	ahead := t.waiters.readAhead(e)
+	ahead := t.waiters.readAhead(k)
 	start := make(chan struct{})
-	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
+	left := k.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:
-	case <-e.received.Context().Done():
+	case <-k.received.Context().Done():
 	case <-t.waiters.shutdown(server):
 		reason = stopping
 	}
-	if e.received.Context().Err() != nil {
-		reason = ended
+	if k.received.Context().Err() != nil {
+		reason = requestEnded
 	}
 	if ahead > 0 {
 		t.waiters.ahead.Add(-ahead)
-		e.l.body.stop()
+		k.link.c.body.stop()
 	}
 	if reason != "" {
-		e.l.breakOffReading(sendGrace)
+		k.link.c.breakOffReading(sendGrace)
 		return reason
 	}
-	more := e.l.body != nil && e.l.body.read.Load() != toEnd
-	if more && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
+	more := k.link.c.body != nil && k.link.c.body.read.Load() != toEnd
+	if more && server != nil && server.ReadTimeout > 0 && k.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
 	}

@@ -58,15 +58,15 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 			pushes
 		}{}, true, true, false},
 	} {
-		l := &ledger{w: test.of}
-		w := l.writer()
+		c := &chain{w: test.of}
+		w := c.writer()
 		_, flushes := w.(http.Flusher)
 		_, hijacks := w.(http.Hijacker)
 		_, pushes := w.(http.Pusher)
 		if flushes != test.flushes || hijacks != test.hijacks || pushes != test.pushes {
 			t.Errorf("%T for %T: flushes %v, hijacks %v, pushes %v; want %v, %v, %v", w, test.of, flushes, hijacks, pushes, test.flushes, test.hijacks, test.pushes)
 		}
-		for _, w := range []any{w, controlled{l}} {
+		for _, w := range []any{w, controlled{c}} {
 			if _, ok := w.(interface {
 				io.StringWriter
 				io.ReaderFrom
@@ -81,9 +81,9 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 // The values of a header don't change: it may be in transit when another is written, as
 // by a handler that http.TimeoutHandler has given up.
 func TestHeadersShareNoValues(t *testing.T) {
-	l := new(ledger)
-	e := &l.first
-	e.m, e.l = &throttle{dialects: []Dialect{GitHub{}}}, l
+	c := new(chain)
+	e := &c.first
+	e.m, e.c, e.link = &throttle{dialects: []Dialect{GitHub{}}}, c, e
 	e.add()
 	write := func(used int64) http.Header {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
@@ -91,7 +91,7 @@ func TestHeadersShareNoValues(t *testing.T) {
 		d.Results()[0].Used = used
 		e.charges, e.d = d.Charges(), throttler.Decision{Decision: decision.FromDriver(d)}
 		h := make(http.Header)
-		l.writeHeaders(h)
+		c.writeHeaders(h)
 		return h
 	}
 	first, second := write(1), write(2)
@@ -100,9 +100,9 @@ func TestHeadersShareNoValues(t *testing.T) {
 	}
 }
 
-// Every request has a ledger, which is a large part of the garbage that a request leaves.
-func TestLedgersAreSmall(t *testing.T) {
-	if size := unsafe.Sizeof(ledger{}); size > 704 { // a size class of the allocator
-		t.Errorf("a ledger has %d bytes, want at most 704", size)
+// Every request has a chain, which is a large part of the garbage that a request leaves.
+func TestChainsAreSmall(t *testing.T) {
+	if size := unsafe.Sizeof(chain{}); size > 704 { // a size class of the allocator
+		t.Errorf("a chain has %d bytes, want at most 704", size)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,16 +14,16 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// TestRandomTrees sends requests through random stacks, and compares each count with a
+// TestRandomChains sends requests through random stacks, and compares each count with a
 // model. Handlers between the middlewares call the next one several times, or replace a
 // refusal by another response.
-func TestRandomTrees(t *testing.T) {
+func TestRandomChains(t *testing.T) {
 	t.Parallel()
 	first := testseed.Of(t)
 	for n := range *randomStacks {
 		seed := first + uint64(n)
 		rng := rand.New(rand.NewPCG(seed, 2))
-		m := newTreeModel(rng)
+		m := newChainModel(rng)
 		th, _ := newThrottler()
 		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(m.code) })
 		for i := range slices.Backward(m.layers) {
@@ -56,39 +55,54 @@ func TestRandomTrees(t *testing.T) {
 	}
 }
 
-// treeLayer is a middleware, or a handler between two.
-type treeLayer struct {
-	kind     string            // "limit", "none", "fan" or "fallback"
-	policy   *throttler.Policy // of a limit
-	dry      bool
-	keep     bool // NoRefund
-	quota    int64
-	cost     int64
-	used     int64 // by the model
-	times    int   // number of calls by a fan to the next handler
-	parallel bool
-	instead  int // status that a fallback sends instead of 429
+// layerOfChain is a middleware, or a handler between two.
+type layerOfChain struct {
+	kind    string            // "limit", "none", "fan" or "fallback"
+	policy  *throttler.Policy // of a limit
+	dry     bool
+	keep    bool // NoRefund
+	quota   int64
+	cost    int64
+	used    int64 // by the model
+	times   int   // number of calls by a fan to the next handler
+	instead int   // status that a fallback sends instead of 429
 }
 
-// treeModel is a stack and a model of its counts.
-type treeModel struct {
-	layers []*treeLayer
-	code   int         // status of the handler at the end
-	nodes  []*treeNode // behind the outermost limit
+// chainModel is a stack and a model of its counts.
+type chainModel struct {
+	layers []*layerOfChain
+	code   int // status of the handler at the end
 }
 
-// treeNode is one pass of a request through a limit.
-type treeNode struct {
-	layer               *treeLayer
-	outer               *treeNode
-	charged, answered   bool
-	innerRan, innerDont bool
+// linkModel is one pass of a request through a limit.
+type linkModel struct {
+	layer    *layerOfChain
+	inner    *linkModel
+	charged  bool
+	answered bool
+	ran      bool // a handler ran behind it, and not behind inner
 }
 
-func newTreeModel(rng *rand.Rand) *treeModel {
-	m := &treeModel{}
+func (l *linkModel) refused() bool {
+	return l.answered || !l.ran && l.inner != nil && l.inner.refused()
+}
+
+// settle settles l and the links behind it. code is the response's status, or 0 if another call
+// replaces l.
+func (l *linkModel) settle(code int) {
+	if l.inner != nil {
+		l.inner.settle(code)
+	}
+	refused := l.refused() && (code == 0 || code >= 400)
+	if l.charged && (refused && !l.layer.dry || !refused && code == 304 && !l.layer.keep) {
+		l.layer.used -= l.layer.cost
+	}
+}
+
+func newChainModel(rng *rand.Rand) *chainModel {
+	m := &chainModel{}
 	for i := range 2 + rng.IntN(5) {
-		l := &treeLayer{kind: []string{"limit", "limit", "limit", "none", "fan", "fallback"}[rng.IntN(6)]}
+		l := &layerOfChain{kind: []string{"limit", "limit", "limit", "none", "fan", "fallback"}[rng.IntN(6)]}
 		switch l.kind {
 		case "limit":
 			l.policy = policy("p"+strconv.Itoa(i), per([]int64{1, 3, 8, 100}[rng.IntN(4)], time.Hour))
@@ -101,42 +115,19 @@ func newTreeModel(rng *rand.Rand) *treeModel {
 		}
 		m.layers = append(m.layers, l)
 	}
-	// Behind a limit and a single fan, the order of the parts makes no difference.
-	limited := false
-	var fans []*treeLayer
-	for _, l := range m.layers {
-		limited = limited || l.kind == "limit"
-		if l.kind == "fan" {
-			fans = append(fans, l)
-			l.parallel = limited && rng.IntN(2) == 0
-		}
-	}
-	if len(fans) > 1 {
-		for _, l := range fans {
-			l.parallel = false
-		}
-	}
 	return m
 }
 
-func (l *treeLayer) wrap(th *throttler.Throttler, next http.Handler) http.Handler {
+func (l *layerOfChain) wrap(th *throttler.Throttler, next http.Handler) http.Handler {
 	switch l.kind {
 	case "none":
 		return must(newMiddleware(th, charging(), nil))(next)
 	case "fan":
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var all sync.WaitGroup
-			parts := make([]*httptest.ResponseRecorder, l.times)
-			for i := range parts {
-				parts[i] = httptest.NewRecorder()
-				all.Go(func() { next.ServeHTTP(parts[i], r.Clone(r.Context())) })
-				if !l.parallel {
-					all.Wait()
-				}
-			}
-			all.Wait()
 			code := 200
-			for _, part := range parts {
+			for range l.times {
+				part := httptest.NewRecorder()
+				next.ServeHTTP(part, r.Clone(r.Context()))
 				code = max(code, part.Code)
 			}
 			w.WriteHeader(code)
@@ -162,33 +153,16 @@ func (l *treeLayer) wrap(th *throttler.Throttler, next http.Handler) http.Handle
 }
 
 // request runs the model for one request and returns the response's status.
-func (m *treeModel) request() int { return m.pass(0, nil) }
+func (m *chainModel) request() int { return m.pass(0, nil) }
 
-// end settles the charges behind one outermost limit, which sends code.
-func (m *treeModel) end(code int) {
-	for _, n := range slices.Backward(m.nodes) {
-		refused := n.answered || n.innerDont && !n.innerRan
-		if n.outer != nil {
-			n.outer.innerRan = n.outer.innerRan || !refused
-			n.outer.innerDont = n.outer.innerDont || refused
-		}
-		switch {
-		case !n.charged, refused && code >= 400 && n.layer.dry:
-		case refused && code >= 400, code == 304 && !n.layer.keep:
-			n.layer.used -= n.layer.cost
-		}
-	}
-	m.nodes = nil
-}
-
-func (m *treeModel) pass(i int, outer *treeNode) int {
+func (m *chainModel) pass(i int, outer *linkModel) int {
 	if i == len(m.layers) {
 		return m.code
 	}
 	switch l := m.layers[i]; l.kind {
 	case "none":
 		if outer != nil {
-			outer.innerRan = true
+			outer.ran = true
 		}
 		return m.pass(i+1, outer)
 	case "fan":
@@ -203,20 +177,24 @@ func (m *treeModel) pass(i int, outer *treeNode) int {
 		}
 		return l.instead
 	default:
-		n := &treeNode{layer: l, outer: outer}
-		m.nodes = append(m.nodes, n)
+		n := &linkModel{layer: l}
 		if n.charged = l.used+l.cost <= l.quota; n.charged {
 			l.used += l.cost
-		} else if !l.dry {
-			n.answered = true
-			if outer == nil {
-				m.nodes = nil
+		}
+		n.answered = !n.charged && !l.dry
+		if outer != nil {
+			if before := outer.inner; before != nil {
+				before.settle(0)
+				outer.ran = outer.ran || !before.refused()
 			}
+			outer.inner = n
+		}
+		if n.answered {
 			return 429
 		}
 		code := m.pass(i+1, n)
 		if outer == nil {
-			m.end(code)
+			n.settle(code)
 		}
 		return code
 	}
