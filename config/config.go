@@ -31,7 +31,6 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // Options describes the program around a configuration. Nil and the zero value are for a
@@ -67,8 +66,8 @@ type Options struct {
 	// key flags names: see package rollout. Close shuts it down. May be nil.
 	Flags openfeature.FeatureProvider
 
-	// ReceiptKey is the throttler's ReceiptKey. The zero value is no key.
-	ReceiptKey receipt.Key
+	// ReceiptKey is the throttler's ReceiptKey. Nil is no key, and a short one an error.
+	ReceiptKey []byte
 
 	// Log receives lines about servers that do not answer. If nil, slog.Default().
 	Log *slog.Logger

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/guard/shadow"
 	"github.com/weir-go/weir/internal/every"
+	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/local/shares"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
@@ -164,6 +165,9 @@ func (s *Stack) open(ctx context.Context) error {
 	}
 	if cache := c.keys.RefusalCache; !cache.off {
 		options.Refusals = &refusals.Options{Except: cache.Except}
+	}
+	if _, err := receipt.NewKey(c.options.ReceiptKey); err != nil {
+		return err
 	}
 	if err := s.openPolicies(ctx); err != nil {
 		return err

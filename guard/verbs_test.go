@@ -27,7 +27,6 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // where is a kind of backend that verbs are tried on.
@@ -302,11 +301,7 @@ func outcomeOf(t *testing.T, v verb, w where) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := receipt.NewKey([]byte("a secret of the test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := &throttler.Options{ReceiptKey: key, Policies: &plans}
+	options := &throttler.Options{ReceiptKey: []byte("a secret of the test"), Policies: &plans}
 	switch err := v.ask(t.Context(), throttler.New(b, options), throttler.New(b, options), p); {
 	case errors.Is(err, throttler.ErrInvalid):
 		t.Log(err)

@@ -17,7 +17,6 @@ import (
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // points is like GitHub's secondary limits: requests at once, and points per minute.
@@ -155,13 +154,9 @@ func TestInFlightEndsAfterAPanic(t *testing.T) {
 // The end of a request ends its units in flight and nothing else: a receipt is settled by another
 // process, while the handler runs or afterwards.
 func TestInFlightEndsAndAReceiptDoesNot(t *testing.T) {
-	key, err := receipt.NewKey([]byte("a secret of the test"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, within := range map[string]bool{"after the handler": false, "while it runs": true} {
 		t.Run(name, func(t *testing.T) {
-			store, options := memorybackend.NewDefault(), &throttler.Options{ReceiptKey: key}
+			store, options := memorybackend.NewDefault(), &throttler.Options{ReceiptKey: []byte("a secret of the test")}
 			th, worker := throttler.New(store, options), throttler.New(store, options)
 			settle := func(receipt string) {
 				opened, err := worker.Open(receipt)
@@ -179,6 +174,7 @@ func TestInFlightEndsAndAReceiptDoesNot(t *testing.T) {
 			failed := &middleware.Options{OnError: func(_ *http.Request, err error) { t.Error(err) }}
 			tokens := policy("tokens", throttler.Limit{Quota: 2, Window: time.Minute, Algorithm: throttler.InFlight}, per(1000, 1000*time.Hour))
 			h := limit(th, tokens, failed)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var err error
 				d, _ := middleware.FromContext(r.Context())
 				if receipt, err = th.Receipt(d); err != nil {
 					t.Error(err)

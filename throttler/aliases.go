@@ -3,9 +3,9 @@ package throttler
 import (
 	"errors"
 
+	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // A Policy is a named list of limits.

@@ -10,7 +10,6 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // example returns a throttler and its clock.
@@ -223,12 +222,7 @@ func ExampleThrottler_Reset() {
 func ExampleThrottler_Open() {
 	ctx := context.Background()
 	backend := memorybackend.NewDefault() // for two processes, a store that both reach
-	key, err := receipt.NewKey([]byte("from the secrets of the deployment"))
-	if err != nil {
-		fmt.Println(err) // it is shorter than 16 bytes
-		return
-	}
-	options := &throttler.Options{ReceiptKey: key}
+	options := &throttler.Options{ReceiptKey: []byte("from the secrets of the deployment")}
 	gateway, billing := throttler.New(backend, options), throttler.New(backend, options)
 	tokens := &throttler.Policy{Name: "tokens", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
 

@@ -20,7 +20,6 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 var asProcess = flag.String("process", "", "for the tests themselves")
@@ -112,7 +111,7 @@ func (s *steps) reach(now time.Time) {
 }
 
 // receiptKey is shared by the processes, like the server.
-var receiptKey, _ = receipt.NewKey([]byte("a secret of all processes"))
+var receiptKey = []byte("a secret of all processes")
 
 // newProcess returns a throttler with clock c over the server at addr, and a function to end it.
 func newProcess(addr string, c clock.Clock) (th *throttler.Throttler, end func()) {

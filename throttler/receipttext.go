@@ -7,10 +7,10 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // receiptText is a decision in a text. It contains keys of clients, which the settling process

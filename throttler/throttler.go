@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/policies"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 // A Throttler is safe for concurrent use, and needs no closing.
@@ -30,10 +30,10 @@ type Options struct {
 	Clock      clock.Clock      // if nil, clock.System
 	Observer   observe.Observer // receives each decision; may be nil
 	Policies   *policies.Table  // replaces the policies charged by those in force; may be nil
-	ReceiptKey receipt.Key      // encrypts receipts: see [receipt.NewKey]
+	ReceiptKey []byte           // encrypts receipts: 16 bytes or more, the same in all processes; may be nil
 }
 
-// New returns a Throttler that counts in backend. It panics if backend is nil.
+// New returns a Throttler. It panics if backend is nil, or ReceiptKey short.
 func New(backend driver.Backend, options *Options) *Throttler {
 	if backend == nil {
 		panic("throttler: New: backend is nil")
@@ -46,7 +46,12 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		if options.Clock != nil {
 			t.clock = options.Clock
 		}
-		t.observer, t.policies, t.receiptKey = options.Observer, options.Policies, options.ReceiptKey
+		t.observer, t.policies = options.Observer, options.Policies
+		key, err := receipt.NewKey(options.ReceiptKey)
+		if err != nil {
+			panic("throttler: New: " + err.Error())
+		}
+		t.receiptKey = key
 	}
 	t.Names = policies.NewNames(t.policies)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}

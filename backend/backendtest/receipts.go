@@ -12,7 +12,6 @@ import (
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 func receiptCases() []testCase {
@@ -46,7 +45,7 @@ func receiptCases() []testCase {
 		})
 }
 
-var receiptKey, _ = receipt.NewKey([]byte("a secret of the suite"))
+var receiptKey = []byte("a secret of the suite")
 
 // fleet is three processes that share a backend and a key of receipts.
 type fleet struct {

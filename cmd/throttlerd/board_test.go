@@ -27,7 +27,7 @@ type board struct {
 	}
 }
 
-// A real Prometheus that scrapes the service by docs/howto/envoy/prometheus.yml has a value for each
+// A real Prometheus that scrapes the service by docs/envoy/prometheus.yml has a value for each
 // query of the board, and for each choice at its top.
 func TestBoard(t *testing.T) {
 	t.Parallel()
@@ -39,7 +39,7 @@ func TestBoard(t *testing.T) {
 	if err := json.Unmarshal(text, &b); err != nil {
 		t.Fatal(err)
 	}
-	config, err := os.ReadFile("../../docs/howto/envoy/prometheus.yml")
+	config, err := os.ReadFile("../../docs/envoy/prometheus.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

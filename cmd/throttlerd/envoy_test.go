@@ -20,7 +20,7 @@ import (
 // documented returns a documented file with its addresses replaced.
 func documented(t *testing.T, name string, oldnew ...string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/howto/envoy/" + name)
+	text, err := os.ReadFile("../../docs/envoy/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func eventually(t *testing.T, do func() error) {
 }
 
 func TestForwardAuthIsServed(t *testing.T) {
-	text, err := os.ReadFile("../../docs/howto/forward-auth/throttlerd.yaml")
+	text, err := os.ReadFile("../../docs/forward-auth/throttlerd.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,16 +12,11 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/receipt"
 )
 
 func Example() {
 	clk := clock.NewManual(time.Unix(1_900_000_000, 0))
-	key, err := receipt.NewKey([]byte("from the secrets of the deployment"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk, ReceiptKey: key})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk, ReceiptKey: []byte("from the secrets of the deployment")})
 	var tokens int64
 	var receipt string
 	h, err := newServer(t, func(http.ResponseWriter, *http.Request, string) int64 { return tokens }, func(text string) { receipt = text })

@@ -38,7 +38,7 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 	if _, err := exec.LookPath(program); err != nil {
 		t.Fatalf("%s is missing; %s", program, install)
 	}
-	text, err := os.ReadFile("../../../../docs/howto/forward-auth/throttlerd.yaml")
+	text, err := os.ReadFile("../../../../docs/forward-auth/throttlerd.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 		"filename: traefik-routes.yml", "filename: "+filepath.Join(p.dir, "traefik-routes.yml"),
 	)
 	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join("../../../../docs/howto/forward-auth", name))
+		text, err := os.ReadFile(filepath.Join("../../../../docs/forward-auth", name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(p.dir, name), []byte(addresses.Replace(string(text))), 0o600)
 		}

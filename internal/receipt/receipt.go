@@ -43,11 +43,14 @@ type Key struct {
 	id     [keyIDBytes]byte // derived from the secret; it says nothing about it
 }
 
-// NewKey returns the key of a secret of MinSecret bytes or more, which all processes share. A
-// shorter one is an error that wraps quota.ErrInvalid.
+// NewKey returns the key of a secret of MinSecret bytes or more, which all processes share, or
+// no key for an empty one. A shorter one is an error that wraps quota.ErrInvalid.
 func NewKey(secret []byte) (Key, error) {
-	if len(secret) < MinSecret {
-		return Key{}, invalid.Errorf("receipt: the secret of a key has %d bytes; it must have %d or more, the same in all processes", len(secret), MinSecret)
+	switch n := len(secret); {
+	case n == 0:
+		return Key{}, nil
+	case n < MinSecret:
+		return Key{}, invalid.Errorf("ReceiptKey has %d bytes; it must have %d or more, the same in all processes", n, MinSecret)
 	}
 	k := Key{secret: string(secret)}
 	id, err := hkdf.Key(sha256.New, secret, nil, "weir receipt key", keyIDBytes)
