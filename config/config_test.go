@@ -96,7 +96,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact}\n",
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
 		}, {
-			"a root twice, next to a wrong one", "roots: [127.0.0.1:6379, a, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
+			"a root twice, next to a wrong one", "roots: [127.0.0.1:6379, a, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: exact}\n",
 			`weir.yaml:1: roots[1] is "a"; it must be a host and a port, such as 127.0.0.1:6379, the path of a socket, such as /run/redis.sock, or a URL, such as rediss://weir@127.0.0.1:6379/0` + "\n" +
 				`weir.yaml:1: roots[2] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
 		}, {
