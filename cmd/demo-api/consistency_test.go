@@ -180,7 +180,7 @@ func TestHangups(t *testing.T) {
 	d.stderr.find(t, `(nothing has changed that can)`, d.ended)
 	d.rewrite(levelsOn(server, "synced"))
 	hangUp(t)
-	d.stderr.find(t, `(the level has changed" policy=core from=exact to=synced both_until=)`, d.ended)
+	d.stderr.find(t, `(the consistency level has changed" policy=core from=exact to=synced both_until=)`, d.ended)
 	if m := d.stats().Levels["core"]; m.Level != "synced" || m.BothUntil == nil {
 		t.Errorf("the page says %+v", m)
 	}

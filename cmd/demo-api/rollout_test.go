@@ -51,7 +51,7 @@ type stats struct {
 	Fallback *fallback.Stats
 	Refusals *refusals.Stats
 	Synced   *synced.Stats
-	Levels   map[string]debugLevel
+	Levels   map[string]debugLevel  `json:"consistency"`
 	DryRuns  map[string]debugDryRun `json:"dry_runs"`
 }
 
