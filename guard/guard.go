@@ -53,7 +53,7 @@ type Options struct {
 
 	// Fallback configures decisions while the store doesn't answer; its zero value allows
 	// everything. If nil, decisions fail, and the program chooses: see
-	// middleware.Options.OnFailure.
+	// middleware.Options.FailClosed.
 	Fallback *fallback.Options
 
 	// Refusals configures the refusal cache. If nil, refusals are not cached.

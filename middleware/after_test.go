@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/throttler"
 )
 
 // Responses that a framework sends after the outermost handler has returned.
@@ -93,7 +92,7 @@ func TestWhatIsSentAfterTheHandlerIsTheResponse(t *testing.T) {
 func TestARefusalThatTheFrameworkSends(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(1, time.Minute))
-	refuse := func(http.ResponseWriter, *http.Request, throttler.Decision) {}
+	refuse := func(http.ResponseWriter, *http.Request, middleware.Refusal) {}
 	both := func(h http.Handler) http.Handler {
 		return limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			limit(th, inner, &middleware.Options{Refuse: refuse})(h).ServeHTTP(w, r)

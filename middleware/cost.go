@@ -229,6 +229,6 @@ func (e *link) readCostHeader(h http.Header) {
 		e.c.mu.Unlock()
 	}
 	if err != nil {
-		e.m.fail(e.received, err, e.charges, observe.ResultNotSettled)
+		e.m.fail(err, e.charges, observe.ResultNotSettled)
 	}
 }

@@ -14,7 +14,7 @@
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
 //
 // A request is served without being charged only if the backend did not answer and
-// [Options.OnFailure], or guard/fallback, leaves its policies open. An invalid policy or cost
+// neither [Options.FailClosed] nor guard/fallback forbids it. An invalid policy or cost
 // is an error of [New], or a 500 if it comes with the request. A request is charged if its
 // handler panics, unless nothing of the response was sent and [Options.RefundIf] reports that
 // a 500 is free. It is charged, too, if the client hangs up while the handler runs, or breaks

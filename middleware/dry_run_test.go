@@ -1,13 +1,13 @@
 package middleware_test
 
 import (
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -18,7 +18,7 @@ func TestDryRun(t *testing.T) {
 	var told []throttler.Decision
 	try := must(newMiddleware(th, everyone(strict).CostReported(), &middleware.Options{
 		DryRun:  func(_ *http.Request, d throttler.Decision) { told = append(told, d) },
-		Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, OnFailure: middleware.Closed,
+		Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, FailClosed: true,
 	}))
 	h := try(must(newMiddleware(th, everyone(lax).CostReported(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Free") != "" {
@@ -65,14 +65,14 @@ func TestDryRunSettlesCosts(t *testing.T) {
 }
 
 func TestDryRunWithoutADecision(t *testing.T) {
-	var told error
+	var failed observe.Failed
 	h := must(middleware.New(throttler.New(broken{}, nil), everyone(policy("core", per(2, time.Hour))), &middleware.Options{
-		DryRun:    func(*http.Request, throttler.Decision) { t.Error("told a decision that was not made") },
-		OnFailure: middleware.Closed,
-		OnError:   func(_ *http.Request, err error) { told = err },
+		DryRun:     func(*http.Request, throttler.Decision) { t.Error("told a decision that was not made") },
+		FailClosed: true,
+		Observer:   onFailed{call: func(e observe.Failed) { failed = e }},
 	}))(status(200))
 	expect(t, get(h), 200, "X-RateLimit-Used", "")
-	if !errors.Is(told, throttler.ErrUnavailable) {
-		t.Errorf("told %v, want ErrUnavailable", told)
+	if failed.Result != observe.ResultServedInDryRun || failed.Policy != "core" {
+		t.Errorf("observed %+v", failed)
 	}
 }

@@ -4,7 +4,7 @@ import "github.com/weir-go/weir/throttler/quota"
 
 // ErrorBody is a [Dialect] of an API that has its own form of errors. Refusals and other
 // errors of the middleware have that form, in JSON, unless the client prefers
-// application/problem+json, or Options.Refuse or Options.Unavailable answers.
+// application/problem+json, or Options.Refuse writes them.
 type ErrorBody interface {
 	Dialect
 

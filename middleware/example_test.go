@@ -331,3 +331,27 @@ func ExampleDialect() {
 	fmt.Println(w.Header().Get("X-Left"), w.Header().Get("x-ratelimit-remaining-requests"))
 	// Output: 59 59
 }
+
+func ExampleRefusal() {
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	refuse := func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+		if x.Decision.Blocked {
+			x.Status = http.StatusForbidden
+		}
+		x.DocumentationURL = "https://api.example.org/limits"
+		x.Write(w, r)
+	}
+	limit, err := middleware.New(stillThrottler(), middleware.Limit(core, middleware.Everyone()), &middleware.Options{Refuse: refuse})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limit(helloHandler)
+	for range 2 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	// Output:
+	// 200 hello
+	// 429 {"message":"API rate limit exceeded: core allows 1 per 1h. Try again in 3600 s.","documentation_url":"https://api.example.org/limits"}
+}

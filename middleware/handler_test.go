@@ -14,6 +14,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -47,7 +48,7 @@ func TestFromContext(t *testing.T) {
 	get(outer(limit(th, inner, nil)(h)))
 	get(outer(limit(th, inner, &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})(h)))
 	get(outer(must(newMiddleware(th, charging(), nil))(h)))
-	get(limit(throttler.New(gone(), nil), core, &middleware.Options{OnError: func(*http.Request, error) {}})(h))
+	get(limit(throttler.New(gone(), nil), core, &middleware.Options{Observer: observe.Nothing{}})(h))
 	if got, want := strings.Join(seen, " "), "none core inner core core none"; got != want {
 		t.Errorf("handlers saw %s, want %s", got, want)
 	}
@@ -79,7 +80,7 @@ func TestTakeInAHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			th, _ := newThrottler()
-			h := limit(th, core, &middleware.Options{Dialect: all, OnError: func(*http.Request, error) {}})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h := limit(th, core, &middleware.Options{Dialect: all, Observer: observe.Nothing{}})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				for _, charges := range test.takes {
 					if !middleware.Take(w, r, charges...) {
 						return
@@ -119,17 +120,17 @@ func TestTakeWithoutAMiddlewareOrADecision(t *testing.T) {
 	// A backend that answers the middleware, but not the handler.
 	var gone error
 	b := &flaky{memorybackend.NewDefault(), func(string) error { return gone }}
-	for onFailure, want := range map[middleware.FailurePolicy]int{middleware.Open: 204, middleware.Closed: 503} {
+	for closed, want := range map[bool]int{false: 204, true: 503} {
 		gone = nil
-		var failed error
-		h := limit(throttler.New(b, nil), core, &middleware.Options{OnFailure: onFailure, OnError: func(_ *http.Request, err error) { failed = err }})(
+		var failed observe.Failed
+		h := limit(throttler.New(b, nil), core, &middleware.Options{FailClosed: closed, Observer: onFailed{call: func(e observe.Failed) { failed = e }}})(
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				gone = errors.New("gone")
 				takes(w, r)
 			}))
 		expect(t, get(h), want, "X-RateLimit-Limit", "")
-		if !errors.Is(failed, throttler.ErrUnavailable) {
-			t.Errorf("told %v", failed)
+		if failed.Policy != "points" || failed.Shard == "" {
+			t.Errorf("observed %+v", failed)
 		}
 	}
 
@@ -239,9 +240,9 @@ func TestAProxyThatChecks(t *testing.T) {
 
 func TestUnavailable(t *testing.T) {
 	var told error
-	o := &middleware.Options{OnFailure: middleware.Closed, OnError: func(*http.Request, error) {}, Unavailable: func(w http.ResponseWriter, _ *http.Request, err error) {
-		told = err
-		w.WriteHeader(521)
+	o := &middleware.Options{FailClosed: true, Observer: observe.Nothing{}, Refuse: func(w http.ResponseWriter, _ *http.Request, x middleware.Refusal) {
+		told = x.Err
+		w.WriteHeader(x.Status + 18)
 	}}
 	h := limit(throttler.New(gone(), nil), policy("core", per(2, time.Minute)), o)(status(200))
 	expect(t, get(h), 521, "Retry-After", "1", "Cache-Control", "no-store")
@@ -310,9 +311,9 @@ func TestErrorBodies(t *testing.T) {
 		if test.backend != nil {
 			th = throttler.New(test.backend, nil)
 		}
-		o := &middleware.Options{Dialect: test.dialect, OnFailure: middleware.Closed, OnError: func(*http.Request, error) {}}
+		o := &middleware.Options{Dialect: test.dialect, FailClosed: true, Observer: observe.Nothing{}}
 		if test.status < 500 {
-			o.RefusalStatus = test.status
+			o.Refuse = withStatus(test.status)
 		}
 		h := limit(th, test.policy, o)(status(200))
 		get(h)

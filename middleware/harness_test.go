@@ -247,3 +247,21 @@ func startInBubble(t *testing.T, http2 bool, handler http.Handler, configure fun
 	})
 	return &http.Client{Transport: transport}
 }
+
+// onFailed is an observer of failures.
+type onFailed struct {
+	observe.Nothing
+	call func(observe.Failed)
+}
+
+func (o onFailed) Failed(e observe.Failed) { o.call(e) }
+
+// withStatus refuses with another status.
+func withStatus(status int) func(http.ResponseWriter, *http.Request, middleware.Refusal) {
+	return func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+		if x.Err == nil {
+			x.Status = status
+		}
+		x.Write(w, r)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -171,7 +172,7 @@ func TestInFlightEndsAndAReceiptDoesNot(t *testing.T) {
 				}
 			}
 			var receipt string
-			failed := &middleware.Options{OnError: func(_ *http.Request, err error) { t.Error(err) }}
+			failed := &middleware.Options{Observer: onFailed{call: func(e observe.Failed) { t.Errorf("observed %+v", e) }}}
 			tokens := policy("tokens", throttler.Limit{Quota: 2, Window: time.Minute, Algorithm: throttler.InFlight}, per(1000, 1000*time.Hour))
 			h := limit(th, tokens, failed)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				var err error
@@ -221,15 +222,15 @@ func TestInFlightIsRenewed(t *testing.T) {
 	})
 }
 
-// If a process was stopped for longer than its lease, and another has taken its units, OnError
-// gets an error, and the other's units are not released.
+// If a process was stopped for longer than its lease, and another has taken its units, the
+// observer receives that, and the other's units are not released.
 func TestInFlightThatLapsed(t *testing.T) {
 	store := memorybackend.NewDefault()
 	stopped, running := clock.NewManual(t0), clock.NewManual(t0)
 	a := throttler.New(store, &throttler.Options{Clock: stopped})
 	b := throttler.New(store, &throttler.Options{Clock: running})
-	failed := make(chan error, 1)
-	h := limit(a, points, &middleware.Options{OnError: func(_ *http.Request, err error) { failed <- err }})
+	failed := make(chan observe.Failed, 1)
+	h := limit(a, points, &middleware.Options{Observer: onFailed{call: func(e observe.Failed) { failed <- e }}})
 	get(h(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		running.Advance(31 * time.Second)
 		for range 2 {
@@ -238,8 +239,8 @@ func TestInFlightThatLapsed(t *testing.T) {
 			}
 		}
 		stopped.Advance(31 * time.Second)
-		if err := soon(t, failed, "that the place is lost"); !strings.Contains(err.Error(), "lapsed") {
-			t.Error(err)
+		if e := soon(t, failed, "that the place is lost"); e.Policy != "points" || e.Result != observe.ResultNotSettled {
+			t.Errorf("observed %+v", e)
 		}
 		expectHeld(t, b, "after the lease", 2, 3)
 	})))

@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -19,16 +18,6 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// FailurePolicy selects whether a request is served when the backend does not answer.
-type FailurePolicy uint8
-
-const (
-	// Open serves the request, without rate headers: the counts are unknown.
-	Open FailurePolicy = iota
-	// Closed answers 503 with a Retry-After.
-	Closed
-)
-
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
@@ -42,11 +31,12 @@ type Options struct {
 	// At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure selects whether a request is served when the backend does not answer. The zero
-	// value is Open. Package guard/fallback chooses for each policy, and can enforce limits
-	// locally during an outage; its decisions are carried out, without rate headers. An error
-	// that wraps driver.ErrFailClosed or driver.ErrOverloaded is a 503 whatever OnFailure is.
-	OnFailure FailurePolicy
+	// FailClosed answers 503, with a Retry-After, to a request that has no decision because the
+	// backend did not answer. If false, the request is served, without rate headers: the counts
+	// are unknown. Package guard/fallback chooses for each policy, and can enforce limits locally
+	// during an outage; its decisions are carried out, without rate headers. An error that wraps
+	// driver.ErrFailClosed or driver.ErrOverloaded is a 503 even if FailClosed is false.
+	FailClosed bool
 
 	// RefundIf reports whether a response is free, from its status and header, just before
 	// they are sent. A 304 is free without it. A panic before that counts as status 500. If the
@@ -56,25 +46,9 @@ type Options struct {
 	// passed, or if reading the request's body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
-	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
-	// GitHub also uses 403, which urllib3 and go-retryablehttp do not retry.
-	RefusalStatus int
-
-	// BlockedStatus is the status of a refusal because the table of policies blocks the key,
-	// from 400 to 499, such as 403. If zero, RefusalStatus.
-	BlockedStatus int
-
-	// DocumentationURL is the documentation_url of a refusal's body. May be empty.
-	DocumentationURL string
-
-	// Refuse writes the response to a refused request; the headers are already set. If nil,
-	// the body is GitHub's, or an [ErrorBody]'s, or application/problem+json, by Accept.
-	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
-
-	// Unavailable writes the response to a request that is not served because it has no
-	// decision or can't wait for its start; err says why, and the headers are already set. If
-	// nil, the response is a 503 with a body like a refusal's.
-	Unavailable func(w http.ResponseWriter, r *http.Request, err error)
+	// Refuse writes each response that the middleware sends in place of the handler's. The
+	// headers are already set. If nil, [Refusal.Write] does.
+	Refuse func(w http.ResponseWriter, r *http.Request, x Refusal)
 
 	// RetryAfterJitter is the largest fraction by which Retry-After is lengthened at random,
 	// from 0 to 0.03, so that clients refused together do not come back together. Retry-After
@@ -109,9 +83,6 @@ type Options struct {
 	// over. Any other Observer replaces it; observe.All(metrics, weirlog.New(nil, nil)) logs,
 	// too.
 	Observer observe.Observer
-
-	// OnError, if not nil, receives each error that is a failure.
-	OnError func(r *http.Request, err error)
 }
 
 // New returns middleware that charges requests to t as classify determines. An invalid policy
@@ -125,8 +96,6 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		m.Options = *options
 	}
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
-	m.RefusalStatus = cmp.Or(m.RefusalStatus, http.StatusTooManyRequests)
-	m.BlockedStatus = cmp.Or(m.BlockedStatus, m.RefusalStatus)
 	m.Observer = cmp.Or[observe.Observer](m.Observer, weirlog.Default())
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
 	if err := m.setDialects(); err != nil {
@@ -140,10 +109,6 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 			return nil, err
 		}
 	}
-	if m.DocumentationURL != "" {
-		encoded, _ := json.Marshal(m.DocumentationURL) // a string has no error
-		m.documentation = `,"documentation_url":` + string(encoded)
-	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
@@ -154,7 +119,6 @@ type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
 	Options
-	documentation string    // DocumentationURL as a field of a refusal's body
 	dialects      []Dialect // the parts of Dialect; empty for NoHeaders
 	otherNames    []string  // the dialects' headers that isRateHeader does not know
 	exposed       string    // the names that ExposeHeaders exposes
@@ -176,12 +140,6 @@ func (t *throttle) validate() error {
 	switch {
 	case t.Deadline < minDeadline && t.Deadline != 0:
 		return invalid.Errorf("middleware: Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
-	case t.OnFailure > Closed:
-		return invalid.Errorf("middleware: Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
-	case !isClientError(t.RefusalStatus):
-		return invalid.Errorf("middleware: Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
-	case !isClientError(t.BlockedStatus):
-		return invalid.Errorf("middleware: Options.BlockedStatus is %d; it must be from 400 to 499, or 0 for RefusalStatus", t.BlockedStatus)
 	case !(t.RetryAfterJitter >= 0 && t.RetryAfterJitter <= maxJitter): // not NaN either
 		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
 	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
@@ -189,8 +147,6 @@ func (t *throttle) validate() error {
 	}
 	return t.validateCostHeader()
 }
-
-func isClientError(status int) bool { return status >= 400 && status <= 499 }
 
 func (t *throttle) validateCostHeader() error {
 	switch {
@@ -368,21 +324,21 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *link, next http.Handler)
 
 // servesUndecided reports whether a request without a decision is served, and answers it if
 // not. A dry run serves every request. Otherwise, a request is served if the backend did not
-// answer and neither OnFailure nor err fails closed, but not if this process is overloaded.
+// answer and neither FailClosed nor err forbids it, but not if this process is overloaded.
 func (t *throttle) servesUndecided(w http.ResponseWriter, k *take, err error) bool {
 	switch {
 	case t.DryRun != nil:
-		t.fail(k.received, err, k.charges, observe.ResultServedInDryRun)
+		t.fail(err, k.charges, observe.ResultServedInDryRun)
 	case errors.Is(err, throttler.ErrInvalid):
-		t.fail(k.received, err, k.charges, observe.ResultAnswered500)
-		t.answerInvalid(w, k)
+		t.fail(err, k.charges, observe.ResultAnswered500)
+		t.answerInvalid(w, k, err)
 		return false
-	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
-		t.fail(k.received, err, k.charges, observe.ResultAnswered503)
+	case t.FailClosed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
+		t.fail(err, k.charges, observe.ResultAnswered503)
 		t.answerUnavailable(w, k, "The rate limit of this request cannot be decided at the moment.", err)
 		return false
 	default:
-		t.fail(k.received, err, k.charges, observe.ResultServed)
+		t.fail(err, k.charges, observe.ResultServed)
 	}
 	return true
 }
@@ -401,20 +357,17 @@ func (t *throttle) settle(k *take, d throttler.Decision, costs []int64) (after t
 		after, err = t.throttler.Settle(&c, d, costs...)
 	}
 	if err != nil {
-		t.fail(k.received, err, d.Charges(), result)
+		t.fail(err, d.Charges(), result)
 		return d
 	}
 	return after
 }
 
-// fail reports err, about the charges of r, to Observer and OnError.
-func (t *throttle) fail(r *http.Request, err error, charges []throttler.Charge, result observe.Result) {
+// fail reports err, about charges, to Observer.
+func (t *throttle) fail(err error, charges []throttler.Charge, result observe.Result) {
 	e := cause.Event(err, charges, result)
 	if errors.Is(err, errTooLate) {
 		e.Cause, e.Detail = "write timeout", err.Error()
 	}
 	t.Observer.Failed(e)
-	if t.OnError != nil {
-		t.OnError(r, err)
-	}
 }

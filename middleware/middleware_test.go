@@ -20,6 +20,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -129,7 +130,10 @@ func TestTheLimitThatRefusedIsTold(t *testing.T) {
 
 func TestRefusalBodies(t *testing.T) {
 	th, _ := newThrottler()
-	h := must(newMiddleware(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"}))(status(200))
+	h := must(newMiddleware(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{Refuse: func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+		x.DocumentationURL = "https://api.example.org/limits"
+		x.Write(w, r)
+	}}))(status(200))
 	get(h)
 	for _, test := range []struct {
 		accept  string
@@ -163,10 +167,10 @@ func TestRefusalBodies(t *testing.T) {
 func TestRefusalOptions(t *testing.T) {
 	th, _ := newThrottler()
 	h := must(newMiddleware(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
-		RefusalStatus: 403, ExposeHeaders: true,
-		Refuse: func(w http.ResponseWriter, _ *http.Request, d throttler.Decision) {
+		ExposeHeaders: true,
+		Refuse: func(w http.ResponseWriter, _ *http.Request, x middleware.Refusal) {
 			w.WriteHeader(403)
-			_, _ = io.WriteString(w, d.Binding().Policy.Name)
+			_, _ = io.WriteString(w, x.Decision.Binding().Policy.Name)
 		},
 	}))(status(200))
 	get(h)
@@ -274,28 +278,28 @@ func TestBackendThatDoesNotAnswer(t *testing.T) {
 	th := throttler.New(broken{}, nil)
 	classify := everyone(policy("core", per(5, time.Minute)))
 	for _, test := range []struct {
-		onFailure  middleware.FailurePolicy
+		closed     bool
 		code       int
 		retryAfter string
-	}{{middleware.Open, 200, ""}, {middleware.Closed, 503, "1"}} {
+	}{{false, 200, ""}, {true, 503, "1"}} {
 		synctest.Test(t, func(t *testing.T) {
-			var told error
+			var failed observe.Failed
 			began := time.Now()
-			h := must(middleware.New(th, classify, &middleware.Options{OnFailure: test.onFailure, OnError: func(_ *http.Request, err error) { told = err }}))(status(200))
+			h := must(middleware.New(th, classify, &middleware.Options{FailClosed: test.closed, Observer: onFailed{call: func(e observe.Failed) { failed = e }}}))(status(200))
 			w := get(h)
 			expect(t, w, test.code, "Retry-After", test.retryAfter, "X-RateLimit-Limit", "", "X-RateLimit-Remaining", "")
 			if strings.Contains(w.Body.String(), "10.0.0.7") {
 				t.Errorf("the client was told %s", w.Body)
 			}
-			if !errors.Is(told, throttler.ErrUnavailable) {
-				t.Errorf("OnError got %v", told)
+			if failed.Policy != "core" {
+				t.Errorf("observed %+v", failed)
 			}
 			if took := time.Since(began); took != middleware.DefaultDeadline {
 				t.Errorf("decided after %v, want the deadline of %v", took, middleware.DefaultDeadline)
 			}
 		})
 	}
-	expect(t, get(must(middleware.Status(th, classify, &middleware.StatusOptions{OnError: func(*http.Request, error) {}}))), 503, "Retry-After", "1")
+	expect(t, get(must(middleware.Status(th, classify, &middleware.StatusOptions{Observer: observe.Nothing{}}))), 503, "Retry-After", "1")
 }
 
 func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
@@ -340,7 +344,7 @@ func TestSettle(t *testing.T) {
 	p := policy("rows", per(100, time.Minute))
 	classify := charging(throttler.Charge{Policy: p, Key: "k", Cost: 10}).CostReported()
 	var errs []string
-	options := &middleware.Options{CostHeader: "X-Cost", OnError: func(_ *http.Request, err error) { errs = append(errs, err.Error()) }}
+	options := &middleware.Options{CostHeader: "X-Cost", Observer: onFailed{call: func(e observe.Failed) { errs = append(errs, e.Detail) }}}
 	now := func() int64 {
 		t.Helper()
 		d, err := th.Peek(t.Context(), p.Charge("k"))
@@ -430,9 +434,7 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 		{prefix("::/0"), middleware.Options{}, "TrustedProxies[0] is ::/0"},
 		{prefix("::ffff:0:0/96"), middleware.Options{}, "TrustedProxies[0] is 0.0.0.0/0"},
 		{middleware.IPv6Chain(core, core, core, &middleware.IPOptions{TrustedProxies: make([]netip.Prefix, 1)}), middleware.Options{}, "TrustedProxies[0] is not a valid prefix"},
-		{classify, middleware.Options{RefusalStatus: 200}, "RefusalStatus is 200"},
 		{classify, middleware.Options{Deadline: -1}, "Deadline is -1ns"},
-		{classify, middleware.Options{OnFailure: 2}, "OnFailure is 2"},
 		{classify.CostReported(), middleware.Options{CostHeader: "X Cost"}, `CostHeader is "X Cost"`},
 		{middleware.All(slices.Repeat([]middleware.Classifier{classify}, 17)...), middleware.Options{}, "at least 17 charges"},
 		{middleware.All(append(slices.Repeat([]middleware.Classifier{classify}, 17), charging())...), middleware.Options{}, "at least 17 charges"},

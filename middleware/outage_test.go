@@ -61,7 +61,7 @@ func TestAnOutageIsALineAMinute(t *testing.T) {
 		log, lines := newLog()
 		core, search := policy("core", per(1<<40, time.Hour)), policy("search", per(1<<40, time.Hour))
 		open := must(newMiddleware(th, byUser(core), &middleware.Options{Observer: log}))(status(200))
-		closed := must(newMiddleware(th, byUser(search), &middleware.Options{Observer: log, OnFailure: middleware.Closed}))(status(200))
+		closed := must(newMiddleware(th, byUser(search), &middleware.Options{Observer: log, FailClosed: true}))(status(200))
 		rates := must(newStatus(th, byUser(core), &middleware.StatusOptions{Observer: log}))
 		load := func() { // for a second
 			for i := range 20 {

@@ -25,10 +25,10 @@ func (overloaded) Take(context.Context, driver.Request) (driver.Decision, error)
 // An overloaded process sheds requests before their work is done, whatever the policy for
 // outages.
 func TestAnOverloadedProcessServesNothing(t *testing.T) {
-	for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {
+	for _, closed := range []bool{false, true} {
 		log, logged := newLog()
 		th := throttler.New(overloaded{memorybackend.NewDefault()}, nil)
-		m, err := middleware.New(th, middleware.Limit(policy("core", per(5, time.Hour)), middleware.ClientIP(nil)), &middleware.Options{OnFailure: onFailure, Observer: log})
+		m, err := middleware.New(th, middleware.Limit(policy("core", per(5, time.Hour)), middleware.ClientIP(nil)), &middleware.Options{FailClosed: closed, Observer: log})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func TestPlansOfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	classify := middleware.Limit(bucket, middleware.APIKey("X-Key", anyToken))
-	h := must(newMiddleware(th, classify, &middleware.Options{BlockedStatus: 403}))(status(200))
+	h := must(newMiddleware(th, classify, &middleware.Options{Refuse: withStatus(403)}))(status(200))
 	rates := must(newStatus(th, classify, nil))
 	for plan, want := range map[string]struct {
 		status int

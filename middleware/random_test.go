@@ -150,7 +150,7 @@ func (m *model) wrap(l *layer, next http.Handler) http.Handler {
 	case "open":
 		th = m.dead
 	case "closed":
-		th, options.OnFailure = m.dead, middleware.Closed
+		th, options.FailClosed = m.dead, true
 	}
 	classify := charging(charge)
 	if l.keep {

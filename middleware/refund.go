@@ -161,9 +161,9 @@ func (k *take) hold() {
 	if !slices.ContainsFunc(k.d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
 		return
 	}
-	d, t, r := k.d, k.link.m, k.received // not earlier: a closure moves its variables to the heap
-	k.letGo = t.throttler.Hold(r.Context(), d, func(err error) {
-		t.fail(r, err, d.Charges(), observe.ResultNotSettled)
+	d, t := k.d, k.link.m // not earlier: a closure moves its variables to the heap
+	k.letGo = t.throttler.Hold(k.received.Context(), d, func(err error) {
+		t.fail(err, d.Charges(), observe.ResultNotSettled)
 	})
 }
 

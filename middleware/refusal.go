@@ -1,6 +1,8 @@
 package middleware
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"mime"
@@ -25,26 +27,14 @@ func (t *throttle) refuse(w http.ResponseWriter, k *take) {
 		retryAfter = strconv.FormatInt(wait, 10)
 	}
 	k.answerInPlace(w, retryAfter)
-	if t.Refuse != nil {
-		t.Refuse(w, k.received, *d)
-		return
-	}
-	var detail [256]byte
-	p := problem{
-		kind:    "https://iana.org/assignments/http-problem-types#quota-exceeded",
-		title:   "Quota exceeded",
-		refused: d,
-	}
+	var text [256]byte
+	message := text[:0]
 	if t.silent() {
-		p.refused, p.detail = nil, appendWait(append(detail[:0], refusalText...), wait)
+		message = appendWait(append(message, refusalText...), wait)
 	} else {
-		p.detail = appendRefusal(detail[:0], d, wait)
+		message = appendRefusal(message, d, wait)
 	}
-	status := t.RefusalStatus
-	if d.Blocked {
-		status = t.BlockedStatus
-	}
-	t.writeProblem(w, k.received, status, p)
+	t.answer(w, k, http.StatusTooManyRequests, nil, message)
 }
 
 // maxJitter bounds Options.RetryAfterJitter.
@@ -63,31 +53,29 @@ func retryAfterSeconds(d time.Duration, part float64) int64 {
 }
 
 // answerUnavailable answers 503 in place of the handler. If k has a decision, its charge has
-// been refunded. The detail is for the client, and for Options.Unavailable if err is nil.
-func (t *throttle) answerUnavailable(w http.ResponseWriter, k *take, detail string, err error) {
+// been refunded. The message is for the client, and says why if err is nil.
+func (t *throttle) answerUnavailable(w http.ResponseWriter, k *take, message string, err error) {
 	k.answerInPlace(w, "1")
-	if t.Unavailable != nil {
-		if err == nil {
-			err = errors.New("middleware: " + detail)
-		}
-		t.Unavailable(w, k.received, err)
-		return
+	if err == nil {
+		err = errors.New("middleware: " + message)
 	}
-	t.writeProblem(w, k.received, http.StatusServiceUnavailable, problem{
-		kind:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-		title:  "Temporarily reduced capacity",
-		detail: []byte(detail),
-	})
+	t.answer(w, k, http.StatusServiceUnavailable, err, []byte(message))
 }
 
 // answerInvalid answers 500: the server's policies or costs are wrong.
-func (t *throttle) answerInvalid(w http.ResponseWriter, k *take) {
+func (t *throttle) answerInvalid(w http.ResponseWriter, k *take, err error) {
 	k.answerInPlace(w, "")
-	t.writeProblem(w, k.received, http.StatusInternalServerError, problem{
-		kind:   "about:blank",
-		title:  http.StatusText(http.StatusInternalServerError),
-		detail: []byte("The rate limit of this request is not configured correctly."),
-	})
+	t.answer(w, k, http.StatusInternalServerError, err, []byte("The rate limit of this request is not configured correctly."))
+}
+
+func (t *throttle) answer(w http.ResponseWriter, k *take, status int, err error, message []byte) {
+	x := Refusal{Status: status, Decision: k.d, Err: err, form: t.errorBody(), silent: t.silent()}
+	if t.Refuse == nil {
+		x.write(w, k.received, message)
+		return
+	}
+	x.Message = string(message)
+	t.Refuse(w, k.received, x)
 }
 
 // answerInPlace accounts for a request that does not reach its handler. The outer entries are
@@ -154,30 +142,57 @@ func appendWait(b []byte, wait int64) []byte {
 	return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
 }
 
-// problem is the body of a response that the middleware makes. Its texts need no escapes in
-// JSON: they are texts of this package and names of policies, which contain no characters to
-// escape.
-type problem struct {
-	kind    string // a URI, the "type" of RFC 9457
-	title   string
-	detail  []byte
-	refused *throttler.Decision // the refusal, to name the violated policies; may be nil
+// A Refusal is a response that the middleware sends in place of the handler's. A program may
+// change its fields before it calls Write:
+//
+//	Refuse: func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+//		if x.Decision.Blocked {
+//			x.Status = http.StatusForbidden
+//		}
+//		x.Write(w, r)
+//	}
+type Refusal struct {
+	// Status is 429 for a request that was refused, 503 for one that has no decision or can't
+	// wait for its start, and 500 if a policy or cost is invalid. GitHub also refuses with 403,
+	// which urllib3 and go-retryablehttp do not retry.
+	Status int
+
+	// Message is the text of the body. It tells the client why.
+	Message string
+
+	// DocumentationURL is a field of a body in GitHub's form. May be empty.
+	DocumentationURL string
+
+	// Decision is the zero value if there is none.
+	Decision throttler.Decision
+
+	// Err says why the request can't be served. It is nil if the request was refused.
+	Err error
+
+	form   ErrorBody // of an API that has its own, or nil
+	silent bool      // the body says nothing of the limits
 }
 
-func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
-	contentType, body := "application/json; charset=utf-8", []byte(nil)
+// Write writes the response. Its body is GitHub's, or an [ErrorBody]'s, or
+// application/problem+json, by Accept.
+func (x Refusal) Write(w http.ResponseWriter, r *http.Request) { x.write(w, r, []byte(x.Message)) }
+
+func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message []byte) {
+	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 512)
 	if prefersProblem(r.Header["Accept"]) {
-		contentType, body = "application/problem+json", p.appendProblem(make([]byte, 0, 512), status)
-	} else if own := t.errorBody(); own != nil {
+		contentType, body = "application/problem+json", x.appendProblem(body, message)
+	} else if x.form != nil {
 		unit := quota.Requests
-		if p.refused != nil {
-			unit = p.refused.Binding().Policy.Unit
+		if x.showsDecision() {
+			unit = x.Decision.Binding().Policy.Unit
 		}
-		contentType, body = "application/json", append(own.ErrorBody(status, unit, string(p.detail)), '\n')
+		contentType, body = "application/json", append(x.form.ErrorBody(x.Status, unit, string(message)), '\n')
 	} else {
-		body = make([]byte, 0, len(p.detail)+len(t.documentation)+16)
-		body = append(append(append(body, `{"message":"`...), p.detail...), '"')
-		body = append(append(body, t.documentation...), "}\n"...)
+		body = append(appendText(append(body, `{"message":"`...), message), '"')
+		if x.DocumentationURL != "" {
+			body = append(appendText(append(body, `,"documentation_url":"`...), []byte(x.DocumentationURL)), '"')
+		}
+		body = append(body, "}\n"...)
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
@@ -187,21 +202,42 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	if r.Method == http.MethodHead {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	w.WriteHeader(status)
+	w.WriteHeader(x.Status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client may have left
 	}
 }
 
-// appendProblem appends p in the form of RFC 9457.
-func (p *problem) appendProblem(b []byte, status int) []byte {
-	b = append(append(append(b, `{"type":"`...), p.kind...), `","title":"`...)
-	b = strconv.AppendInt(append(append(b, p.title...), `","status":`...), int64(status), 10)
-	b = append(append(append(b, `,"detail":"`...), p.detail...), '"')
-	if p.refused != nil {
-		b = append(appendViolated(append(b, `,"violated-policies":[`...), p.refused), ']')
+// showsDecision reports whether the body may depend on the limit that refused.
+func (x *Refusal) showsDecision() bool {
+	return x.Err == nil && !x.silent && x.Decision.NumLimits() > 0
+}
+
+// appendProblem appends x in the form of RFC 9457.
+func (x *Refusal) appendProblem(b, message []byte) []byte {
+	kind, title := "about:blank", http.StatusText(x.Status)
+	switch {
+	case x.Err == nil:
+		kind, title = "https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota exceeded"
+	case !errors.Is(x.Err, throttler.ErrInvalid):
+		kind, title = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity", "Temporarily reduced capacity"
+	}
+	b = append(append(append(b, `{"type":"`...), kind...), `","title":"`...)
+	b = strconv.AppendInt(append(append(b, title...), `","status":`...), int64(x.Status), 10)
+	b = append(appendText(append(b, `,"detail":"`...), message), '"')
+	if x.showsDecision() {
+		b = append(appendViolated(append(b, `,"violated-policies":[`...), &x.Decision), ']')
 	}
 	return append(b, "}\n"...)
+}
+
+// appendText appends text as it is in a JSON string. The middleware's texts need no escapes.
+func appendText(b, text []byte) []byte {
+	if !bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) }) {
+		return append(b, text...)
+	}
+	escaped, _ := json.Marshal(string(text)) // a string has no error
+	return append(b, escaped[1:len(escaped)-1]...)
 }
 
 // appendViolated appends the names of the policies that refused, each once.

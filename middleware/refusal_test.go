@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,10 @@ func TestTheTextOfRefusals(t *testing.T) {
 			head + `API rate limit exceeded: this request costs 3, and a:b/c-d_1.2 allows no more than 2 at once.","violated-policies":["a:b/c-d_1.2","few"]}`},
 	} {
 		th, _ := newThrottler()
-		h := must(newMiddleware(th, charging(test.charges...), &middleware.Options{DocumentationURL: test.url}))(status(200))
+		h := must(newMiddleware(th, charging(test.charges...), &middleware.Options{Refuse: func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+			x.DocumentationURL = test.url
+			x.Write(w, r)
+		}}))(status(200))
 		for range test.served {
 			expect(t, get(h), 200)
 		}
@@ -176,4 +180,14 @@ func TestAPolicyThatBecomesAQueue(t *testing.T) {
 			t.Errorf("%d requests were served after a minute; want both", served)
 		}
 	})
+}
+
+// A program may write any text, and may call Write on a Refusal that it made.
+func TestRefusalsOfAProgram(t *testing.T) {
+	w := httptest.NewRecorder()
+	middleware.Refusal{Status: 403, Message: "<a> \"b\"\n"}.Write(w, httptest.NewRequest("GET", "/", nil))
+	expect(t, w, 403, "Content-Type", "application/json; charset=utf-8")
+	if got, want := w.Body.String(), `{"message":"\u003ca\u003e \"b\"\n"}`+"\n"; got != want {
+		t.Errorf("the body is %s, want %s", got, want)
+	}
 }

@@ -102,7 +102,7 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 	}{
 		{"no decision", 503, func(*throttler.Throttler) func(http.Handler) http.Handler {
 			log, _ := newLog()
-			return limit(throttler.New(down{}, nil), policy("inner", per(1, time.Minute)), &middleware.Options{OnFailure: middleware.Closed, Observer: log})
+			return limit(throttler.New(down{}, nil), policy("inner", per(1, time.Minute)), &middleware.Options{FailClosed: true, Observer: log})
 		}},
 		{"an invalid policy", 500, func(th *throttler.Throttler) func(http.Handler) http.Handler {
 			log, _ := newLog()

@@ -26,9 +26,6 @@ type StatusOptions struct {
 	// Observer receives each failure to answer, as Options.Observer does. If nil,
 	// weirlog.Default(), which logs to slog.Default().
 	Observer observe.Observer
-
-	// OnError, if not nil, receives each error that is a failure.
-	OnError func(r *http.Request, err error)
 }
 
 // Status returns a handler that reports a client's limits, as GitHub's
@@ -171,9 +168,6 @@ func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttle
 			result = observe.ResultAnswered500
 		}
 		s.Observer.Failed(cause.Event(err, charges, result))
-		if s.OnError != nil {
-			s.OnError(r, err)
-		}
 	}
 	if errors.Is(err, throttler.ErrInvalid) {
 		w.WriteHeader(http.StatusInternalServerError)

@@ -68,7 +68,7 @@ func (t *throttle) waitForStart(k *take) (reason string) {
 	wait := k.d.StartAt().Sub(k.d.At())
 	w, server := k.link.c.w, serverOf(k.received)
 	if !extendDeadlines(w, k.received, server, wait) {
-		t.fail(k.received, errTooLate, k.charges, observe.ResultAnswered503)
+		t.fail(errTooLate, k.charges, observe.ResultAnswered503)
 		return tooLate
 	}
 	ahead := t.waiters.readAhead(k)

@@ -19,11 +19,14 @@ type limits struct {
 
 func newLimits(s *config.Stack, observed *observation) *limits {
 	return &limits{stack: s, dry: newDryRuns(s.Config), options: middleware.Options{
-		Deadline:         s.Config.Deadline,
-		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/reference/headers.md",
-		Dialect:          middleware.Dialects{middleware.GitHub{}, middleware.IETF{}},
-		ExposeHeaders:    true,
-		Observer:         observed.observer,
+		Deadline: s.Config.Deadline,
+		Refuse: func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+			x.DocumentationURL = "https://github.com/weir-go/weir/blob/main/docs/reference/headers.md"
+			x.Write(w, r)
+		},
+		Dialect:       middleware.Dialects{middleware.GitHub{}, middleware.IETF{}},
+		ExposeHeaders: true,
+		Observer:      observed.observer,
 	}}
 }
 

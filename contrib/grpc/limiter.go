@@ -28,11 +28,10 @@ type Options struct {
 	// middleware.DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure selects whether a call is served when the backend does not answer:
-	// middleware.Open, the zero value, serves it without rate metadata, and middleware.Closed
-	// ends it with UNAVAILABLE. An error that wraps driver.ErrFailClosed or
-	// driver.ErrOverloaded is UNAVAILABLE whatever OnFailure is.
-	OnFailure middleware.FailurePolicy
+	// FailClosed ends a call with UNAVAILABLE if it has no decision because the backend did not
+	// answer. If false, the call is served, without rate metadata. An error that wraps
+	// driver.ErrFailClosed or driver.ErrOverloaded is UNAVAILABLE even if FailClosed is false.
+	FailClosed bool
 
 	// RefundIf reports whether a call is free, from the error that its handler returned. It is
 	// not called without an error, nor if the call's context is over, as when the client has
@@ -70,7 +69,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 		l.options = *options
 	}
 	// The middleware validates the options that both have.
-	if _, err := middleware.New(t, classify, &middleware.Options{Deadline: l.options.Deadline, OnFailure: l.options.OnFailure}); err != nil {
+	if _, err := middleware.New(t, classify, &middleware.Options{Deadline: l.options.Deadline}); err != nil {
 		return nil, fmt.Errorf("weirgrpc: %w", err)
 	}
 	if classify.Marked() {
@@ -150,7 +149,7 @@ func (l *Limiter) undecided(charges []throttler.Charge, err error) *refusal {
 	case errors.Is(err, throttler.ErrInvalid):
 		l.failed(charges, err, observe.ResultAnswered500)
 		return &refusal{err: status.Error(codes.Internal, "The rate limit of this call is not configured correctly.")}
-	case l.options.OnFailure == middleware.Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
+	case l.options.FailClosed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
 		l.failed(charges, err, observe.ResultAnswered503)
 		return later(codes.Unavailable, "The rate limit of this call cannot be decided at the moment.", time.Second)
 	}

@@ -404,21 +404,21 @@ func (f failing) Take(context.Context, driver.Request) (driver.Decision, error) 
 func TestFailures(t *testing.T) {
 	down := errors.New("connection refused")
 	for _, test := range []struct {
-		name      string
-		err       error
-		onFailure middleware.FailurePolicy
-		want      codes.Code
-		result    observe.Result
+		name   string
+		err    error
+		closed bool
+		want   codes.Code
+		result observe.Result
 	}{
-		{"open", down, middleware.Open, codes.OK, observe.ResultServed},
-		{"closed", down, middleware.Closed, codes.Unavailable, observe.ResultAnswered503},
-		{"closed by fallback", driver.ErrFailClosed, middleware.Open, codes.Unavailable, observe.ResultAnswered503},
-		{"overloaded", driver.ErrOverloaded, middleware.Open, codes.Unavailable, observe.ResultAnswered503},
+		{"open", down, false, codes.OK, observe.ResultServed},
+		{"closed", down, true, codes.Unavailable, observe.ResultAnswered503},
+		{"closed by fallback", driver.ErrFailClosed, false, codes.Unavailable, observe.ResultAnswered503},
+		{"overloaded", driver.ErrOverloaded, false, codes.Unavailable, observe.ResultAnswered503},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t, setup{
 				backend: func(of driver.Backend) driver.Backend { return failing{of, test.err} },
-				options: weirgrpc.Options{OnFailure: test.onFailure},
+				options: weirgrpc.Options{FailClosed: test.closed},
 			})
 			a := f.call(t.Context())
 			expectCode(t, a, test.want)
@@ -621,7 +621,6 @@ func TestNew(t *testing.T) {
 		"deadline": func() (*weirgrpc.Limiter, error) {
 			return weirgrpc.New(th, good, &weirgrpc.Options{Deadline: time.Microsecond})
 		},
-		"on failure": func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, good, &weirgrpc.Options{OnFailure: 7}) },
 	} {
 		if l, err := make(); l != nil || !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("%s: got %v; want an error that wraps ErrInvalid", name, err)

@@ -60,7 +60,10 @@ func repository(w http.ResponseWriter, _ *http.Request) {
 func TestGoGitHub(t *testing.T) {
 	for _, status := range []int{429, 403} {
 		now := clock.NewManual(time.Now()) // go-github compares resets with its own clock
-		a := newAPI(t, now, throttler.Limit{Quota: 3, Window: time.Minute}, &middleware.Options{RefusalStatus: status}, repository)
+		a := newAPI(t, now, throttler.Limit{Quota: 3, Window: time.Minute}, &middleware.Options{Refuse: func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+			x.Status = status
+			x.Write(w, r)
+		}}, repository)
 		newClient := func() *github.Client {
 			c, err := github.NewClient(github.WithURLs(github.Ptr(a.URL+"/"), nil))
 			if err != nil {

@@ -26,9 +26,9 @@ func newServer(t *throttler.Throttler, correct func(account, password string) bo
 	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return accountOf(r), r.PostFormValue("account") != "" })
 	attempts := middleware.All(middleware.Limit(byAddress, middleware.ClientIP(nil)), middleware.Limit(byAccount, middleware.FirstOf(account, middleware.ClientIP(nil))))
 	limit, err := middleware.New(t, attempts, &middleware.Options{
-		Dialect:   middleware.NoHeaders{}, // do not reveal the limits
-		OnFailure: middleware.Closed,      // no guessing while the counts are unavailable
-		RefundIf:  func(_ *http.Request, status int, _ http.Header) bool { return status < 400 },
+		Dialect:    middleware.NoHeaders{}, // do not reveal the limits
+		FailClosed: true,                   // no guessing while the counts are unavailable
+		RefundIf:   func(_ *http.Request, status int, _ http.Header) bool { return status < 400 },
 	})
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
 	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: table})
 	user := middleware.BearerToken(func(_ *http.Request, token string) (string, bool) { return users[token], true })
 	perCaller := middleware.Limit(table.View().Policy("core"), middleware.FirstOf(user, middleware.ClientIP(nil)))
-	limit, err := middleware.New(t, perCaller, &middleware.Options{BlockedStatus: http.StatusForbidden})
+	limit, err := middleware.New(t, perCaller, nil)
 	if err != nil {
 		return nil, err
 	}

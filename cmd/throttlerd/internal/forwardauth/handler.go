@@ -68,7 +68,11 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 		h.limits = append(h.limits, limits)
 		h.usesHosts = h.usesHosts || h.rules[i].usesHosts()
 	}
-	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], DocumentationURL: keys.Documentation, Observer: h.observer}
+	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], Observer: h.observer}
+	options.Refuse = func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+		x.DocumentationURL = keys.Documentation
+		x.Write(w, r)
+	}
 	if all := slices.Concat(h.limits...); len(all) > 0 {
 		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // the code below doesn't check keys and policies
 			return nil, err
