@@ -7,11 +7,17 @@
 --   ARGV[3i-1] the new state, '' to keep the stored one
 --   ARGV[3i]   the least ms that the key lives, 0 to keep its expiry
 -- Returns      an empty array if the states were stored; otherwise this server's clock, in
---              Unix ms, and the stored states, '' for a missing key
+--              Unix ms, and the stored states, '' for a missing key, and the error for a key
+--              that holds no string, which a reset replaces
 
 local stored, are_same = {}, #ARGV > 0
 for i = 1, #KEYS do
-  stored[i + 1] = redis.call('GET', KEYS[i]) or ''
+  local state = redis.pcall('GET', KEYS[i]) or ''
+  if type(state) == 'table' then
+    if not state.err:find('WRONGTYPE', 1, true) then return state end
+    state = state.err
+  end
+  stored[i + 1] = state
   are_same = are_same and stored[i + 1] == ARGV[3 * i - 2]
 end
 if are_same then

@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"slices"
+
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -48,30 +50,53 @@ func Settle(s driver.Settlement, p *Placement) Decide {
 	})
 }
 
-// Reset returns the reset of the counts of r's charges under p.
+// Reset returns the reset of the counts of r's charges under p. An unreadable value becomes an
+// empty count. What it counted is unknown, so refunds of earlier charges do nothing for as long
+// as any charge counts.
 func Reset(r driver.Request, p *Placement) Decide {
-	return decide(p, r.Now, func(c *counts) (driver.Decision, []Change) {
+	reset := decide(p, r.Now, func(c *counts) (driver.Decision, []Change) {
 		found := make([]bool, len(c.states))
 		for i, s := range c.states {
 			found[i] = s.Reset(r.Now)
 		}
 		return driver.Decision{}, c.changes(func(i int) bool { return found[i] })
 	})
+	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
+		readable := slices.Clone(stored)
+		for i, s := range stored {
+			if s != nil && s.Err != nil {
+				readable[i] = new(Stored)
+				for _, l := range r.Charges()[i].Policy.Limits { // a pause lives for as long
+					readable[i].State.Pause(r.Now+algorithm.Lifetime(l).Milliseconds(), r.Now)
+				}
+			}
+		}
+		d, changes, err := reset(readable, clock)
+		for i := range changes {
+			if readable[i] != stored[i] {
+				changes[i].Life = changes[i].State.Life(r.Now) // nothing is known of the value's expiry
+			}
+		}
+		return d, changes, err
+	}
 }
 
 // ReleaseAll applies r to the stored counts of its charges, nil for a count that is not
 // stored. An expired count without a claim is treated as nil. It returns the outcome and the
 // Change of each count. clock is the store's, in ms.
-func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
+func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change, error) {
 	releases, changes := make([]Released, len(stored)), make([]Change, len(stored))
 	for i := range stored {
+		if stored[i] != nil && stored[i].Err != nil {
+			return nil, nil, stored[i].Err
+		}
 		released, remainder := release(r, stored[i], clock)
 		releases[i] = released
 		if remainder != nil {
 			changes[i] = Change{remainder, true, remainder.Claim.ExpiresAt - clock}
 		}
 	}
-	return releases, changes
+	return releases, changes, nil
 }
 
 // counts are the counts of a decision's charges.

@@ -16,6 +16,9 @@ type Found struct {
 func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
 	found, locations, local := make([]Found, len(stored)), make([]Location, len(stored)), true
 	for i := range stored {
+		if stored[i] != nil && stored[i].Err != nil {
+			return nil, stored[i].Err
+		}
 		var err error
 		if found[i], locations[i], err = find(stored[i], p, i, now, clock); err != nil {
 			return nil, err

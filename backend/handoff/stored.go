@@ -20,6 +20,10 @@ import (
 type Stored struct {
 	Claim *Claim // nil if the count never moved
 	State algorithm.State
+
+	// Err is not nil if the value is unreadable, and says why. Then a reset replaces it, and
+	// other decisions fail with Err.
+	Err error
 }
 
 // Claim says which version placed a count, and where.

@@ -48,28 +48,30 @@ func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide han
 // decide makes a decision about the counts of those names. It reports whether it changed
 // the item.
 func (it *item) decide(names []name, decide handoff.Decide, d *driver.Decision) (changed bool, err error) {
-	stored, err := it.stored(names)
-	if err != nil {
-		return false, err
-	}
+	stored := it.stored(names)
 	decision, changes, err := decide(stored, it.now)
 	*d = decision
+	for i, c := range changes {
+		if c.Changed && stored[i] != nil && stored[i].Err != nil && names[i].ownKey != "" {
+			it.void = append(it.void, names[i].ownKey)
+		}
+	}
 	return it.keep(names, changes), err
 }
 
-// stored returns the counts of those names, nil for a name without a count.
-func (it *item) stored(names []name) ([]*handoff.Stored, error) {
+// stored returns the counts of those names: nil for a name without a count, and a Stored with
+// an Err for an unreadable one.
+func (it *item) stored(names []name) []*handoff.Stored {
 	all := make([]*handoff.Stored, len(names))
 	for i := range names {
-		c, err := it.find(names[i])
-		if err != nil {
-			return nil, err
-		}
-		if c != nil {
+		switch c, err := it.find(names[i]); {
+		case err != nil:
+			all[i] = &handoff.Stored{Err: err}
+		case c != nil:
 			all[i] = c.stored
 		}
 	}
-	return all, nil
+	return all
 }
 
 // keep puts a decision's changed counts into the item, and reports whether there are any.

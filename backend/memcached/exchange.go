@@ -65,7 +65,8 @@ func (s *server) try(key string, jobs []*job) (it *item, n int, tooMany bool, er
 		return nil, n, false, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
-		return nil, n, false, err
+		it, _ = newItem(key, nil, s.margin, s.spillAt) // an empty value is no error
+		it.foreign = err
 	}
 	it.own = byKey(keys[1:], items[1:])
 	n, changed := it.change(jobs[:n])
@@ -78,6 +79,13 @@ func (s *server) try(key string, jobs []*job) (it *item, n int, tooMany bool, er
 			return it, n, true, nil
 		}
 		return it, n, false, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
+	}
+	for _, key := range it.void {
+		if own, ok := it.own[key]; ok { // if others wrote it since, theirs stays
+			if _, err := s.client.swap(deadline, key, own, void, 1); err != nil {
+				return it, n, false, fromServer(err)
+			}
+		}
 	}
 	written, err := s.write(s.deadlineOf(jobs[:n]), it, items[0], value, expiration(life, it.now))
 	if err == nil && !written {

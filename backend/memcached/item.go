@@ -41,6 +41,9 @@ type item struct {
 	margin  int64  // ms
 	spillAt int    // bytes
 
+	foreign error    // not nil if the value is unreadable; then the item is empty, and a reset replaces it
+	void    []string // keys of the separate items of counts that were unreadable and are reset
+
 	writeID uint64
 	epoch   uint64 // 0 if no count is in a separate item
 	until   int64  // the last expiry of such a count, Unix ms
@@ -223,6 +226,9 @@ func (it *item) find(n name) (*count, error) {
 	if c := it.count(n.inPartition); c != nil {
 		return c, c.parse()
 	}
+	if it.foreign != nil {
+		return nil, it.foreign
+	}
 	own, ok := it.own[n.ownKey]
 	if !ok {
 		return nil, nil
@@ -249,6 +255,9 @@ func (it *item) newCount(name string, value []byte) (*count, error) {
 	}
 	return &count{name: []byte(name), expiry: expiry, raw: r.rest, apart: true}, nil
 }
+
+// void is the stored form of no count in a separate item.
+var void = append([]byte{ownForm}, make([]byte, 8+6)...)
 
 // encodeOwn returns the stored form of c in a separate item.
 func (it *item) encodeOwn(c *count) []byte {

@@ -215,8 +215,8 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var all []handoff.Released
 	if _, err := b.decide(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (d driver.Decision, changes []handoff.Change, err error) {
-		all, changes = handoff.ReleaseAll(&r, stored, clock)
-		return d, changes, nil
+		all, changes, err = handoff.ReleaseAll(&r, stored, clock)
+		return d, changes, err
 	}); err != nil {
 		return nil, err // all may still be written: see decide
 	}

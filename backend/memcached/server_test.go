@@ -347,6 +347,53 @@ func TestForeignItem(t *testing.T) {
 	}
 }
 
+// A reset replaces the item of a partition, a count in it, and a count's own item if they are
+// unreadable. Then they count as any other, and a refund of a charge from before does nothing.
+func TestResetOfUnreadableItems(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	clk := clock.NewManual(t0)
+	th := throttler.New(b, &throttler.Options{Clock: clk})
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	for name, spoil := range map[string]func(c throttler.Charge){
+		"the partition's item": func(c throttler.Charge) { setItem(t, server.Addr, b.Locate(c).Key, "7") },
+		"a count": func(c throttler.Charge) {
+			key := b.Locate(c).Key
+			value := []byte(itemAt(t, server.Addr, key))
+			value[len(value)-20] = 13 // a kind to come
+			setItem(t, server.Addr, key, string(value))
+		},
+		"the count's own item": func(c throttler.Charge) {
+			deleteItem(t, server.Addr, b.Locate(c).Key)
+			setItem(t, server.Addr, b.Locate(c).OwnKey, "7")
+		},
+	} {
+		c := policy.Charge("alice").Within(name)
+		before := sequence(t, th, c)
+		spoil(c)
+		if _, err := th.Take(t.Context(), c); !errors.Is(err, throttler.ErrUnavailable) {
+			t.Fatalf("%s: Take: %v, want ErrUnavailable", name, err)
+		}
+		if err := th.Reset(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if d := sequence(t, th, c, c); d.Limit(0).Used != 2 {
+			t.Errorf("%s: after the reset and 2 takes, %d are used", name, d.Limit(0).Used)
+		}
+		if _, err := th.Refund(t.Context(), before); err != nil {
+			t.Error(err)
+		}
+		if d, err := th.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 2 {
+			t.Errorf("%s: after a refund of a take from before the reset, %v, %v; want 2 used", name, d, err)
+		}
+		deleteItem(t, server.Addr, b.Locate(c).Key) // as if all in it had expired
+		if d, err := th.Take(t.Context(), c); err != nil || d.Limit(0).Used != 1 {
+			t.Errorf("%s: after the partition's item has expired, %v, %v", name, d, err)
+		}
+	}
+}
+
 // A process with a clock that has stopped does not extend an expiry, or its windows would
 // never end. Nor does another count of the same item.
 func TestClockThatStandsStill(t *testing.T) {

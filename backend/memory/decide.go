@@ -134,7 +134,7 @@ func (st *step) reset(r *driver.Request, p *handoff.Placement) error {
 
 // release carries out r.
 func (st *step) release(r *handoff.ReleaseRequest) []handoff.Released {
-	all, changes := handoff.ReleaseAll(r, st.storedOf(), st.at.clock())
+	all, changes, _ := handoff.ReleaseAll(r, st.storedOf(), st.at.clock())
 	st.keepChanges(changes)
 	return all
 }

@@ -30,13 +30,13 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if r.ReadOnly {
 		stored, err := s.readFrom(ctx, nil, r.Charges, 0)
 		if err == nil {
-			all, _ = handoff.ReleaseAll(&r, stored, unknownTime)
+			all, _, err = handoff.ReleaseAll(&r, stored, unknownTime)
 		}
 		return all, err
 	}
 	if err := s.swap(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
-		all, changes = handoff.ReleaseAll(&r, stored, clock)
-		return changes, nil
+		all, changes, err = handoff.ReleaseAll(&r, stored, clock)
+		return changes, err
 	}); err != nil {
 		return nil, err // all may still be written: see swap
 	}
@@ -47,8 +47,9 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 // still look valid, which costs the caller at most one extra round trip.
 const unknownTime = 0
 
-// parseStored parses the values of GETs. A missing key becomes nil.
-func parseStored(values []string) ([]*handoff.Stored, error) {
+// parseStored parses the values of GETs. A missing key becomes nil, and an unreadable value a
+// Stored with an Err.
+func parseStored(values []string) []*handoff.Stored {
 	all := make([]*handoff.Stored, len(values))
 	for i := range values {
 		if values[i] == "" {
@@ -56,9 +57,9 @@ func parseStored(values []string) ([]*handoff.Stored, error) {
 		}
 		stored, err := handoff.Parse([]byte(values[i]))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errForeign, err)
+			stored = handoff.Stored{Err: fmt.Errorf("%w: %w", errForeign, err)}
 		}
 		all[i] = &stored
 	}
-	return all, nil
+	return all
 }

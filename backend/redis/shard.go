@@ -154,9 +154,11 @@ func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge
 			return nil, s.errorOf(err)
 		}
 	}
-	stored, err := parseStored(j.values)
-	if err != nil {
-		return nil, s.errorOf(err)
+	stored := parseStored(j.values)
+	for _, c := range stored {
+		if c != nil && c.Err != nil {
+			return nil, s.errorOf(c.Err)
+		}
 	}
 	return stored, nil
 }

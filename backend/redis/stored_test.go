@@ -168,6 +168,59 @@ func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, sett
 	check("Release", err) // even if a newer version has placed the count
 }
 
+// A reset replaces a value that is no count, whatever its type. Then its key counts and expires
+// as any other, and a refund of a charge from before does nothing.
+func TestResetOfUnreadableValues(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	window := throttler.Limit{Quota: 10, Window: time.Hour, Aligned: true}
+	log := throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}
+	for name, write := range map[string]func(key string) error{
+		"text":   func(key string) error { return b.client.Set(t.Context(), key, "hello", 0).Err() },
+		"digits": func(key string) error { return b.client.Set(t.Context(), key, "9010000000000000001", 0).Err() },
+		"a claim and text": func(key string) error {
+			return b.client.Set(t.Context(), key, "\x08"+strings.Repeat("\xff", 12)+"hello", 0).Err()
+		},
+		"half a claim": func(key string) error { return b.client.Set(t.Context(), key, "\x08", time.Hour).Err() },
+		"a list":       func(key string) error { return b.client.RPush(t.Context(), key, "a").Err() },
+		"a hash":       func(key string) error { return b.client.HSet(t.Context(), key, "a", "b").Err() },
+	} {
+		for _, limits := range [][]throttler.Limit{{window}, {log}, {window, log}} {
+			for _, p := range []*handoff.Placement{nil, {Backend: 1, Version: 5, Keep: time.Minute}} {
+				c, good := policy("core", limits...).Charge("alice"), policy("good", limits...).Charge("alice")
+				c.Partition, good.Partition = c.Key, good.Key
+				key := b.backend.Locate(c).Key
+				b.client.FlushAll(t.Context())
+				before, err := b.Take(t.Context(), c, good)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.client.Del(t.Context(), key)
+				if err := write(key); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.backend.ResetAt(t.Context(), driver.NewRequest(b.clock.Now().UnixMilli(), c, good), p); err != nil {
+					t.Errorf("%s under %v, placed by %v: %v", name, limits, p, err)
+					continue
+				}
+				for want := int64(1); want <= 2; want++ {
+					if d, err := b.Take(t.Context(), c, good); err != nil || d.Limit(0).Used != want || d.Limit(len(limits)).Used != want {
+						t.Errorf("%s under %v: after the reset, take %d: %v, %v", name, limits, want, d, err)
+					}
+				}
+				if _, err := b.Refund(t.Context(), before); err != nil {
+					t.Error(err)
+				}
+				if d, err := b.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 2 {
+					t.Errorf("%s under %v: after a refund of a take from before the reset, %v, %v; want 2 used", name, limits, d, err)
+				}
+				if ttl := b.client.PTTL(t.Context(), key).Val(); ttl < 0 || ttl > 2*time.Hour {
+					t.Errorf("%s under %v: the key lives for %v", name, limits, ttl)
+				}
+			}
+		}
+	}
+}
+
 // An arriving count written by processes with clocks that are years off lives no longer than
 // its limits allow, even if a settlement here adds to it.
 func TestArrivalFromStrayClocks(t *testing.T) {

@@ -119,15 +119,15 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		joined := s.changes.Take(key)
 		all = append(all, joined...)
 		end := s.endOf(all, began)
-		args, failed := states.apply(all, s.backend.margin)
-		if args == nil && failed == nil {
+		args := states.apply(all, s.backend.margin)
+		if args == nil {
 			// A refusal stores nothing, so callers that joined after the read need newer states.
 			late := slices.DeleteFunc(joined, func(c *change) bool { return slices.Contains(first, c) })
-			all, args, failed = s.applyAgain(ctx, charges, end, all, late)
+			all, args = s.applyAgain(ctx, charges, end, all, late)
 		}
 		switch {
-		case failed != nil || args == nil:
-			states, err = nil, failed
+		case args == nil:
+			states = nil
 		case conflicts > 0 && time.Now().After(end):
 			err = fmt.Errorf("%w in time: others changed the counts %d times: %w", driver.ErrNotSent, conflicts, context.DeadlineExceeded)
 		default:
@@ -139,17 +139,16 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 
 // applyAgain reads the states again, and makes all changes again, if some are late. If it can't
 // read, it finishes the late ones, and returns the others, which keep their outcomes.
-func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all, late []*change) (rest []*change, args []arg, err error) {
+func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all, late []*change) (rest []*change, args []arg) {
 	if len(late) == 0 {
-		return all, nil, nil
+		return all, nil
 	}
 	states, err := s.callSwap(ctx, charges, end, nil)
 	if err != nil {
 		s.finish(late, errNotRead(err))
-		return slices.DeleteFunc(all, func(c *change) bool { return slices.Contains(late, c) }), nil, nil
+		return slices.DeleteFunc(all, func(c *change) bool { return slices.Contains(late, c) }), nil
 	}
-	args, err = states.apply(all, s.backend.margin)
-	return all, args, err
+	return all, states.apply(all, s.backend.margin)
 }
 
 func errNotRead(err error) error {
@@ -194,12 +193,9 @@ type swapStates struct {
 }
 
 // apply makes the changes of the states, and returns swap.lua's arguments, or nil if nothing
-// changes.
-func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) {
-	counts, err := parseStored(s.stored)
-	if err != nil {
-		return nil, err
-	}
+// changes. A decision about an unreadable value fails, unless it is a reset.
+func (s *swapStates) apply(all []*change, margin int64) (args []arg) {
+	counts := parseStored(s.stored)
 	changed, lives := make([]bool, len(counts)), make([]int64, len(counts))
 	for _, c := range all {
 		changes, err := c.apply(counts, s.clock)
@@ -214,7 +210,7 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 		}
 	}
 	if !slices.Contains(changed, true) {
-		return nil, nil
+		return nil
 	}
 	for i := range counts {
 		args = append(args, arg(s.stored[i]), nil, arg("0"))
@@ -225,7 +221,7 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 			args[len(args)-1] = strconv.AppendInt(nil, lives[i]+margin, 10)
 		}
 	}
-	return args, nil
+	return args
 }
 
 // callSwap calls swap.lua about charges. Without args it only reads. The states are nil if new

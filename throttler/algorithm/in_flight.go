@@ -47,11 +47,17 @@ func (inFlight) retryAt(_ *record, l limit, _, now int64) int64 { return askAgai
 func askAgainAt(l limit, now int64) int64 { return addInstant(now, min(askAgain, l.window)) }
 
 // release releases the unit held under its mark, if limits have one. It reports whether the
-// unit was there, or has room to be taken again.
+// unit was there, or has room to be taken again. As the scripts do, it also drops the entries of
+// sliding logs that no longer count.
 func (s *State) release(limits []quota.Limit, marks []driver.Mark, now int64) (held bool) {
 	for i := range limits {
 		l, mark := limitOf(&limits[i]), marks[i]
 		if r := s.own(l); r != nil && kinds[l.kind].holds {
+			for k := range s.records {
+				if r := &s.records[k]; kinds[r.kind].log {
+					r.log, r.count = slidingLog{}.live(r, now)
+				}
+			}
 			mark.At -= r.window - l.window
 			found := s.last.precedes(&mark) && l.kind.counter().giveBack(r, l, settled{mark: mark, charged: 1}, now)
 			return found || l.kind.counter().used(r, l, now) < l.quota

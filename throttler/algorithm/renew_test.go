@@ -38,3 +38,16 @@ func TestRenewalsUnderAnOldPolicy(t *testing.T) {
 		}
 	}
 }
+
+// Ending a unit in flight drops the entries of a log that no longer count, as the Redis scripts do.
+func TestReleaseDropsDeadEntries(t *testing.T) {
+	p := &quota.Policy{Name: "p", Limits: []quota.Limit{{Quota: 10, Window: time.Hour, Algorithm: quota.InFlight}, {Quota: 10, Window: time.Second, Algorithm: quota.SlidingLog}}}
+	var s algorithm.State
+	states := []*algorithm.State{&s}
+	d := algorithm.Take(driver.NewRequest(day, p.Charge("alice")), states)
+	before := s.Size()
+	algorithm.Settle(driver.Settlement{Now: day + 2000, Charged: d, Costs: []int64{1}}, states)
+	if got, want := s.Size(), before-20; got != want {
+		t.Errorf("%d bytes after the settlement, and %d before; want %d, without the unit and the entry", got, before, want)
+	}
+}
