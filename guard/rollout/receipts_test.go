@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
@@ -70,5 +71,75 @@ func TestReceiptsAcrossFlips(t *testing.T) {
 	t.Logf("%d flips, %d deliveries again", flips, again)
 	if flips < 10 || again < 30 {
 		t.Errorf("%d flips, %d deliveries again: too few to show anything", flips, again)
+	}
+}
+
+// Processes with clocks that differ deliver receipts at any time, until long after they have
+// expired, while their counts move between backends of three kinds all the time. No receipt is
+// settled twice, whichever backend recorded the first settlement.
+func TestSequentialReceiptsWhileCountsMove(t *testing.T) {
+	rng, flags := testseed.Rand(t, 2), testseed.Locked(t, 3)
+	moving := newRestless(t, flags.IntN, 1, houses(t)["three kinds"](t))
+	var clocks [3]*clock.Manual
+	var all [3]*throttler.Throttler
+	for i := range all {
+		clocks[i] = clock.NewManual(t0.Add(time.Duration(4*i) * time.Second))
+		all[i] = throttler.New(moving, &throttler.Options{Clock: clocks[i], ReceiptKey: []byte("a secret of the test")})
+	}
+	const quota = 1 << 40
+	var policies []*throttler.Policy
+	for _, l := range []throttler.Limit{
+		{Quota: quota, Window: 20 * time.Second}, {Quota: quota, Window: 30 * time.Second, Aligned: true}, {Quota: quota, Window: 20 * time.Second, Algorithm: throttler.SlidingWindow},
+		{Quota: 1 << 10, Window: 20 * time.Second, Algorithm: throttler.SlidingLog}, {Quota: 1 << 10, Window: 20 * time.Second, Algorithm: throttler.TokenBucket},
+	} {
+		policies = append(policies, &throttler.Policy{Name: l.Algorithm.String(), Limits: []throttler.Limit{l, {Quota: 1 << 40, Window: time.Minute}}})
+	}
+	type letter struct {
+		text    string
+		settled bool
+	}
+	letters := make([][]*letter, len(policies))
+	settled, again, expired := 0, 0, 0
+	for step := range 3000 {
+		i := rng.IntN(len(policies))
+		q := all[rng.IntN(len(all))]
+		if rng.IntN(3) == 0 || len(letters[i]) == 0 {
+			d, err := q.Take(t.Context(), throttler.Charge{Policy: policies[i], Key: "alice", Cost: 1 + rng.Int64N(9)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := q.Receipt(d); err == nil {
+				letters[i] = append(letters[i], &letter{text: text})
+			} else if d.Allowed {
+				t.Fatal(err)
+			}
+		} else {
+			n := len(letters[i])
+			l := letters[i][n-1-rng.IntN(min(n, 30))]
+			d, err := q.Open(l.text)
+			if err == nil {
+				_, err = q.Settle(t.Context(), d, rng.Int64N(12))
+			}
+			switch {
+			case errors.Is(err, throttler.ErrSettled):
+				again++
+			case errors.Is(err, throttler.ErrInvalid):
+				expired++
+			case err != nil || l.settled:
+				t.Fatalf("step %d: policy %s: settled before is %t, and it returns %v", step, policies[i].Name, l.settled, err)
+			default:
+				settled++
+				l.settled = true
+			}
+		}
+		by := time.Duration(rng.IntN(400)) * time.Millisecond
+		for _, c := range clocks {
+			c.Advance(by)
+		}
+	}
+	moved, followed, lost := moving.moves()
+	t.Logf("%d settled, %d again, %d expired, %d moves, %d followed", settled, again, expired, moved, followed)
+	if settled < 100 || again < 100 || expired < 100 || moved < 300 || lost > 0 {
+		t.Errorf("%d settled, %d again, %d expired, %d moves, %d lost: too few to show anything", settled, again, expired, moved, lost)
 	}
 }
