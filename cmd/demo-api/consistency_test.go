@@ -174,7 +174,7 @@ func TestHangups(t *testing.T) {
 	d := startDemo(t, levelsOn(server, "exact"))
 	d.rewrite("policies: {core: {consistency: soft}}\n")
 	hangUp(t)
-	d.stderr.find(t, `(SIGHUP: nothing was changed.*level is ..soft..; it must be exact, leased or synced)`, d.ended)
+	d.stderr.find(t, `(SIGHUP: nothing was changed.*consistency is ..soft..; it must be exact, leased or synced)`, d.ended)
 	d.rewrite(levelsOn(server, "exact"))
 	hangUp(t)
 	d.stderr.find(t, `(nothing has changed that can)`, d.ended)
