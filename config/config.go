@@ -62,6 +62,10 @@ type Options struct {
 	// and may change. May be nil.
 	Table *policies.Table
 
+	// CountsHavePolicies makes the table watch the one shard of Redis that has the counts,
+	// unless the file has policies_at.
+	CountsHavePolicies bool
+
 	// Flags has the flag that moves clients between backends, in place of a file that the
 	// key flags names: see package rollout. Close shuts it down. May be nil.
 	Flags openfeature.FeatureProvider
@@ -102,6 +106,7 @@ type Config struct {
 	Deadline time.Duration
 
 	options Options
+	before  any // a copy of options.Program before the file was decoded
 	keys    keys
 	sync    time.Duration // of all synced policies; 0 for the default
 }
@@ -146,6 +151,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)),
 	}
 	c.options.Log = cmp.Or(c.options.Log, slog.Default())
+	c.before = copyOf(c.options.Program)
 	d := newDocument(file)
 	if c.options.Getenv != nil {
 		d.getenv = c.options.Getenv

@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"strings"
 
 	"go.yaml.in/yaml/v4"
 
@@ -19,10 +20,32 @@ func (s *policiesAt) UnmarshalYAML(node *yaml.Node) error {
 	return load(node, (*server)(s))
 }
 
+// policiesServer returns the server that the table watches, or nil.
+func (c *Config) policiesServer() *server {
+	shards := c.keys.Redis.Shards
+	switch {
+	case c.keys.PoliciesAt != nil:
+		return (*server)(c.keys.PoliciesAt)
+	case c.options.CountsHavePolicies && c.Backend == "redis" && len(shards) == 1:
+		return &shards[0].server
+	}
+	return nil
+}
+
+// PoliciesAt returns the server from which the table reads policies and overrides, in words, or
+// "" if it reads none.
+func (c *Config) PoliciesAt() string {
+	at := c.policiesServer()
+	if at == nil {
+		return ""
+	}
+	return strings.Join(at.options.Addrs, ", ")
+}
+
 // openPolicies makes the table watch the server of policies_at.
 func (s *Stack) openPolicies(ctx context.Context) error {
 	c := s.Config
-	at := (*server)(c.keys.PoliciesAt)
+	at := c.policiesServer()
 	if at == nil {
 		return nil
 	}

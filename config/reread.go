@@ -47,12 +47,18 @@ func (s *Stack) Reread() error {
 // keys.
 func (c *Config) again() *Options {
 	o := c.options
-	if o.Program != nil {
-		program := reflect.New(reflect.TypeOf(o.Program).Elem())
-		program.Elem().Set(reflect.ValueOf(o.Program).Elem())
-		o.Program = program.Interface()
-	}
+	o.Program = copyOf(c.before)
 	return &o
+}
+
+// copyOf returns a pointer to a copy of the struct that program points to. It may be nil.
+func copyOf(program any) any {
+	if program == nil {
+		return nil
+	}
+	copied := reflect.New(reflect.TypeOf(program).Elem())
+	copied.Elem().Set(reflect.ValueOf(program).Elem())
+	return copied.Interface()
 }
 
 // ParsePolicies returns the policies of a later text of c's file. It is a Parse for

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/config/envoyfile"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // begin puts the configuration of files in force, before the service is served.
@@ -120,7 +121,7 @@ func (sv *service) apply(all []*envoyfile.File, err error) error {
 // level; a policy that changes its level keeps its counts.
 func (sv *service) setLevels(set *descriptors.Set) error {
 	for _, r := range set.Rules() {
-		if r.Policy == nil {
+		if !r.Counts() {
 			continue
 		}
 		name := r.Policy.Name
@@ -144,7 +145,7 @@ func (sv *service) setLevels(set *descriptors.Set) error {
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
 	supports := envoyfile.Supports(nil)
-	c, err := s.Config(&config.Options{Log: log, Program: program, Levels: true})
+	c, err := s.Config(&config.Options{Log: log, Program: program, Levels: true, Table: new(policies.Table), CountsHavePolicies: true})
 	if err == nil {
 		supports = c.Supports
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -31,6 +34,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/local/consistency"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // streamWorkers is the number of goroutines with grown stacks that are kept for calls: as many
@@ -85,12 +89,21 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}
 	defer observed.close(log)
 	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Levels: true})
+	table := new(policies.Table)
+	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Levels: true, Table: table, CountsHavePolicies: true})
 	if err == nil {
 		err = checkShares(c, isAlone(s, program.ForwardAuth))
 	}
 	if err != nil {
 		return &usageError{err}
+	}
+	if s.ConfigFile != "" {
+		// Before Open: the policies and overrides of a server are above the file's.
+		watch, err := policies.WatchFile(table.Source("file"), s.ConfigFile, &policies.FileOptions{Parse: c.ParsePolicies, Observer: observed})
+		if err != nil {
+			return &usageError{err}
+		}
+		defer watch.Close()
 	}
 	stack, err := c.Open()
 	if err != nil {
@@ -102,7 +115,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		}
 	}()
 	observed.show(stack)
-	sv := newService(s, log, stack, observed)
+	sv := newService(s, log, stack, table, observed)
 	defer sv.rls.Close() // before the stack
 	sv.hasForwardAuth = program.ForwardAuth != nil
 	if s.ConfigType != "FILE" {
@@ -119,20 +132,38 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go sv.watch(watching)
-	log.Warn("serving", "counts", c.Where()) // a line at any level, like envoyproxy/ratelimit
-	select {
-	case err = <-failed:
-		return errors.Join(err, sv.close())
-	case <-ctx.Done():
+	log.Warn("serving", "counts", c.Where(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case err = <-failed:
+			return errors.Join(err, sv.close())
+		case <-hangups:
+			sv.reread()
+		case <-ctx.Done():
+			return sv.drain(context.WithoutCancel(ctx))
+		}
 	}
-	return sv.drain(context.WithoutCancel(ctx))
+}
+
+// reread reads the file of WEIR_CONFIG again. The files of descriptors are watched.
+func (sv *service) reread() {
+	sv.log.Warn("SIGHUP: the files of descriptors, and the policies of WEIR_CONFIG, are in force within seconds of a change; the rest is read at the start")
+	if sv.settings.ConfigFile == "" {
+		return
+	}
+	if err := sv.stack.Reread(); err != nil {
+		sv.log.Error("the file of WEIR_CONFIG was not read again", "error", err)
+	}
 }
 
 // newService returns the service of a stack, without a configuration of descriptors yet.
-func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
+func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, table *policies.Table, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Remote(), rls.NewMetrics(sv.registry))
+	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry), Table: table, Observer: observed})
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // they use the stack

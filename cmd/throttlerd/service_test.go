@@ -210,7 +210,7 @@ func TestService(t *testing.T) {
 		{d.http + "/json", `{"domain": 5}`, 400, "Bad Request"},
 		{d.http + "/json", `{"domain": "d"}`, 400, "rate limit descriptor list must not be empty"},
 		{d.http + "/healthcheck", "", 200, "OK"},
-		{d.debug + "/rlconfig", "", 200, "d.user: unit=YEAR requests_per_unit=3, shadow_mode: false, quota_mode: false\n"},
+		{d.debug + "/rlconfig", "", 200, "d.user: unit=YEAR requests_per_unit=3, shadow_mode: false, quota_mode: false, policy: d.user\n"},
 		{d.debug + "/", "", 200, "/rlconfig"},
 		{metrics + "/metrics", "", 200, `ratelimit_service_rate_limit_over_limit{domain="d",key1="user",key2=""} 2`},
 		{metrics + "/metrics", "", 200, `ratelimit_service_rate_limit_near_limit{domain="d",key1="user",key2=""} 1`},

@@ -215,7 +215,7 @@ func TestTogether(t *testing.T) {
 	a := file("a.yaml", one("{key: a}"))
 	b := file("b.yaml", one("{key: b, descriptors: [{key: c}]}"))
 	again := file("c.yaml", one("{key: b, descriptors: [{key: d}]}"))
-	levels := file("d.yaml", one("key: m\n  value: n\n  rate_limit: {unit: day, requests_per_unit: 1, consistency: leased}\n- {key: m_n, rate_limit: {unit: day, requests_per_unit: 1}}"))
+	levels := file("d.yaml", one("key: m\n  value: n\n  rate_limit: {unit: day, requests_per_unit: 1, consistency: leased}\n- {key: m, rate_limit: {unit: day, requests_per_unit: 1}}"))
 	for _, c := range []struct {
 		files []*envoyfile.File
 		merge bool
@@ -224,7 +224,7 @@ func TestTogether(t *testing.T) {
 		{[]*envoyfile.File{a, b}, true, ""},
 		{[]*envoyfile.File{b, a}, false, `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true`},
 		{[]*envoyfile.File{a, b, again}, true, `c.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ`},
-		{[]*envoyfile.File{levels}, false, "d.yaml: descriptors[1]: the level of d.m_n is leased and exact; two limits of this name must have one"},
+		{[]*envoyfile.File{levels}, false, "d.yaml: descriptors[1]: the level of d.m is leased and exact; limits of the same keys, whatever their values, must have one"},
 	} {
 		files := slices.Clone(c.files)
 		envoyfile.Sort(files)

@@ -31,7 +31,7 @@ func Together(files []*File, merge bool) error {
 // collection is the content of the files checked so far.
 type collection struct {
 	domains  map[string]*domain
-	levels   map[string]Level // of limits, by their paths
+	levels   map[string]Level // of limits, by the keys of their paths
 	problems []error
 }
 
@@ -50,7 +50,7 @@ func (c *collection) wrong(f *File, format string, args ...any) {
 func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
 	for i := range all {
 		d := &all[i]
-		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.String(), pair{d.Key, d.Value}
+		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.Key, pair{d.Key, d.Value}
 		if to[p] != nil {
 			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", at, f.Domain)
 			continue
@@ -61,14 +61,13 @@ func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
 	}
 }
 
-// checkLevel checks that limits of one path have one level. Two limits may have one path, and
-// then one policy, such as a_b for key a with the value b, and for key a_b.
+// checkLevel checks that limits of the same keys, which have one policy, have one level.
 func (c *collection) checkLevel(f *File, l *RateLimit, at, path string) {
-	if l == nil {
+	if l == nil || l.Requests() == 0 {
 		return
 	}
 	if before, again := c.levels[path]; again && before != l.Level {
-		c.wrong(f, "%s: the level of %s is %v and %v; two limits of this name must have one", at, path, consistency.Level(before), consistency.Level(l.Level))
+		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", at, path, consistency.Level(before), consistency.Level(l.Level))
 	}
 	c.levels[path] = l.Level
 }

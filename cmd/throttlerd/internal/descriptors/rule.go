@@ -40,7 +40,7 @@ type Rule struct {
 	Path   string        // of the descriptor: domain.key_value.key; two rules may have the same, such as a_b of key a and of key a_b
 	Labels Labels        // of its metrics
 	Limit  *Limit        // as answers show it; shared by them
-	Policy *quota.Policy // nil if Unlimited or RefusesAll
+	Policy *quota.Policy // of its counts; under Unlimited and RefusesAll, only for its name
 
 	Name     string
 	Replaces []string
@@ -64,8 +64,8 @@ type Labels struct{ Domain, Key1, Key2 string }
 // Valued reports whether r's labels depend on values of the request: see LabelsOf.
 func (r *Rule) Valued() bool { return r.valued }
 
-// newRule returns the rule of d at path, with these labels.
-func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *Rule {
+// newRule returns the rule of d at path, with the name of a policy, and these labels.
+func newRule(d *envoyfile.Descriptor, path, name string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
 		Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
@@ -80,11 +80,16 @@ func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *
 	for _, n := range l.Replaces {
 		r.Replaces = append(r.Replaces, n.Name)
 	}
-	if !r.Unlimited && !r.RefusesAll {
-		r.Policy = l.Policy(policyName(path))
+	if r.Counts() {
+		r.Policy = l.Policy(policyName(name))
+	} else {
+		r.Policy = &quota.Policy{Name: policyName(name), Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
 	}
 	return r
 }
+
+// Counts reports whether r has a limit that counts hits.
+func (r *Rule) Counts() bool { return !r.Unlimited && !r.RefusesAll }
 
 func metadataOf(fields map[string]any) *structpb.Struct {
 	if fields == nil {
@@ -97,8 +102,9 @@ func metadataOf(fields map[string]any) *structpb.Struct {
 	return s
 }
 
-// policyName makes a policy's name from a path. Two paths may have the same name, because
-// counts are named by their keys, which contain the whole descriptor.
+// policyName makes a policy's name from the domain and the keys of a descriptor. It has no
+// values: the count of a client continues when a rule for its value comes or goes. Rules may have
+// one name, because counts are named by their keys, too, which contain the whole descriptor.
 func policyName(path string) string {
 	clean := strings.Map(func(c rune) rune {
 		switch {
@@ -114,6 +120,26 @@ func policyName(path string) string {
 	hash.Write([]byte(path))
 	sum := "-" + hex.EncodeToString(hash.Sum(nil))
 	return clean[:min(len(clean), quota.MaxNameBytes-len(sum))] + sum
+}
+
+// LimitOf returns l as answers show it, under the name of a rule's limit.
+func LimitOf(l *quota.Limit, name string) *Limit {
+	shown := &Limit{RequestsPerUnit: uint32(min(l.Quota, math.MaxUint32)), Name: name}
+	if !l.Calendar.IsZero() {
+		shown.Unit = Unit(ratelimitv3.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(l.Calendar.Period.String())])
+		return shown
+	}
+	for _, u := range []Unit{ratelimitv3.RateLimitResponse_RateLimit_YEAR, ratelimitv3.RateLimitResponse_RateLimit_MONTH, ratelimitv3.RateLimitResponse_RateLimit_WEEK, ratelimitv3.RateLimitResponse_RateLimit_DAY,
+		ratelimitv3.RateLimitResponse_RateLimit_HOUR, ratelimitv3.RateLimitResponse_RateLimit_MINUTE, ratelimitv3.RateLimitResponse_RateLimit_SECOND} {
+		if w := Window(u); l.Window%w == 0 {
+			shown.Unit = u
+			if n := l.Window / w; n > 1 {
+				shown.UnitMultiplier = wrapperspb.UInt32(uint32(n))
+			}
+			break
+		}
+	}
+	return shown
 }
 
 // OverrideName returns the name of the policy of requests that bring their own limit, for n

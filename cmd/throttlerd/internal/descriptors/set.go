@@ -62,7 +62,7 @@ func New(files []*envoyfile.File, merge bool) (*Set, error) {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
 			s.domains[name] = d
 		}
-		s.add(&d.node, f.Descriptors, name, Labels{Domain: name}, 0, false)
+		s.add(&d.node, f.Descriptors, name, name, Labels{Domain: name}, 0, false)
 	}
 	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
 	for i, r := range s.list {
@@ -71,12 +71,12 @@ func New(files []*envoyfile.File, merge bool) (*Set, error) {
 	return s, nil
 }
 
-// add adds the descriptors at path to n.
-func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Labels, depth int, valued bool) {
+// add adds the descriptors at path to n. keys are the keys of the path.
+func (s *Set) add(n *node, all []envoyfile.Descriptor, path, keys string, labels Labels, depth int, valued bool) {
 	for i := range all {
 		d, labels := &all[i], labels
 		name := d.String()
-		path := path + "." + name
+		path, keys := path+"."+name, keys+"."+d.Key
 		switch depth {
 		case 0:
 			labels.Key1 = name
@@ -85,10 +85,10 @@ func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Label
 		}
 		next, valued := n.next(d), valued || d.ValueToMetric
 		if d.RateLimit != nil {
-			next.rule = newRule(d, path, labels, valued || d.DetailedMetric)
+			next.rule = newRule(d, path, keys, labels, valued || d.DetailedMetric)
 			s.list = append(s.list, next.rule)
 		}
-		s.add(next, d.Descriptors, path, labels, depth+1, valued)
+		s.add(next, d.Descriptors, path, keys, labels, depth+1, valued)
 	}
 }
 
@@ -122,18 +122,20 @@ func (s *Set) Domain(name string) *Domain { return s.domains[name] }
 // Rules returns all rules, in the order of their paths. The caller must not change them.
 func (s *Set) Rules() []*Rule { return s.list }
 
-// Dump writes the rules, a line for each, as /rlconfig shows them.
+// Dump writes the rules, a line for each, as /rlconfig shows them: as envoyproxy/ratelimit does,
+// and then weir's own keys, and the name of the policy in logs, pages and weirctl.
 func (s *Set) Dump(w io.Writer) error {
 	for _, r := range s.list {
 		own := ""
 		if n := r.Limit.UnitMultiplier.GetValue(); n > 1 {
 			own = fmt.Sprintf(", unit_multiplier: %d", n)
 		}
-		if r.Policy != nil && !r.Policy.Limits[0].Calendar.IsZero() {
-			own = fmt.Sprintf(", calendar: %v", r.Policy.Limits[0].Calendar)
-		} else if r.Policy != nil && !r.Policy.Limits[0].Aligned {
-			own += fmt.Sprintf(", algorithm: %s, burst: %d", r.Policy.Limits[0].Algorithm, r.Policy.Limits[0].Capacity())
+		if l := &r.Policy.Limits[0]; r.Counts() && !l.Calendar.IsZero() {
+			own = fmt.Sprintf(", calendar: %v", l.Calendar)
+		} else if r.Counts() && !l.Aligned {
+			own += fmt.Sprintf(", algorithm: %s, burst: %d", l.Algorithm, l.Capacity())
 		}
+		own += ", policy: " + r.Policy.Name
 		if _, err := fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t%s\n", r.Path, r.Limit.Unit, r.Limit.RequestsPerUnit, r.Shadow, r.Quota, own); err != nil {
 			return err
 		}

@@ -113,7 +113,7 @@ func TestRules(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if r := rule("edge.path_/*/b*/c"); !r.RefusesAll || !r.Shadow || r.Policy != nil {
+	if r := rule("edge.path_/*/b*/c"); !r.RefusesAll || !r.Shadow || r.Counts() {
 		t.Errorf("%+v refuses all in shadow mode", r)
 	}
 	if r := rule("edge.addr_10.0.0.1"); !r.Unlimited || r.Replaces[0] != "per-address" {
@@ -139,8 +139,8 @@ func TestMultiplesOfUnitsAndCalendars(t *testing.T) {
 		t.Errorf("got %v and %v", a, b)
 	}
 	var text strings.Builder
-	if err := s.Dump(&text); err != nil || text.String() != "d.a: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, unit_multiplier: 3\n"+
-		"d.b: unit=MONTH requests_per_unit=5, shadow_mode: false, quota_mode: false, calendar: month in Europe/Berlin\n" {
+	if err := s.Dump(&text); err != nil || text.String() != "d.a: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false, unit_multiplier: 3, policy: d.a\n"+
+		"d.b: unit=MONTH requests_per_unit=5, shadow_mode: false, quota_mode: false, calendar: month in Europe/Berlin, policy: d.b\n" {
 		t.Errorf("%v\n%s", err, &text)
 	}
 }

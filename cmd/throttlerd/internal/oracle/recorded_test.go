@@ -14,7 +14,6 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/throttler"
 )
 
 const (
@@ -35,8 +34,7 @@ func counting(t *testing.T) *rls.Server {
 		t.Fatal(err)
 	}
 	now := clock.NewManual(time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC))
-	s := rls.New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now}), settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, false,
-		rls.NewMetrics(prometheus.NewRegistry()))
+	s := rls.New(memorybackend.NewDefault(), now, &rls.Options{Answers: settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, Metrics: rls.NewMetrics(prometheus.NewRegistry())})
 	s.Load(set)
 	return s
 }

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -22,7 +24,7 @@ type call struct {
 	req     *Request
 	domain  *descriptors.Domain
 	items   []item // one for each descriptor
-	counted int    // items that charge or read a count
+	matched bool   // an item has a rule or its own limit
 	key     []byte // of the item that is being matched
 
 	taken    []throttler.Decision
@@ -39,14 +41,24 @@ type call struct {
 // item is a descriptor of the request, and how it is decided.
 type item struct {
 	kind     kind
-	rule     *descriptors.Rule // nil for an override
-	limit    *descriptors.Limit
-	policy   *quota.Policy
+	rule     *descriptors.Rule  // nil for an override
+	limit    *descriptors.Limit // as the answer shows it; nil if there is none
+	policy   *quota.Policy      // nil if there is no limit
+	by       *policies.Override // of the table, or nil
+	changed  bool               // the limits of policy are the table's
 	key      string
 	cost     int64
 	report   bool      // the cost is charged if it fits or not
 	counters *counters // nil if there is no limit
 	over     bool
+}
+
+// isUnlimited reports whether it is allowed without a limit.
+func (it *item) isUnlimited() bool {
+	if it.by != nil {
+		return it.by.Unlimited
+	}
+	return it.rule != nil && it.rule.Unlimited && !it.changed
 }
 
 // kind says how a descriptor is decided.
@@ -55,6 +67,7 @@ type kind uint8
 const (
 	free       kind = iota // no limit, or unlimited, or replaced
 	refusesAll             // 0 requests are allowed
+	blocked                // an override blocks the key
 	checks                 // 0 hits: over if more than the limit is used
 	enforced               // charged if all enforced items fit
 	reports                // charged in any case
@@ -98,16 +111,34 @@ func (c *call) match() error {
 			continue
 		}
 		it.report = it.report || it.rule.Report
-		it.limit, it.policy = it.rule.Limit, it.rule.Policy
+		it.limit, it.policy, it.key = it.rule.Limit, it.rule.Policy, string(c.key)
 		replaces = replaces || len(it.rule.Replaces) > 0
-		if !it.rule.Unlimited {
-			it.key = string(c.key)
-		}
 	}
 	if replaces {
 		c.replace()
 	}
 	for i := range c.items {
+		c.matched = c.matched || c.items[i].limit != nil
+	}
+	return nil
+}
+
+// resolve puts the items under the policies and overrides of the table, and classifies them.
+func (c *call) resolve(ctx context.Context) error {
+	view, now := c.server.table.View(), c.server.throttler.Clock().Now().UnixMilli()
+	for i := range c.items {
+		it := &c.items[i]
+		if it.limit == nil {
+			continue
+		}
+		p, by, _ := view.Resolve(ctx, it.policy, it.key, now)
+		if by != nil && by.Err() != nil {
+			return by.Err()
+		}
+		it.by, it.changed = by, p != it.policy
+		if by == nil || !by.Blocked {
+			it.policy = p
+		}
 		c.classify(i)
 	}
 	return nil
@@ -132,10 +163,9 @@ func (c *call) replace() {
 func (c *call) classify(i int) {
 	it := &c.items[i]
 	r := it.rule
-	if it.limit == nil || r != nil && r.Unlimited {
+	if it.isUnlimited() && (it.by == nil || len(it.policy.Limits) == 0) {
 		return
 	}
-	c.counted++
 	if r == nil {
 		it.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
 	} else if it.counters = c.loaded.counters[r.Index]; r.Valued() {
@@ -143,7 +173,9 @@ func (c *call) classify(i int) {
 	}
 	it.counters.total.Add(float64(it.cost))
 	switch a := &c.server.answers; {
-	case it.policy == nil:
+	case it.by != nil && it.by.Blocked:
+		it.kind = blocked
+	case it.limit.RequestsPerUnit == 0 && !it.changed:
 		it.kind = refusesAll
 	case it.cost == 0:
 		it.kind = checks
@@ -158,11 +190,11 @@ func (c *call) classify(i int) {
 
 // isQuota reports whether it refuses only together with all other items in quota_mode.
 func (c *call) isQuota(it *item) bool {
-	return c.server.answers.QuotaMode || it.rule != nil && it.rule.Quota
+	return it.kind != blocked && (c.server.answers.QuotaMode || it.rule != nil && it.rule.Quota)
 }
 
 // isShadow reports whether it never refuses.
-func (c *call) isShadow(it *item) bool { return it.rule != nil && it.rule.Shadow }
+func (c *call) isShadow(it *item) bool { return it.kind != blocked && it.rule != nil && it.rule.Shadow }
 
 func (c *call) isObserved(it *item) bool { return c.isQuota(it) || c.isShadow(it) }
 
@@ -188,8 +220,6 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 	it.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
 	it.key = string(c.key)
-	if l.GetRequestsPerUnit() > 0 {
-		it.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: int64(l.GetRequestsPerUnit()), Window: window, Aligned: true}}}
-	}
+	it.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
 	return nil
 }

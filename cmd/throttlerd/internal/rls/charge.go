@@ -1,11 +1,15 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
 	"slices"
+	"time"
 
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/quota"
@@ -16,18 +20,21 @@ import (
 func (c *call) charge(ctx context.Context) error {
 	for i := range c.items {
 		it := &c.items[i]
-		if it.kind == refusesAll {
+		switch it.kind {
+		case refusesAll:
 			it.over = true
 			c.refuse(it, never)
 			it.counters.refused(float64(it.cost), c.isShadow(it))
 			c.status(i, 0, 0)
+		case blocked:
+			c.block(ctx, i)
 		}
 	}
 	for _, step := range []struct {
 		kind kind
 		ask  ask
 	}{
-		{checks, c.server.throttler.Peek}, {reports, c.server.throttler.Take}, {enforced, c.takeOrPeek}, {observed, c.takeOrPeek},
+		{checks, c.server.throttler.Peek}, {reports, c.server.throttler.Take}, {enforced, c.takeOrPeek(c.server.throttler)}, {observed, c.takeOrPeek(c.server.throttler)},
 	} {
 		if err := c.decide(ctx, step.kind, step.ask); err != nil {
 			return err
@@ -44,16 +51,46 @@ func (c *call) charge(ctx context.Context) error {
 	return nil
 }
 
-// takeOrPeek charges, unless the request is refused already.
-func (c *call) takeOrPeek(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error) {
-	if c.refused {
-		return c.server.throttler.Peek(ctx, charges...)
+// block refuses item i, and reports that like a throttler with the table.
+func (c *call) block(ctx context.Context, i int) {
+	it, start := &c.items[i], time.Now()
+	now := c.server.throttler.Clock().Now().UnixMilli()
+	retryAt := cmp.Or(it.by.RetryAt(), never)
+	it.over = true
+	c.refuse(it, retryAt)
+	it.counters.refused(float64(it.cost), false)
+	reset := int64(0)
+	if retryAt != never {
+		reset = (retryAt - now + 999) / 1000
 	}
-	d, err := c.server.throttler.Take(ctx, charges...)
-	if d.Allowed {
-		c.taken = append(c.taken, d)
+	c.status(i, 0, reset)
+	if it.cost > 0 && !c.server.answers.ShadowMode {
+		c.server.observer.Decided(ctx, observe.Decided{
+			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: it.policy.Name, Limit: 0,
+			Key: it.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
+		})
 	}
-	return d, err
+}
+
+func timeOf(ms int64) time.Time {
+	if ms == never {
+		return decision.Never
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// takeOrPeek returns an ask that charges, unless the request is refused already.
+func (c *call) takeOrPeek(t *throttler.Throttler) ask {
+	return func(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error) {
+		if c.refused {
+			return t.Peek(ctx, charges...)
+		}
+		d, err := t.Take(ctx, charges...)
+		if d.Allowed {
+			c.taken = append(c.taken, d)
+		}
+		return d, err
+	}
 }
 
 // quotasAreOver reports whether there are items in quota_mode, and all are over.
@@ -84,7 +121,10 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 		if it.kind != k {
 			continue
 		}
-		w := it.policy.Limits[0].Work()
+		w := 0
+		for j := range it.policy.Limits {
+			w += it.policy.Limits[j].Work()
+		}
 		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, it)
 		if full && len(group) > 0 {
 			if err := c.ask(ctx, k, group, ask); err != nil {
@@ -105,7 +145,7 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 func (c *call) hasOther(group []int, it *item) bool {
 	return it.rule == nil && slices.ContainsFunc(group, func(i int) bool {
 		other := &c.items[i]
-		return other.key == it.key && other.policy.Name == it.policy.Name && other.policy.Limits[0] != it.policy.Limits[0]
+		return other.key == it.key && other.policy.Name == it.policy.Name && !slices.Equal(other.policy.Limits, it.policy.Limits)
 	})
 }
 
@@ -119,6 +159,9 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 			charges[n].Mode = quota.Record
 		}
 	}
+	if k == observed && c.isShadow(&c.items[group[0]]) {
+		ask = c.takeOrPeek(c.server.quiet)
+	}
 	d, err := ask(ctx, charges...)
 	if err != nil {
 		return err
@@ -128,43 +171,59 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 		return nil
 	}
 	for n, i := range group {
-		at := place(&d.Decision, len(group), n, &charges[n])
-		s := d.Limit(at)
-		c.decided(i, k, &s, d.At().UnixMilli())
-		if it := &c.items[i]; !it.over {
+		first := place(&d.Decision, len(group), n, &charges[n])
+		at, s, retryAt := first, d.Limit(first), int64(unknown)
+		it := &c.items[i]
+		for j := first; j < first+len(it.policy.Limits); j++ {
+			o := d.Limit(j)
+			over := isOver(k, &o)
+			if over {
+				retryAt = max(retryAt, comesBack(&o))
+			}
+			if over && !it.over || over == it.over && o.BindsBefore(&s) {
+				at, s, it.over = j, o, over
+			}
+		}
+		c.decided(i, &s, retryAt, d.At().UnixMilli())
+		if !it.over {
 			it.counters.allowed(it.cost, s.Used-d.Driver().Results()[at].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
 		}
 	}
 	return nil
 }
 
-// place returns the index in d of the limit of c, the n-th of the charges asked: a decision
-// merges charges to the same count.
-func place(d *decision.Decision, asked, n int, c *quota.Charge) int {
-	all := d.Charges()
-	if len(all) == asked {
-		return n
+// isOver reports whether a limit is over. Checks and reports are over if it is exceeded, and not
+// if it is used up.
+func isOver(k kind, s *decision.Status) bool {
+	if k == checks || k == reports {
+		return s.Used > s.Limit.Capacity()
 	}
+	return s.Refused
+}
+
+// place returns the index in d of the first limit of c, the n-th of the charges asked: a decision
+// merges charges to the same count.
+func place(d *decision.Decision, asked, n int, c *quota.Charge) (first int) {
+	all := d.Charges()
 	for j := range all {
-		if all[j].Key == c.Key && all[j].Policy.Name == c.Policy.Name {
-			return j
+		if len(all) == asked && j == n || len(all) != asked && all[j].Key == c.Key && all[j].Policy.Name == c.Policy.Name {
+			return first
 		}
+		first += len(all[j].Policy.Limits)
 	}
 	panic(errors.New("rls: a decision is about other charges than those asked for"))
 }
 
-// decided stores the result of a decision at now in item i.
-func (c *call) decided(i int, k kind, s *decision.Status, now int64) {
+// decided stores the result of a decision at now in item i: the status of the limit that binds,
+// and when all limits that are over have room.
+func (c *call) decided(i int, s *decision.Status, retryAt, now int64) {
 	it := &c.items[i]
-	switch k {
-	case checks, reports: // a limit that is used up, but not exceeded, is not over
-		it.over = s.Used > s.Limit.Capacity()
-	default:
-		it.over = s.Refused
-	}
 	if it.over {
-		c.refuse(it, comesBack(s))
+		c.refuse(it, retryAt)
 		it.counters.refused(float64(it.cost), c.isShadow(it))
+	}
+	if it.changed {
+		it.limit = descriptors.LimitOf(&s.Limit, it.limit.GetName())
 	}
 	c.status(i, s.Remaining, untilReset(s, now))
 }
@@ -179,7 +238,7 @@ const (
 // the first limit that has room is enough.
 func (c *call) refuse(it *item, retryAt int64) {
 	switch {
-	case c.isShadow(it):
+	case c.isShadow(it): // a block refuses in any mode
 	case !c.isQuota(it):
 		c.refused, c.retryAt = true, max(c.retryAt, retryAt)
 	case c.quotaRetryAt == unknown || retryAt < c.quotaRetryAt:

@@ -15,7 +15,6 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
-	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -42,7 +41,7 @@ func (b *busy) Joins(driver.Request) bool { return true }
 func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request) error) *tested {
 	s := newTested(t, answers, limits)
 	store := &busy{memorybackend.NewDefault(), charged}
-	b := New(throttler.New(store, &throttler.Options{Clock: clock.NewManual(t0)}), answers, true, NewMetrics(prometheus.NewRegistry()))
+	b := New(store, clock.NewManual(t0), &Options{Answers: answers, Remote: true, Metrics: NewMetrics(prometheus.NewRegistry())})
 	b.Load(s.Set())
 	return &tested{b, t, s.clock}
 }
@@ -132,7 +131,7 @@ func (u *unsettling) Settle(ctx context.Context, s driver.Settlement) (driver.De
 func TestRefusedCallChargesNothing(t *testing.T) {
 	plain := newTested(t, settings.Answers{}, limits)
 	store := &unsettling{Backend: memorybackend.NewDefault()}
-	b := New(throttler.New(store, &throttler.Options{Clock: plain.clock}), settings.Answers{}, false, NewMetrics(prometheus.NewRegistry()))
+	b := New(store, plain.clock, &Options{Metrics: NewMetrics(prometheus.NewRegistry())})
 	b.Load(plain.Set())
 	s := &tested{b, t, plain.clock}
 	s.is(

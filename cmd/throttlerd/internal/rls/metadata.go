@@ -25,7 +25,7 @@ func (c *call) metadata() *structpb.Struct {
 			one["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
 		}
 		all = append(all, structpb.NewStructValue(&structpb.Struct{Fields: one}))
-		if it := &c.items[i]; it.rule != nil && !it.rule.Unlimited && !it.over {
+		if it := &c.items[i]; it.rule != nil && !it.isUnlimited() && !it.over {
 			merge(passed, it.rule.Metadata)
 		}
 	}

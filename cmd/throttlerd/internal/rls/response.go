@@ -24,9 +24,12 @@ func untilReset(s *decision.Status, now int64) int64 {
 // status writes the status of item i, which has a limit.
 func (c *call) status(i int, remaining, resetSeconds int64) {
 	it, st := &c.items[i], &c.statuses[i]
+	if it.isUnlimited() {
+		return
+	}
 	st.CurrentLimit = it.limit
 	st.LimitRemaining = uint32(min(max(remaining, 0), math.MaxUint32))
-	if it.kind == refusesAll {
+	if it.kind == refusesAll || it.kind == blocked && resetSeconds == 0 {
 		return
 	}
 	c.times[i].Seconds = resetSeconds
@@ -41,7 +44,7 @@ func (c *call) response() *Response {
 		it, st := &c.items[i], &c.statuses[i]
 		st.Code = ok
 		switch {
-		case it.rule != nil && it.rule.Unlimited:
+		case it.isUnlimited():
 			st.LimitRemaining = math.MaxUint32
 		case it.over && !c.isShadow(it):
 			st.Code = overLimit

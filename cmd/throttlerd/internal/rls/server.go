@@ -2,6 +2,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -12,10 +13,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // Request is a proxy's request.
@@ -37,6 +41,9 @@ type Server struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 
 	throttler *throttler.Throttler
+	quiet     *throttler.Throttler // for charges that can't refuse
+	table     *policies.Table
+	observer  observe.Observer
 	answers   settings.Answers
 	patient   bool // decisions may wait for a server
 	metrics   *Metrics
@@ -50,10 +57,43 @@ type loaded struct {
 	counters []*counters // by Rule.Index
 }
 
-// New returns a Server without a configuration: see Load. remote says that counts are on
-// servers, which may not answer.
-func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics) *Server {
-	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics}
+// Options configures a Server.
+type Options struct {
+	Answers settings.Answers
+	Remote  bool // counts are on servers, which may not answer
+	Metrics *Metrics
+
+	// Table has the policies and overrides that replace limits of descriptors. If nil, none.
+	Table *policies.Table
+
+	// Observer receives the decisions. If nil, none does.
+	Observer observe.Observer
+}
+
+// New returns a Server that counts at backend, without a configuration: see Load. c may be nil,
+// for the system's clock.
+func New(backend driver.Backend, c clock.Clock, o *Options) *Server {
+	s := &Server{table: cmp.Or(o.Table, new(policies.Table)), observer: cmp.Or[observe.Observer](o.Observer, observe.Nothing{}), answers: o.Answers, patient: o.Remote, metrics: o.Metrics}
+	if backend == nil {
+		return s
+	}
+	s.throttler = throttler.New(backend, &throttler.Options{Clock: c, Observer: s.observer})
+	s.quiet = throttler.New(backend, &throttler.Options{Clock: c, Observer: trials{s.observer}})
+	if s.answers.ShadowMode {
+		s.throttler = s.quiet
+	}
+	return s
+}
+
+// trials reports takes that can't refuse a request as peeks if their limit has no room: their
+// refusals are no refusals of clients.
+type trials struct{ observe.Observer }
+
+func (o trials) Decided(ctx context.Context, e observe.Decided) {
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
+		e.Op, e.Key, e.RetryAt = observe.OpPeek, "", time.Time{}
+	}
+	o.Observer.Decided(ctx, e)
 }
 
 // Set returns the configuration in force, or nil.
@@ -143,12 +183,14 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if err := c.match(); err != nil {
 		return nil, err
 	}
-	if c.counted == 0 {
+	if !c.matched {
 		return c.response(), nil
 	}
 	bounded, cancel, err := s.bound(ctx)
 	if err == nil {
-		err = c.charge(bounded)
+		if err = c.resolve(bounded); err == nil {
+			err = c.charge(bounded)
+		}
 		cancel()
 	}
 	ended := ctx.Err()

@@ -20,7 +20,6 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config/envoyfile"
-	"github.com/weir-go/weir/throttler"
 )
 
 var t0 = time.Date(2026, 11, 24, 10, 0, 10, 300e6, time.UTC)
@@ -36,7 +35,7 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	t.Helper()
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
-	s := &tested{New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry())), t, c}
+	s := &tested{New(memorybackend.NewDefault(), c, &Options{Answers: answers, Metrics: NewMetrics(prometheus.NewRegistry())}), t, c}
 	s.load(text)
 	return s
 }
@@ -428,12 +427,12 @@ func TestSeriesOfDescriptorsThatGo(t *testing.T) {
 - {key: b, rate_limit: {unit: minute, requests_per_unit: 8}}
 - {key: c, value: "1", rate_limit: {unit: minute, requests_per_unit: 9}}
 `)
-	s.is("b=1", "OK 6/8 50s", "c=1", "OK 8/9 50s")
+	s.is("b=1", "OK 6/8 50s", "c=1", "OK 7/9 50s")
 	if got, want := hits(), "b 2, c_1 2, "; got != want {
 		t.Errorf("%s; want %s", got, want)
 	}
 	s.load(some)
-	s.is("b=1", "OK 6/9 50s", "c=1", "OK 7/9 50s")
+	s.is("b=1", "OK 6/9 50s", "c=1", "OK 6/9 50s")
 	if got, want := hits(), "a 0, b 3, c 0, c_1 3, "; got != want {
 		t.Errorf("%s; want %s", got, want)
 	}
