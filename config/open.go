@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/local/shares"
-	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -72,7 +72,7 @@ func (c *Config) Check() error {
 		}
 	}
 	quiet := *c
-	quiet.options.Observer, quiet.options.Log = observe.Nothing{}, slog.New(slog.DiscardHandler)
+	quiet.options.Observer, quiet.options.Log = weirlog.New(slog.New(slog.DiscardHandler), nil), slog.New(slog.DiscardHandler)
 	s, err := quiet.open(true)
 	if err != nil {
 		return err

@@ -12,10 +12,7 @@ import (
 	"testing"
 	"unicode"
 
-	// The programs' imports: go test runs again when they change.
-	_ "github.com/weir-go/weir/backend/memory"
-	_ "github.com/weir-go/weir/backend/redis"
-	_ "github.com/weir-go/weir/middleware"
+	_ "github.com/weir-go/weir" // of the programs: go test runs again when it changes
 )
 
 // pages returns the text of the README and of each page, by file name.
@@ -102,7 +99,7 @@ func vet(t *testing.T, page, program string) {
 func exampleFiles(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, pattern := range []string{"../*/example_test.go", "../*/*/example_test.go", "../*/*/*/example_test.go"} {
+	for _, pattern := range []string{"../example_test.go", "../*/example_test.go", "../*/*/example_test.go", "../*/*/*/example_test.go"} {
 		for _, name := range glob(t, pattern) {
 			text, err := os.ReadFile(name)
 			if err != nil {

@@ -39,7 +39,7 @@ func house(t *testing.T) map[string]*pkg {
 		if err != nil {
 			return err
 		}
-		dir := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(name)), "../")
+		dir := path.Dir(strings.TrimPrefix(filepath.ToSlash(name), "../")) // "." for the root
 		if all[dir] == nil {
 			all[dir] = &pkg{name: file.Name.Name}
 		}
@@ -80,12 +80,14 @@ func TestImportsGoDown(t *testing.T) {
 	}
 	// find returns the entry of the list for dir, or for a directory above it.
 	find := func(dir string) (entry string, floor int) {
-		for entry = dir; entry != "."; entry = path.Dir(entry) {
-			if floor = floorOf[entry]; floor > 0 {
+		for entry = dir; ; entry = path.Dir(entry) {
+			if floor = floorOf[entry]; floor > 0 && (entry != "." || dir == ".") {
 				return entry, floor
 			}
+			if entry == "." {
+				return "", 0
+			}
 		}
-		return "", 0
 	}
 	packages := house(t)
 	for _, dir := range slices.Sorted(maps.Keys(packages)) {
@@ -95,7 +97,8 @@ func TestImportsGoDown(t *testing.T) {
 			continue
 		}
 		for _, imported := range packages[dir].imports {
-			if below, ok := strings.CutPrefix(imported, module+"/"); ok {
+			if below, ok := strings.CutPrefix(imported+"/", module+"/"); ok {
+				below = path.Clean(below)
 				if other, f := find(below); f <= floor && other != entry {
 					t.Errorf("%s, on floor %d, imports %s, on floor %d", dir, floor, below, f)
 				}

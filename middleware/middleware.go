@@ -77,11 +77,10 @@ type Options struct {
 	// A request that it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// Observer receives failures and likely mistakes of configuration. If nil,
-	// weirlog.Default(), which logs to slog.Default(): for each shard and cause the first
-	// failure at once, then a line a minute with counts, and a line when the failures are
-	// over. Any other Observer replaces it; observe.All(metrics, weirlog.New(nil, nil)) logs,
-	// too.
+	// Observer receives failures and likely mistakes of configuration. If nil, the
+	// throttler's does. The default log is added, unless a weirlog.Observer is among them: for
+	// each shard and cause the first failure at once, then a line a minute with counts, and a
+	// line when the failures are over.
 	Observer observe.Observer
 }
 
@@ -96,7 +95,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		m.Options = *options
 	}
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
-	m.Observer = cmp.Or[observe.Observer](m.Observer, weirlog.Default())
+	m.Observer = weirlog.Ensure(cmp.Or(m.Observer, t.Observer()))
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
 	if err := m.setDialects(); err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 		s.StatusOptions = *options
 	}
 	s.Deadline = cmp.Or(s.Deadline, DefaultDeadline)
-	s.Observer = cmp.Or[observe.Observer](s.Observer, weirlog.Default())
+	s.Observer = weirlog.Ensure(cmp.Or(s.Observer, t.Observer()))
 	if s.Deadline < minDeadline {
 		return nil, invalid.Errorf("middleware: StatusOptions.Deadline is %v; it must be at least %v, or 0 for %v", s.Deadline, minDeadline, DefaultDeadline)
 	}

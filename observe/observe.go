@@ -9,7 +9,8 @@ import (
 )
 
 // Observer receives the events of a throttler.Throttler and its backends, for metrics,
-// traces and logs. Give the same one to each of them, by its Options. Methods are called
+// traces and logs. Give it to the throttler, by its Options: its backend and its middlewares
+// use it, too, unless they have one. Methods are called
 // in the goroutine that serves a request or a server, so they must not block, and must be
 // safe for concurrent use. No event contains a key, except the Decided of a refused take.
 //
@@ -247,25 +248,41 @@ func (Nothing) Warned(Warned) {}
 // All returns an Observer that passes each event to all of them, in order. It leaves
 // out nil Observers.
 func All(list ...Observer) Observer {
-	return observers(slices.DeleteFunc(slices.Clone(list), func(o Observer) bool { return o == nil }))
+	o := new(joined)
+	for _, part := range list {
+		o.parts = append(o.parts, Parts(part)...)
+	}
+	return o
 }
 
-type observers []Observer
+// Parts returns the Observers that [All] joined in o, or o alone, or none if o is nil.
+func Parts(o Observer) []Observer {
+	if j, ok := o.(*joined); ok {
+		return slices.Clone(j.parts)
+	}
+	if o == nil {
+		return nil
+	}
+	return []Observer{o}
+}
 
-func (list observers) Decided(ctx context.Context, e Decided) {
-	for _, o := range list {
+// joined is the Observer of All. A pointer to it is comparable, as a slice is not.
+type joined struct{ parts []Observer }
+
+func (j *joined) Decided(ctx context.Context, e Decided) {
+	for _, o := range j.parts {
 		o.Decided(ctx, e)
 	}
 }
 
-func (list observers) Sent(e Sent)       { notify(list, Observer.Sent, e) }
-func (list observers) Checked(e Checked) { notify(list, Observer.Checked, e) }
-func (list observers) Moved(e Moved)     { notify(list, Observer.Moved, e) }
-func (list observers) Failed(e Failed)   { notify(list, Observer.Failed, e) }
-func (list observers) Warned(e Warned)   { notify(list, Observer.Warned, e) }
+func (j *joined) Sent(e Sent)       { notify(j, Observer.Sent, e) }
+func (j *joined) Checked(e Checked) { notify(j, Observer.Checked, e) }
+func (j *joined) Moved(e Moved)     { notify(j, Observer.Moved, e) }
+func (j *joined) Failed(e Failed)   { notify(j, Observer.Failed, e) }
+func (j *joined) Warned(e Warned)   { notify(j, Observer.Warned, e) }
 
-func notify[E any](list observers, method func(Observer, E), e E) {
-	for _, o := range list {
+func notify[E any](j *joined, method func(Observer, E), e E) {
+	for _, o := range j.parts {
 		method(o, e)
 	}
 }

@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/receipt"
@@ -11,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler/policies"
 )
 
-// A Throttler is safe for concurrent use, and needs no closing.
+// A Throttler is safe for concurrent use. One of weir.Open needs Close.
 type Throttler struct {
 	*policies.Names
 
@@ -23,14 +24,16 @@ type Throttler struct {
 
 	receiptKey receipt.Key // of Receipt and Open
 	queues     *waitQueues
+	onClose    atomic.Pointer[func() error]
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
 	Clock      clock.Clock      // if nil, clock.System
-	Observer   observe.Observer // receives each decision; may be nil
+	Observer   observe.Observer // receives each decision, and the events of parts without an observer; may be nil
 	Policies   *policies.Table  // replaces the policies charged by those in force; may be nil
 	ReceiptKey []byte           // encrypts receipts: 16 bytes or more, the same in all processes; may be nil
+	OnClose    func() error     // closes the backend and its clients: weir.Open sets it; may be nil
 }
 
 // New returns a Throttler. It panics if backend is nil, or ReceiptKey short.
@@ -46,12 +49,19 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		if options.Clock != nil {
 			t.clock = options.Clock
 		}
+		onClose := options.OnClose
+		t.onClose.Store(&onClose)
 		t.observer, t.policies = options.Observer, options.Policies
 		key, err := receipt.NewKey(options.ReceiptKey)
 		if err != nil {
 			panic("throttler: New: " + err.Error())
 		}
 		t.receiptKey = key
+	}
+	for _, b := range t.backends {
+		if events, ok := driver.As[driver.Observed](b); ok {
+			events.Observe(t.observer)
+		}
 	}
 	t.Names = policies.NewNames(t.policies)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
@@ -60,6 +70,17 @@ func New(backend driver.Backend, options *Options) *Throttler {
 
 // Clock returns the clock that decisions use.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
+
+// Observer returns Options.Observer.
+func (t *Throttler) Observer() observe.Observer { return t.observer }
+
+// Close calls Options.OnClose, once. Call it after the last decision.
+func (t *Throttler) Close() error {
+	if f := t.onClose.Swap(nil); f != nil && *f != nil {
+		return (*f)()
+	}
+	return nil
+}
 
 // Take charges every limit of every charge, as its mode says, or nothing if one lacks room.
 // Charges to one count, of one key under one policy, add up.

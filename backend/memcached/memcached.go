@@ -46,9 +46,9 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/relay"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/observe"
-	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -93,8 +93,8 @@ type Options struct {
 
 	// Observer receives an event for each exchange with a server, which is a read
 	// and, if something changes, a write of one item; and for each change of a
-	// server's breaker. If nil, weirlog.Default(), which logs when a server does not
-	// answer.
+	// server's breaker. If nil, the throttler's does. The default log, which says when a
+	// server does not answer, is added: see weirlog.Ensure.
 	Observer observe.Observer
 }
 
@@ -110,6 +110,7 @@ type Backend struct {
 	ring    *rendezvous.Ring
 	servers []*server
 	prefix  string
+	relay   *relay.Relay
 
 	deadline time.Duration // of decisions without one in their context
 }
@@ -133,14 +134,14 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	if err := rendezvous.Check("memcachedbackend", "servers", names); err != nil {
 		return nil, err
 	}
-	b := &Backend{ring: rendezvous.New(o.Seed, names), prefix: o.Prefix, deadline: o.Deadline}
+	b := &Backend{ring: rendezvous.New(o.Seed, names), prefix: o.Prefix, deadline: o.Deadline, relay: relay.New(o.Observer)}
 	for i, s := range servers { // all, before the first is reported to the observer
 		if s.Client == nil {
 			return nil, invalid.Errorf("memcachedbackend: servers[%d].Client is nil; it must be a client of %q", i, s.Name)
 		}
 	}
 	for _, s := range servers {
-		b.servers = append(b.servers, newServer(s, &o))
+		b.servers = append(b.servers, newServer(s, &o, b.relay))
 	}
 	return b, nil
 }
@@ -152,9 +153,6 @@ func (o *Options) complete() error {
 	o.Deadline = cmp.Or(o.Deadline, DefaultDeadline)
 	o.MaxConnections = cmp.Or(o.MaxConnections, DefaultMaxConnections)
 	o.MaxItemBytes = cmp.Or(o.MaxItemBytes, 1<<20)
-	if o.Observer == nil {
-		o.Observer = weirlog.Default()
-	}
 	switch {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return invalid.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
@@ -168,6 +166,14 @@ func (o *Options) complete() error {
 		return invalid.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
 	}
 	return nil
+}
+
+// Observe implements driver.Observed. It has no effect if Options.Observer is set.
+func (b *Backend) Observe(o observe.Observer) {
+	b.relay.Add(o)
+	for _, s := range b.servers {
+		s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: s.breaker.Open()})
+	}
 }
 
 // Take implements driver.Backend.

@@ -69,9 +69,9 @@ func (j *job) begin() bool {
 	return j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided
 }
 
-func newServer(s Server, o *Options) *server {
+func newServer(s Server, o *Options, observer observe.Observer) *server {
 	n := &server{
-		name: s.Name, client: s.Client, observer: o.Observer, probeKey: o.Prefix + "probe",
+		name: s.Name, client: s.Client, observer: observer, probeKey: o.Prefix + "probe",
 		margin: o.Margin.Milliseconds(), deadline: o.Deadline,
 		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
 		connections: make(chan struct{}, o.MaxConnections),

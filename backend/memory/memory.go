@@ -20,8 +20,8 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/relay"
 	"github.com/weir-go/weir/observe"
-	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -51,8 +51,9 @@ type Options struct {
 	MaxBytes int64
 
 	// Observer receives a Failed for each take that finds no room for its new keys, which
-	// are then counted together with others. If nil, weirlog.Default(), which logs to
-	// slog.Default(): the first at once, then a line a minute, and one when there is room.
+	// are then counted together with others. If nil, the throttler's does. The default log is
+	// added, with a line for the first, then one a minute, and one when there is room: see
+	// weirlog.Ensure.
 	Observer observe.Observer
 }
 
@@ -60,7 +61,7 @@ type Options struct {
 type Backend struct {
 	seed     maphash.Seed
 	stripes  []stripe
-	observer observe.Observer
+	observer *relay.Relay
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -84,17 +85,17 @@ func New(options *Options) (*Backend, error) {
 // NewDefault returns an empty Backend with the default options.
 func NewDefault() *Backend { return newBackend(Options{}) }
 
+// Observe implements driver.Observed. It has no effect if Options.Observer is set.
+func (b *Backend) Observe(o observe.Observer) { b.observer.Add(o) }
+
 func newBackend(o Options) *Backend {
 	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
-	if o.Observer == nil {
-		o.Observer = weirlog.Default()
-	}
 	// Enough locks that goroutines seldom contend, a power of two to mask by, and few enough
 	// that keys and bytes divide evenly.
 	locks := min(16*runtime.GOMAXPROCS(0), max(o.MaxKeys/keysPerLock, 1), int(min(o.MaxBytes/bytesPerLock, 1<<20)))
 	locks = 1 << (bits.Len(uint(locks)) - 1)
-	b := &Backend{seed: maphash.MakeSeed(), stripes: make([]stripe, locks), observer: o.Observer}
+	b := &Backend{seed: maphash.MakeSeed(), stripes: make([]stripe, locks), observer: relay.New(o.Observer)}
 	for i := range b.stripes {
 		b.stripes[i] = stripe{
 			seed:      b.seed,

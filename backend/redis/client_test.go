@@ -49,6 +49,8 @@ func TestURLs(t *testing.T) {
 		"redis://a:1?addr=b:2&addr=c":            {Addrs: []string{"a:1", "b:2", "c:6379"}},
 		"redis://a?cluster=true":                 {Addrs: []string{"a:6379"}, IsClusterMode: true},
 		"redis://a/1?master_name=m&addr=[::1]:2": {Addrs: []string{"a:26379", "[::1]:2"}, MasterName: "m", DB: 1},
+		"unix:///run/redis.sock":                 {Addrs: []string{"/run/redis.sock"}},
+		"unix://u:p@/run/redis.sock?db=2":        {Addrs: []string{"/run/redis.sock"}, Username: "u", Password: "p", DB: 2},
 	} {
 		if got, err := redisbackend.ParseURL(text); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, error %v, want %+v", text, got, err, want)
@@ -69,6 +71,10 @@ func TestURLs(t *testing.T) {
 		"redis://a:1?addr=secret@b:1":      "the URL's query is wrong",
 		"redis://a:1?addr=":                "the URL's query is wrong",
 		"redis://a:1?master_name=":         "the URL's query is wrong",
+		"unix://run/secret.sock":           "the URL of a socket is wrong",
+		"unix:secret":                      "the URL of a socket is wrong",
+		"unix:///a?db=secret":              "the URL of a socket is wrong",
+		"unix:///a?secret=1":               "the URL of a socket is wrong",
 		"redis://a:1?cluster=true;secret=": "the URL's query is wrong",
 	} {
 		_, err := redisbackend.ParseURL(text)

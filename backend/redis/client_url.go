@@ -17,6 +17,7 @@ import (
 //
 //	redis://HOST:PORT                           a server
 //	rediss://USER:PASSWORD@HOST:PORT/DB         a server, with TLS
+//	unix:///PATH?db=0                           a server, through its socket
 //	redis://HOST:PORT?addr=HOST:PORT            a Redis Cluster, of these nodes and more
 //	redis://HOST:PORT?cluster=true              a Redis Cluster
 //	redis://HOST:PORT?master_name=NAME          a Sentinel master name
@@ -28,6 +29,9 @@ import (
 // Errors wrap quota.ErrInvalid. They don't quote the URL, which may contain a password.
 func ParseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)
+	if err == nil && u.Scheme == "unix" {
+		return parseSocket(u)
+	}
 	if err != nil || u.Host == "" || u.Opaque != "" || u.Fragment != "" {
 		return nil, invalid.Errorf("redisbackend: the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with a URL's reserved characters percent-encoded")
 	}
@@ -37,7 +41,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	case "rediss":
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	default:
-		return nil, invalid.Errorf("redisbackend: the URL's scheme is unknown; it must be redis or, with TLS, rediss")
+		return nil, invalid.Errorf("redisbackend: the URL's scheme is unknown; it must be redis, with TLS rediss, or unix")
 	}
 	if u.User != nil {
 		o.Username = u.User.Username()
@@ -53,6 +57,18 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	if err := parseQuery(o, u); err != nil {
 		return nil, err
 	}
+	return o, nil
+}
+
+// parseSocket returns the options of a URL with the path of a socket.
+func parseSocket(u *url.URL) (*redis.UniversalOptions, error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	db, numErr := strconv.ParseUint(cmp.Or(query.Get("db"), "0"), 10, 31)
+	if query.Del("db"); err != nil || numErr != nil || u.Host != "" || len(u.Path) < 2 || u.Fragment != "" || len(query) > 0 {
+		return nil, invalid.Errorf("redisbackend: the URL of a socket is wrong; it must be unix:///PATH or unix://USER:PASSWORD@/PATH?db=0, with a path such as /run/redis.sock and a URL's reserved characters percent-encoded")
+	}
+	o := &redis.UniversalOptions{Addrs: []string{u.Path}, DB: int(db), Username: u.User.Username()}
+	o.Password, _ = u.User.Password()
 	return o, nil
 }
 

@@ -55,6 +55,27 @@ func Example() {
 	// alice on shard b used 2
 }
 
+// Two shards, each a primary and a replica.
+func ExampleNew_replicas() {
+	client := func(addr string) redis.UniversalClient {
+		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+		if err != nil {
+			stdlog.Fatal(err)
+		}
+		return c
+	}
+	backend, err := redisbackend.New([]redisbackend.Shard{
+		{Name: "a", Primary: client("127.0.0.1:7001"), Replicas: []redis.UniversalClient{client("127.0.0.1:7002")}},
+		{Name: "b", Primary: client("127.0.0.1:7003"), Replicas: []redis.UniversalClient{client("127.0.0.1:7004")}},
+	}, nil)
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	t := throttler.New(backend, &throttler.Options{Clock: backend.Clock()}) // corrected by the servers' clocks
+
+	_ = t
+}
+
 // A shard with a primary that Sentinels choose. All Sentinels are listed.
 func ExampleNewClient_sentinel() {
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{

@@ -66,9 +66,9 @@ import (
 	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/relay"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/observe"
-	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/algorithm"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -122,9 +122,9 @@ type Options struct {
 	// [Backend.Clock]. If nil, clock.System.
 	Clock clock.Clock
 
-	// Observer receives the Sent and Checked events of the backend. If nil,
-	// weirlog.Default(), which logs when a server does not answer, and when this
-	// process' clock and a server's differ by more than half of Margin.
+	// Observer receives the Sent and Checked events of the backend. If nil, the throttler's
+	// does. The default log, which says when a server does not answer, and when this process'
+	// clock and a server's differ by more than half of Margin, is added: see weirlog.Ensure.
 	Observer observe.Observer
 }
 
@@ -138,7 +138,7 @@ type Backend struct {
 	margin         int64 // ms
 	timeout        time.Duration
 	replicaTimeout time.Duration
-	observer       observe.Observer
+	observer       *relay.Relay
 	monitor        *node.Monitor
 	closed         atomic.Bool
 }
@@ -165,7 +165,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	}
 	b := &Backend{
 		ring: rendezvous.New(o.Seed, names), prefix: o.Prefix, margin: o.Margin.Milliseconds(),
-		timeout: o.Deadline, replicaTimeout: o.ReplicaTimeout, observer: o.Observer,
+		timeout: o.Deadline, replicaTimeout: o.ReplicaTimeout, observer: relay.New(o.Observer),
 	}
 	for i, s := range shards {
 		if s.Primary == nil {
@@ -180,7 +180,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	for i, s := range b.shards {
 		servers[i] = &s.Shard
 	}
-	b.monitor = node.NewMonitor(servers, o.Clock, o.Margin, o.Observer)
+	b.monitor = node.NewMonitor(servers, o.Clock, o.Margin, b.observer)
 	return b, nil
 }
 
@@ -192,9 +192,6 @@ func (o *Options) complete() error {
 	o.ReplicaTimeout = cmp.Or(o.ReplicaTimeout, 20*time.Millisecond)
 	if o.Clock == nil {
 		o.Clock = clock.System{}
-	}
-	if o.Observer == nil {
-		o.Observer = weirlog.Default()
 	}
 	switch margin := o.Margin.Milliseconds(); {
 	case strings.ContainsAny(o.Prefix, "{}"):
@@ -261,6 +258,9 @@ func (b *Backend) Servers() []ServerState {
 	}
 	return all
 }
+
+// Observe implements driver.Observed. It has no effect if Options.Observer is set.
+func (b *Backend) Observe(o observe.Observer) { b.observer.Add(o) }
 
 // Close ends the checks of servers, and the probes of servers that do not answer. It waits for
 // them for at most a quarter of a second. It does not close the clients. It does not affect

@@ -90,7 +90,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	defer observed.close(log)
 	program := new(forwardauth.Program)
 	table := new(policies.Table)
-	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Levels: true, Table: table, CountsHavePolicies: true})
+	c, err := s.Config(&config.Options{Log: log, Observer: observed.Observer, Program: program, Levels: true, Table: table, CountsHavePolicies: true})
 	if err == nil {
 		err = checkShares(c, isAlone(s, program.ForwardAuth))
 	}

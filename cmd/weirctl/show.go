@@ -16,7 +16,7 @@ import (
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/local/consistency"
-	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/quota"
@@ -66,7 +66,7 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	if o.file == "" {
 		return nil, nil, usage("-config is not set; it must be the configuration file of the program, or WEIR_CONFIG must be")
 	}
-	c, err := config.Read(o.file, &config.Options{Program: anything(o.own), Observer: observe.Nothing{}, Log: slog.New(slog.DiscardHandler)})
+	c, err := config.Read(o.file, &config.Options{Program: anything(o.own), Observer: weirlog.New(slog.New(slog.DiscardHandler), nil), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -76,7 +76,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, which nothing here carries out; use one without marks")
 	}
 	l.options.Deadline = cmp.Or(l.options.Deadline, middleware.DefaultDeadline)
-	l.options.Observer = cmp.Or[observe.Observer](l.options.Observer, weirlog.Default())
+	l.options.Observer = weirlog.Ensure(cmp.Or(l.options.Observer, t.Observer()))
 	return l, nil
 }
 

@@ -170,7 +170,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	o.MaxKeys, o.Observer = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or[observe.Observer](o.Observer, weirlog.Default())
+	o.MaxKeys, o.Observer = cmp.Or(o.MaxKeys, DefaultMaxKeys), weirlog.Ensure(o.Observer)
 	start := time.Now()
 	b := &Backend{
 		wrapped:   backend,

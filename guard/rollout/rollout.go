@@ -208,7 +208,7 @@ func (o *Options) complete() error {
 	}
 	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, refresh), cmp.Or(o.Keep, time.Minute)
 	o.Abandon, o.MaxKeys = cmp.Or(o.Abandon, 5*time.Second), cmp.Or(o.MaxKeys, DefaultMaxKeys)
-	o.Observer = cmp.Or[observe.Observer](o.Observer, weirlog.Default())
+	o.Observer = weirlog.Ensure(o.Observer)
 	switch {
 	case o.Refresh < 0:
 		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)

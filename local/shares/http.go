@@ -66,9 +66,9 @@ func NewHTTP(self string, key []byte, options *HTTPOptions) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &HTTP{self: self, observer: weirlog.Default(), client: newClient(config.Clone())}
+	h := &HTTP{self: self, observer: weirlog.Ensure(nil), client: newClient(config.Clone())}
 	if options != nil && options.Observer != nil {
-		h.observer = options.Observer
+		h.observer = weirlog.Ensure(options.Observer)
 	}
 	h.server = h.newServer(config)
 	return h, nil

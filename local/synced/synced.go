@@ -166,7 +166,7 @@ func newBackend(servers []server, o *Options) *Backend {
 func (o *Options) complete() error {
 	o.Sync, o.Low, o.MaxKeys = cmp.Or(o.Sync, DefaultSync), cmp.Or(o.Low, 1), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Prefix, o.Clock = cmp.Or(o.Prefix, "weir-sync:"), cmp.Or[clock.Clock](o.Clock, clock.System{})
-	o.Observer = cmp.Or[observe.Observer](o.Observer, weirlog.Default())
+	o.Observer = weirlog.Ensure(o.Observer)
 	for name, low := range o.Lows {
 		if !(low > 0 && low <= 1) {
 			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)

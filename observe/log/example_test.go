@@ -32,7 +32,7 @@ func ExampleNew() {
 	// Output: level=INFO msg="rate limit: refusals" policy=core limit=0 count=1
 }
 
-// All backends and the throttler get the same observer.
+// The backend and the middleware have the throttler's observer.
 func ExampleNew_redis() {
 	var metrics observe.Nothing // or the Observer of package prom or otel
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"redis-a.internal:6379"}})
@@ -41,12 +41,13 @@ func ExampleNew_redis() {
 	}
 	shards := []redisbackend.Shard{{Name: "a", Primary: client}}
 
-	observer := observe.All(metrics, weirlog.New(slog.Default(), nil))
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Observer: observer})
+	backend, err := redisbackend.New(shards, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer backend.Close()
+
+	observer := observe.All(metrics, weirlog.New(slog.Default(), nil))
 	t := throttler.New(backend, &throttler.Options{Observer: observer})
 
 	_ = t

@@ -9,6 +9,7 @@ package weirlog
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +31,8 @@ type Options struct {
 	MaxLines int
 }
 
-// Observer is an observe.Observer that logs. Give it to the throttler, to package
-// middleware and to each backend. It is safe for concurrent use.
+// Observer is an observe.Observer that logs. Give it to the throttler: its backend and its
+// middlewares use it, too. It is safe for concurrent use.
 type Observer struct {
 	observe.Nothing // events to come
 
@@ -69,6 +70,20 @@ var byDefault = New(nil, nil)
 // Default returns the Observer that package middleware and backends use by default. It logs to
 // [slog.Default].
 func Default() *Observer { return byDefault }
+
+// Ensure returns an Observer that passes events to o, which may be nil, and logs: unless
+// [observe.All] has joined an Observer of this package in o, it adds Default. So metrics don't
+// silence the log; New(slog.New(slog.DiscardHandler), nil) does.
+func Ensure(o observe.Observer) observe.Observer {
+	parts := observe.Parts(o)
+	switch {
+	case slices.ContainsFunc(parts, func(part observe.Observer) bool { _, logs := part.(*Observer); return logs }):
+		return o
+	case len(parts) == 0:
+		return byDefault
+	}
+	return observe.All(o, byDefault)
+}
 
 // Decided logs a sample of refusals and of degraded decisions.
 func (o *Observer) Decided(_ context.Context, e observe.Decided) {

@@ -64,7 +64,7 @@ type File struct {
 func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
 	f := &File{path: path, source: s, options: *cmp.Or(options, new(FileOptions))}
 	f.options.Every = cmp.Or(max(f.options.Every, 0), DefaultEvery)
-	f.options.Observer = cmp.Or[observe.Observer](f.options.Observer, weirlog.Default())
+	f.options.Observer = weirlog.Ensure(f.options.Observer)
 	if f.options.Parse == nil {
 		f.options.Parse = ParseJSON
 	}

@@ -219,6 +219,48 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return err
 }
 
+// unitText is the quota of a limit and a unit before per.
+var unitText = regexp.MustCompile(`^(\s*[0-9]+\s+)([a-zA-Z-]+)\s+(per\s)`)
+
+// ParsePolicy returns the policy that text describes: its name, a colon, and limits between
+// commas, as [ParseLimit] reads them. A word between a quota and per is the policy's Unit.
+//
+//	core: 60 per hour
+//	core: 20 per minute, 500 per day in UTC
+//	model: 2000 tokens per minute
+//
+// An error wraps [ErrInvalid]: text has another form, or the policy is not valid.
+func ParsePolicy(text string) (*Policy, error) {
+	colon := strings.LastIndexByte(text, ':')
+	if colon < 0 {
+		return nil, invalid.Errorf("quota: policy is %q, without a colon; it must be a name, a colon and limits, such as core: 60 per hour", text)
+	}
+	p, unit := &Policy{Name: strings.TrimSpace(text[:colon])}, ""
+	wrong := func(err error) (*Policy, error) {
+		return nil, invalid.Errorf("quota: policy %q: %s", p.Name, strings.TrimPrefix(err.Error(), "quota: "))
+	}
+	for limit := range strings.SplitSeq(text[colon+1:], ",") {
+		if words := unitText.FindStringSubmatch(limit); words != nil {
+			if err := p.Unit.UnmarshalText([]byte(words[2])); err != nil {
+				return wrong(err)
+			}
+			if unit != "" && unit != words[2] {
+				return nil, invalid.Errorf("quota: policy %q has limits of %s and of %s; it must have one unit, so write two policies", p.Name, unit, words[2])
+			}
+			unit, limit = words[2], words[1]+words[3]+limit[len(words[0]):]
+		}
+		l, err := ParseLimit(limit)
+		if err != nil {
+			return wrong(err)
+		}
+		p.Limits = append(p.Limits, l)
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 const day = 24 * time.Hour
 
 var (

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -148,4 +149,39 @@ func FuzzLimit(f *testing.F) {
 			t.Errorf("%q is read as %v, and its text %q as %v, %v", text, l, again, back, err)
 		}
 	})
+}
+
+func TestPoliciesAsText(t *testing.T) {
+	for text, want := range map[string]Policy{
+		"core: 60 per hour": {Name: "core", Limits: []Limit{{Quota: 60, Window: time.Hour}}},
+		" v1:core :20/minute,  500 per day in UTC ": {Name: "v1:core", Limits: []Limit{
+			{Quota: 20, Window: time.Minute}, {Quota: 500, Calendar: Calendar{Period: Day, Zone: "UTC"}},
+		}},
+		"model: 2000 tokens per minute, 9 per s": {Name: "model", Unit: Tokens, Limits: []Limit{{Quota: 2000, Window: time.Minute}, {Quota: 9, Window: time.Second}}},
+		"at-once: 3 per 30s in-flight":           {Name: "at-once", Limits: []Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: InFlight}}},
+		"core: 5 requests per 15 minutes":        {Name: "core", Limits: []Limit{{Quota: 5, Window: 15 * time.Minute}}},
+	} {
+		if p, err := ParsePolicy(text); err != nil || !reflect.DeepEqual(*p, want) {
+			t.Errorf("%q is read as %+v, %v; want %+v", text, p, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                         `policy is "", without a colon; it must be a name, a colon and limits, such as core: 60 per hour`,
+		"60 per hour":              "without a colon",
+		": 60 per hour":            `policy name is ""; it must be 1 to 64 letters`,
+		"my core: 60 per hour":     `policy name is "my core"; it must be`,
+		"core:":                    `policy "core": limit is ""; it must be a quota`,
+		"core: 60 per hour,":       `policy "core": limit is ""; it must be a quota`,
+		"core: 60":                 `policy "core": limit is " 60"; it must be a quota`,
+		"core: 60 per fortnight":   `limit is " 60 per fortnight"; it must be`,
+		"core: 1.5 per s":          `limit is " 1.5 per s"; it must be`,
+		"core: 5-M":                `limit is " 5-M"; it must be`,
+		"core: 60 tokenz per hour": `policy "core": unit is "tokenz"; it must be one of ["requests" "tokens"`,
+		"core: 60 tokens per hour, 5 requests per s": `policy "core" has limits of tokens and of requests; it must have one unit`,
+		"core: 60 per hour, 70 per hour":             "limits 0 and 1 are both a fixed-window of 1h",
+	} {
+		if p, err := ParsePolicy(text); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is read as %v, %v; want %q", text, p, err, want)
+		}
+	}
 }

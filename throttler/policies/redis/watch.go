@@ -71,7 +71,7 @@ type asks struct {
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
 	w := &Watch{store: store, options: *cmp.Or(options, new(Options))}
 	w.options.Every, w.options.Timeout = cmp.Or(max(w.options.Every, 0), DefaultEvery), cmp.Or(max(w.options.Timeout, 0), DefaultTimeout)
-	w.options.Observer = cmp.Or[observe.Observer](w.options.Observer, weirlog.Default())
+	w.options.Observer = weirlog.Ensure(w.options.Observer)
 	w.source = table.SourceWith(name, &policies.SourceOptions{Find: w.find, MaxFound: w.options.MaxFound})
 	w.closed, w.close = context.WithCancel(context.Background())
 	_ = w.Refresh(ctx) // Refresh warns
