@@ -11,9 +11,9 @@ import (
 // caller keys requests by the subject of a token that the demo knows, and other requests by
 // the client's address.
 func (s *settings) caller() middleware.Key {
-	known := func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) }
+	subject := func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) }
 	return middleware.FirstOf(
-		middleware.BearerToken(known),
+		middleware.BearerToken(subject),
 		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: s.trustedProxies()}))
 }
 

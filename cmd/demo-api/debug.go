@@ -17,11 +17,11 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
 	if len(s.Redis) > 0 {
 		observed.page.Stats("redis", func() any {
-			var all []debugServer
+			var servers []debugServer
 			for _, name := range slices.Sorted(maps.Keys(s.Redis)) {
-				all = append(all, debugServers(s.Redis[name].Servers())...)
+				servers = append(servers, debugServers(s.Redis[name].Servers())...)
 			}
-			return all
+			return servers
 		})
 	}
 	if s.Shares != nil {
@@ -69,9 +69,9 @@ type debugServer struct {
 	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
 }
 
-func debugServers(all []redisbackend.ServerState) []debugServer {
-	servers := make([]debugServer, len(all))
-	for i, s := range all {
+func debugServers(states []redisbackend.ServerState) []debugServer {
+	servers := make([]debugServer, len(states))
+	for i, s := range states {
 		servers[i] = debugServer{
 			Shard: s.Shard, Server: s.Server, Checked: s.At.UTC().Format(time.RFC3339Nano),
 			Open: s.Open, Role: s.Role, Lag: s.Lag.Seconds(), Offset: s.Offset,
@@ -83,8 +83,8 @@ func debugServers(all []redisbackend.ServerState) []debugServer {
 			servers[i].Cut = s.CutReason.Error()
 		}
 		if s.SkewKnown {
-			skew, within := s.Skew.Seconds(), s.SkewWithin.Seconds()
-			servers[i].Skew, servers[i].SkewWithin = &skew, &within
+			skew, bound := s.Skew.Seconds(), s.SkewWithin.Seconds()
+			servers[i].Skew, servers[i].SkewWithin = &skew, &bound
 		}
 	}
 	return servers
@@ -96,11 +96,11 @@ type debugDryRun struct {
 }
 
 func (d *dryRuns) debug() map[string]debugDryRun {
-	all := make(map[string]debugDryRun)
+	runs := make(map[string]debugDryRun)
 	for name, counts := range d.counts {
-		all[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}
+		runs[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}
 	}
-	return all
+	return runs
 }
 
 type debugLevel struct {
@@ -110,14 +110,14 @@ type debugLevel struct {
 
 // debugLevels returns the level of each policy in the configuration's levels.
 func debugLevels(s *config.Stack) map[string]debugLevel {
-	all, now := make(map[string]debugLevel), s.Clock().Now()
+	levels, now := make(map[string]debugLevel), s.Clock().Now()
 	for name := range s.Config.Levels {
 		state := s.Levels.Of(name)
 		m := debugLevel{Level: state.Level.String()}
 		if state.BothUntil.After(now) {
 			m.BothUntil = &state.BothUntil
 		}
-		all[name] = m
+		levels[name] = m
 	}
-	return all
+	return levels
 }

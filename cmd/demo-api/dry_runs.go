@@ -28,16 +28,16 @@ func newDryRuns(c *config.Config) *dryRuns {
 // classifiers returns the classifiers that are tried next to these charges, or nil. They are
 // decided together, so a charge without a dry run is tried under its own policy.
 func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
-	var all []middleware.Classifier
+	var classifiers []middleware.Classifier
 	found := false
 	for _, c := range charges {
 		found = found || d.config.DryRuns[c.policy] != nil
-		all = append(all, c.under(d.config.DryRun(c.policy)))
+		classifiers = append(classifiers, c.classifier(d.config.DryRun(c.policy)))
 	}
 	if !found {
 		return nil
 	}
-	return all
+	return classifiers
 }
 
 // count counts a decision for each policy that was tried in it.

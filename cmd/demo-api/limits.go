@@ -32,17 +32,17 @@ func newLimits(s *config.Stack, observed *observation) *limits {
 
 // charge says what one policy charges a request.
 type charge struct {
-	policy   string
-	key      middleware.Key
-	within   *middleware.Key // the key that the count is within, or nil
-	reported bool            // the handler reports the real cost
-	always   bool            // 304s are charged too
+	policy    string
+	key       middleware.Key
+	partition *middleware.Key // the key that the count is within, or nil
+	reported  bool            // the handler reports the real cost
+	always    bool            // 304s are charged too
 }
 
-func (c charge) under(p *throttler.Policy) middleware.Classifier {
+func (c charge) classifier(p *throttler.Policy) middleware.Classifier {
 	classifier := middleware.Limit(p, c.key)
-	if c.within != nil {
-		classifier = classifier.Within(*c.within)
+	if c.partition != nil {
+		classifier = classifier.Within(*c.partition)
 	}
 	if c.reported {
 		classifier = classifier.CostReported()
@@ -58,7 +58,7 @@ func (c charge) under(p *throttler.Policy) middleware.Classifier {
 func (l *limits) take(charges ...charge) func(http.Handler) http.Handler {
 	var enforced []middleware.Classifier
 	for _, c := range charges {
-		enforced = append(enforced, c.under(l.stack.Config.Policies[c.policy]))
+		enforced = append(enforced, c.classifier(l.stack.Config.Policies[c.policy]))
 	}
 	take := l.middleware(middleware.All(enforced...), l.options)
 	tried := l.dry.classifiers(charges)
@@ -82,11 +82,11 @@ func (l *limits) middleware(c middleware.Classifier, o middleware.Options) func(
 
 // status returns a handler that shows the remaining quota under these policies.
 func (l *limits) status(charges ...charge) http.Handler {
-	var all []middleware.Classifier
+	var classifiers []middleware.Classifier
 	for _, c := range charges {
-		all = append(all, c.under(l.stack.Config.Policies[c.policy]))
+		classifiers = append(classifiers, c.classifier(l.stack.Config.Policies[c.policy]))
 	}
-	status, err := middleware.Status(l.stack.Throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.options.Deadline, Observer: l.options.Observer})
+	status, err := middleware.Status(l.stack.Throttler, middleware.All(classifiers...), &middleware.StatusOptions{Deadline: l.options.Deadline, Observer: l.options.Observer})
 	l.err = errors.Join(l.err, err)
 	return status
 }

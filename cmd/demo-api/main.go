@@ -66,19 +66,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	own := defaultSettings()
+	program := defaultSettings()
 	table := new(policies.Table)
-	c, err := configure(args, own, &config.Options{Policies: routePolicies, Program: own, Observer: observed.observer, Log: log, Table: table}, stdout)
+	c, err := configure(args, program, &config.Options{Policies: routePolicies, Program: program, Observer: observed.observer, Log: log, Table: table}, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return &usageError{err}
 	}
-	if err := own.plans(table, c); err != nil {
+	if err := program.plans(table, c); err != nil {
 		return &usageError{err}
 	}
-	for _, warning := range warnings(c, own) {
+	for _, warning := range warnings(c, program) {
 		log.Warn(warning)
 	}
 	s, err := c.Open()
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			log.Warn("leases were not given back; their units count until their windows end", "error", err)
 		}
 	}()
-	unwatch, err := own.watchPolicies(table, c.File, observed.observer)
+	unwatch, err := program.watchPolicies(table, c.File, observed.observer)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -101,11 +101,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		hangups.reread(s.Reread)
 		defer hangups.reread(nil)
 	}
-	api, debug, err := routes(own, s, observed)
+	api, debug, err := routes(program, s, observed)
 	if err != nil {
 		return &usageError{err}
 	}
-	return serve(ctx, own, s, api, debug, stdout, log)
+	return serve(ctx, program, s, api, debug, stdout, log)
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
@@ -156,7 +156,7 @@ the backends have done and dry runs, and /metrics for Prometheus.
 
 // configure reads the arguments, and the configuration into own and the returned Config. It
 // returns flag.ErrHelp if nothing is left to do.
-func configure(args []string, own *settings, o *config.Options, stdout io.Writer) (*config.Config, error) {
+func configure(args []string, program *settings, o *config.Options, stdout io.Writer) (*config.Config, error) {
 	flags := flag.NewFlagSet("demo-api", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // main alone prints the error
 	listen := flags.String("listen", "", "")
@@ -184,18 +184,18 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 		c, err = config.Read(*file, o)
 	}
 	if err == nil {
-		err = own.wrongPlan(c)
+		err = program.wrongPlan(c)
 	}
 	if *listen != "" {
-		own.Listen = config.ListenAddress(*listen)
+		program.Listen = config.ListenAddress(*listen)
 	}
 	if err == nil && *check {
-		for _, warning := range warnings(c, own) {
+		for _, warning := range warnings(c, program) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
 		if err = c.Check(); err == nil {
 			var unwatch func()
-			if unwatch, err = own.watchPolicies(new(policies.Table), c.File, nil); err == nil {
+			if unwatch, err = program.watchPolicies(new(policies.Table), c.File, nil); err == nil {
 				unwatch()
 			}
 		}
@@ -211,6 +211,6 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 }
 
 // warnings names settings that are allowed, but hardly intended.
-func warnings(c *config.Config, own *settings) []string {
-	return slices.Concat(c.Warnings(), routeWarnings(c), own.warnings())
+func warnings(c *config.Config, program *settings) []string {
+	return slices.Concat(c.Warnings(), routeWarnings(c), program.warnings())
 }

@@ -25,8 +25,8 @@ type observation struct {
 
 // export adds the results of Stats methods to the metrics and to the operator's page, under
 // the names of their parts.
-func (o *observation) export(all map[string]func() any) {
-	for name, stats := range all {
+func (o *observation) export(parts map[string]func() any) {
+	for name, stats := range parts {
 		o.registry.MustRegister(weirprom.Stats(name, stats))
 		o.page.Stats(name, stats)
 	}

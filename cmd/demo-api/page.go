@@ -18,20 +18,20 @@ import (
 const stackSocket = "WEIR_DEMO_STACK"
 
 // newPage returns the handler of the page for browsers.
-func newPage(own *settings, s *config.Stack, caller middleware.Key) http.Handler {
+func newPage(program *settings, s *config.Stack, caller middleware.Key) http.Handler {
 	o := &page.Options{Caller: caller, Stack: os.Getenv(stackSocket), Place: func(ctx context.Context, caller string) page.Place {
 		return placeOf(ctx, s, caller)
 	}}
 	for _, name := range slices.Sorted(maps.Keys(s.Config.Policies)) {
 		o.Policies = append(o.Policies, s.Config.Policies[name])
 	}
-	if own.Tokens.any() {
+	if program.Tokens.exist() {
 		for _, name := range []string{"alice", "bob", "carol", "dave"} {
 			o.Callers = append(o.Callers, page.Caller{Name: name, Token: "demo-" + name})
 		}
 	}
-	for _, token := range own.madeUp() {
-		name, _ := own.Tokens.subject(token)
+	for _, token := range program.madeUp() {
+		name, _ := program.Tokens.subject(token)
 		o.Callers = append(o.Callers, page.Caller{Name: name, Token: token})
 	}
 	return page.New(o)

@@ -13,21 +13,21 @@ import (
 // token. A caller that gets another plan keeps its used units. Members of shares divide the
 // limits that exist at the start, so with shares no policy replaces core.
 func (s *settings) plans(table *policies.Table, c *config.Config) error {
-	of := make(map[string]string)
+	planOf := make(map[string]string)
 	for text, token := range s.Tokens {
 		if token.Plan == "" || c.Backend == "shares" && c.Policies[token.Plan] != nil {
 			continue
 		}
 		if subject, ok := s.Tokens.subject(string(text)); ok {
-			of[middleware.SubjectKey(subject)] = token.Plan
+			planOf[middleware.SubjectKey(subject)] = token.Plan
 		}
 	}
-	if len(of) == 0 {
+	if len(planOf) == 0 {
 		return nil
 	}
 	return table.Source("tokens").Edit(func(e *policies.Edit) {
-		e.Plan(corePolicy, func(_ context.Context, key string) string { return of[key] })
-		for _, plan := range of {
+		e.Plan(corePolicy, func(_ context.Context, key string) string { return planOf[key] })
+		for _, plan := range planOf {
 			if p := c.Policies[plan]; p != nil {
 				e.Set(p)
 			}

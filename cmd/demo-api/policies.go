@@ -43,23 +43,23 @@ var routePolicies = []*throttler.Policy{
 var routeTakes = [][2]string{{corePolicy, secondaryPolicy}, {searchPolicy, secondaryPolicy}, {createTokenPolicy, secondaryPolicy}, {orgPolicy, memberPolicy}}
 
 // routeWarnings names settings of c that hardly fit the routes.
-func routeWarnings(c *config.Config) (all []string) {
+func routeWarnings(c *config.Config) (texts []string) {
 	for _, p := range routePolicies {
-		all = append(all, waitWarnings(c.Policies[p.Name])...)
+		texts = append(texts, waitWarnings(c.Policies[p.Name])...)
 	}
 	for _, take := range routeTakes {
 		for i, name := range take {
-			if other := take[1-i]; c.Levels[name] == consistency.Leased && c.Levels[other] == consistency.Exact {
-				all = append(all, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write consistency: leased in both, or in neither", name, other))
+			if partner := take[1-i]; c.Levels[name] == consistency.Leased && c.Levels[partner] == consistency.Exact {
+				texts = append(texts, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write consistency: leased in both, or in neither", name, partner))
 			}
 		}
 	}
-	return all
+	return texts
 }
 
 // waitWarnings names the limits that can let a request wait for longer than the server gives
 // other requests: its client, or a proxy, will hardly wait that long.
-func waitWarnings(p *throttler.Policy) (all []string) {
+func waitWarnings(p *throttler.Policy) (texts []string) {
 	for i, l := range p.Limits {
 		if !l.Algorithm.Queues() {
 			continue
@@ -74,7 +74,7 @@ func waitWarnings(p *throttler.Policy) (all []string) {
 		default:
 			continue
 		}
-		all = append(all, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, longer than %s; set max_wait", p.Name, i, l, wait, bound))
+		texts = append(texts, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, longer than %s; set max_wait", p.Name, i, l, wait, bound))
 	}
-	return all
+	return texts
 }

@@ -10,16 +10,16 @@ import (
 )
 
 // routes returns the API's handler and the operator's.
-func routes(own *settings, s *config.Stack, observed *observation) (api, debug http.Handler, err error) {
+func routes(program *settings, s *config.Stack, observed *observation) (api, debug http.Handler, err error) {
 	l := newLimits(s, observed)
-	caller := own.caller()
+	caller := program.caller()
 	core := charge{policy: corePolicy, key: caller}
 	export := charge{policy: corePolicy, key: caller, reported: true}
 	search := charge{policy: searchPolicy, key: caller}
 	createToken := charge{policy: createTokenPolicy, key: caller}
 	organisation := organisation()
 	org := charge{policy: orgPolicy, key: organisation}
-	member := charge{policy: memberPolicy, key: caller, within: &organisation}
+	member := charge{policy: memberPolicy, key: caller, partition: &organisation}
 	// GitHub's secondary limit also counts requests that are free under the other limits:
 	// otherwise 304s would be unlimited.
 	secondary := charge{policy: secondaryPolicy, key: caller, always: true}
@@ -43,7 +43,7 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	r.Method(http.MethodGet, "/rate_limit", l.status(core, search, createToken, secondary))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", l.status(org, member))
 	r.Get("/healthz", getHealth)
-	page := newPage(own, s, caller)
+	page := newPage(program, s, caller)
 	r.Method(http.MethodGet, "/", page)
 	r.Mount("/page", page)
 	return r, debugRoutes(s, observed, l.dry), l.err

@@ -41,14 +41,14 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 
 // serve serves until ctx is done, and then until the requests in flight have ended. It serves
 // the debug handler until the end.
-func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
-	listener, err := listen(string(own.Listen), "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
+func serve(ctx context.Context, program *settings, s *config.Stack, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
+	listener, err := listen(string(program.Listen), "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	var debugAddr net.Addr
-	if own.DebugListen != "" {
-		debugListener, err := listen(string(own.DebugListen), "debug_listen: 127.0.0.1:0 for any free port")
+	if program.DebugListen != "" {
+		debugListener, err := listen(string(program.DebugListen), "debug_listen: 127.0.0.1:0 for any free port")
 		if err != nil {
 			return errors.Join(err, listener.Close())
 		}
@@ -58,7 +58,7 @@ func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.
 		debugAddr = debugListener.Addr()
 	}
 	server := newServer(api, log)
-	greet(stdout, own, s.Config.Where(), listener.Addr(), debugAddr)
+	greet(stdout, program, s.Config.Where(), listener.Addr(), debugAddr)
 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -78,25 +78,25 @@ func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.
 	return nil
 }
 
-func listen(address, other string) (net.Listener, error) {
+func listen(address, second string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%s is in use by another program; choose another address, such as %s", address, other)
+		return nil, fmt.Errorf("%s is in use by another program; choose another address, such as %s", address, second)
 	}
 	return l, err
 }
 
 // greet prints the demo's address and requests to try. debug is nil if it is off.
-func greet(stdout io.Writer, own *settings, where string, addr, debug net.Addr) {
+func greet(stdout io.Writer, program *settings, store string, addr, debug net.Addr) {
 	reach := ""
 	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // an address that a person can type
 		reach = " on all interfaces of this machine, open to others;"
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Open it in a browser, or try:\n\n", addr, reach, where)
+	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Open it in a browser, or try:\n\n", addr, reach, store)
 	fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets\n", addr)
-	for _, token := range own.madeUp() { // others may be secret
+	for _, token := range program.madeUp() { // others may be secret
 		fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets -H 'Authorization: Bearer %s'\n", addr, token)
 	}
 	fmt.Fprintf(&text, "  curl -i \"http://%s/search?q=weir\"\n", addr)

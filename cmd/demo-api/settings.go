@@ -40,14 +40,14 @@ func (s *settings) Check(mustBe func(key, right string)) {
 }
 
 // warnings names settings that are allowed, but hardly intended.
-func (s *settings) warnings() (all []string) {
-	if s.Tokens.any() {
-		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
+func (s *settings) warnings() (texts []string) {
+	if s.Tokens.exist() {
+		texts = append(texts, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
 	}
 	if s.DebugListen != "" && !isLoopback(string(s.DebugListen)) {
-		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", s.DebugListen))
+		texts = append(texts, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", s.DebugListen))
 	}
-	return all
+	return texts
 }
 
 // isLoopback reports whether an address can be reached only from this machine.
@@ -90,30 +90,30 @@ func (t *tokens) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-func (t tokens) any() bool {
+func (t tokens) exist() bool {
 	_, ok := t[anyToken]
 	return ok
 }
 
 // subject returns the subject of a token.
 func (t tokens) subject(text string) (subject string, ok bool) {
-	if t.any() {
+	if t.exist() {
 		sum := sha256.Sum256([]byte(text)) // the token can be of any length, and secret
 		return hex.EncodeToString(sum[:]), true
 	}
-	known, ok := t[token(text)]
-	return cmp.Or(known.Subject, text), ok
+	user, ok := t[token(text)]
+	return cmp.Or(user.Subject, text), ok
 }
 
 // madeUp returns the configured tokens that are not secret: the demo's own.
-func (s *settings) madeUp() (all []string) {
+func (s *settings) madeUp() (texts []string) {
 	for t := range defaultSettings().Tokens {
 		if _, ok := s.Tokens[t]; ok {
-			all = append(all, string(t))
+			texts = append(texts, string(t))
 		}
 	}
-	slices.Sort(all)
-	return all
+	slices.Sort(texts)
+	return texts
 }
 
 // token has the form of RFC 6750: other text can't be sent.
@@ -129,9 +129,9 @@ func (t *token) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (s *settings) trustedProxies() (all []netip.Prefix) {
+func (s *settings) trustedProxies() (prefixes []netip.Prefix) {
 	for _, n := range s.TrustedProxies {
-		all = append(all, netip.Prefix(n))
+		prefixes = append(prefixes, netip.Prefix(n))
 	}
-	return all
+	return prefixes
 }

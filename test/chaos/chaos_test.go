@@ -89,11 +89,11 @@ func TestJudge(t *testing.T) {
 		{"one more than the quota", func(r *run) { more(r, quota) }, "were admitted"},
 		{"the same, after a restart", func(r *run) {
 			more(r, 1)
-			r.faults = append(r.faults, &fault{from: 2e9, to: 2e9 + 1, lost: "a", all: true})
+			r.faults = append(r.faults, &fault{from: 2e9, to: 2e9 + 1, lost: "a", everything: true})
 		}, ""},
 		{"the same, after a restart of the other shard", func(r *run) {
 			more(r, 1)
-			r.faults = append(r.faults, &fault{from: 2e9, to: 2e9 + 1, lost: "b", all: true})
+			r.faults = append(r.faults, &fault{from: 2e9, to: 2e9 + 1, lost: "b", everything: true})
 		}, "were admitted"},
 		{"the same, after a takeover", func(r *run) {
 			more(r, 5)

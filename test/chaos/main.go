@@ -93,7 +93,7 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	r.began, r.beganWall = history.Monotonic(), time.Now().UnixMilli()
 	end := time.Now().Add(*lasts)
 	r.faults, err = s.carryOut(ctx, rand.New(rand.NewPCG(*seed, 0)), end, func(f *fault) {
-		fmt.Fprintf(stderr, "%5.1f s  %s, for %s\n", r.at(f.from), f.text, short(time.Duration(f.to-f.from)))
+		fmt.Fprintf(stderr, "%5.1f s  %s, for %s\n", r.seconds(f.from), f.text, short(time.Duration(f.to-f.from)))
 	})
 	if err != nil {
 		return false, err
@@ -112,11 +112,11 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 		return false, err
 	}
 	for _, w := range s.workers {
-		all, err := w.read(s.shardOf)
+		decisions, err := w.read(s.shardOf)
 		if err != nil {
 			return false, err
 		}
-		r.decisions = append(r.decisions, all...)
+		r.decisions = append(r.decisions, decisions...)
 	}
 	v := r.judge(*mayTake)
 	v.print(stdout, r)

@@ -43,15 +43,15 @@ type fault struct {
 	processes  []int // the processes that it hit
 	shards     []string
 	lost       string // the shard that lost counts: all of them, or the last moments'
-	all        bool   // all counts were lost
+	everything bool   // all counts were lost
 }
 
 // carryOut carries out faults in an order that random gives, until end or until ctx is
 // done.
 func (s *stack) carryOut(ctx context.Context, random *rand.Rand, end time.Time, log func(*fault)) ([]*fault, error) {
 	var done []*fault
-	rest := func() { time.Sleep(time.Second + upTo(random, time.Second)) }
-	for rest(); ; {
+	pause := func() { time.Sleep(time.Second + upTo(random, time.Second)) }
+	for pause(); ; {
 		for _, k := range random.Perm(len(kinds)) {
 			lasts := 300*time.Millisecond + upTo(random, 900*time.Millisecond)
 			if ctx.Err() != nil || time.Until(end) < lasts+2*time.Second {
@@ -64,7 +64,7 @@ func (s *stack) carryOut(ctx context.Context, random *rand.Rand, end time.Time, 
 			f.kind = kinds[k].name
 			done = append(done, f)
 			log(f)
-			rest()
+			pause()
 		}
 	}
 }
@@ -86,18 +86,18 @@ func (s *stack) anyShard(random *rand.Rand) int { return random.IntN(len(s.shard
 func (s *stack) anyWorker(random *rand.Rand) *worker { return s.workers[random.IntN(len(s.workers))] }
 
 func (s *stack) allProcesses() []int {
-	all := make([]int, len(s.workers))
-	for i := range all {
-		all[i] = i
+	order := make([]int, len(s.workers))
+	for i := range order {
+		order[i] = i
 	}
-	return all
+	return order
 }
 
 // allShards returns the names of the shards, and of the parts of the Cluster, that contain
 // keys of the load.
 func (s *stack) allShards() []string {
-	all := slices.Sorted(maps.Values(s.shardOf))
-	return slices.Compact(all)
+	shards := slices.Sorted(maps.Values(s.shardOf))
+	return slices.Compact(shards)
 }
 
 func killProcess(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {
@@ -145,7 +145,7 @@ func stopReplica(s *stack, random *rand.Rand, lasts time.Duration) (*fault, erro
 
 func killPrimary(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {
 	sh := s.shards[s.anyShard(random)]
-	f := &fault{text: "SIGKILL of the primary of " + sh.name + ", back empty", processes: s.allProcesses(), shards: []string{sh.name}, lost: sh.name, all: true}
+	f := &fault{text: "SIGKILL of the primary of " + sh.name + ", back empty", processes: s.allProcesses(), shards: []string{sh.name}, lost: sh.name, everything: true}
 	f, err := during(f, func() error {
 		sh.primary.Kill()
 		time.Sleep(lasts)
@@ -202,9 +202,9 @@ func onLink(s *stack, random *rand.Rand, lasts time.Duration, text string, harm 
 }
 
 // poison returns a harm that injects toxics.
-func poison(all ...wire.Toxic) func(*wire.Link) func() error {
+func poison(toxics ...wire.Toxic) func(*wire.Link) func() error {
 	return func(l *wire.Link) (undo func() error) {
-		l.Inject(all...)
+		l.Inject(toxics...)
 		return func() error { l.Heal(); return nil }
 	}
 }

@@ -18,7 +18,7 @@ func (v *verdict) print(to io.Writer, r *run) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nat\tfault\tlasted\tfailed\tlongest\trecovered after")
 	for _, row := range v.rows {
-		fmt.Fprintf(table, "%.1f s\t%s\t%s\t%d\t%s\t%s\n", r.at(row.from), row.text, short(time.Duration(row.to-row.from)), row.failed, short(row.longest), row.recovery())
+		fmt.Fprintf(table, "%.1f s\t%s\t%s\t%d\t%s\t%s\n", r.seconds(row.from), row.text, short(time.Duration(row.to-row.from)), row.failed, short(row.longest), row.recovery())
 	}
 	fmt.Fprintln(table, "\t\t\t\t\t\ntimes\tkind\tmean length\tfailed\tlongest\trecovered after, median and most")
 	for _, k := range kinds {
@@ -26,7 +26,7 @@ func (v *verdict) print(to io.Writer, r *run) {
 	}
 	_ = table.Flush()
 
-	seconds := r.at(r.ended)
+	seconds := r.seconds(r.ended)
 	answered := v.allowed + v.refused + v.peeked + v.degraded
 	fmt.Fprintf(to, `
 decisions         %d in %.0f s: %d allowed, %d refused, %d peeks, %d degraded
@@ -35,7 +35,7 @@ longest decision  %s; without what the machine stalled, at most %s after the dea
 over the quota    %d units in %d of %d windows; %d above what lost counts explain
 `,
 		answered+v.unknown+v.unsent, seconds, v.allowed, v.refused, v.peeked, v.degraded,
-		v.unknown, v.unsent, v.killed, short(v.longest), short(max(v.latest, 0)), deadline, v.over, v.overWindows, v.windows, v.beyond)
+		v.unknown, v.unsent, v.killed, short(v.longest), short(max(v.latest, 0)), deadline, v.excess, v.overWindows, v.windows, v.beyond)
 	if len(v.broken) == 0 {
 		fmt.Fprintln(to, "all invariants hold")
 		return
@@ -48,33 +48,33 @@ over the quota    %d units in %d of %d windows; %d above what lost counts explai
 
 // printKind writes a line about all faults of a kind.
 func (v *verdict) printKind(to io.Writer, kind string) {
-	var all []row
+	var rows []row
 	for _, row := range v.rows {
 		if row.kind == kind {
-			all = append(all, row)
+			rows = append(rows, row)
 		}
 	}
-	if len(all) == 0 {
+	if len(rows) == 0 {
 		return
 	}
 	failed, lasted, longest := 0, time.Duration(0), time.Duration(0)
-	for _, row := range all {
+	for _, row := range rows {
 		failed += row.failed
 		lasted += time.Duration(row.to - row.from)
 		longest = max(longest, row.longest)
 	}
-	slices.SortFunc(all, func(a, b row) int { return cmp.Compare(uint64(a.recovered), uint64(b.recovered)) }) // never is last
-	recovered := all[len(all)/2].recovery()
-	if !all[0].none {
-		recovered += ", " + all[len(all)-1].recovery()
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(uint64(a.recovered), uint64(b.recovered)) }) // never is last
+	recovered := rows[len(rows)/2].recovery()
+	if !rows[0].missed {
+		recovered += ", " + rows[len(rows)-1].recovery()
 	}
-	fmt.Fprintf(to, "%d\t%s\t%s\t%d\t%s\t%s\n", len(all), kind, short(lasted/time.Duration(len(all))), failed, short(longest), recovered)
+	fmt.Fprintf(to, "%d\t%s\t%s\t%d\t%s\t%s\n", len(rows), kind, short(lasted/time.Duration(len(rows))), failed, short(longest), recovered)
 }
 
 // recovery returns how long r's processes took to recover, in words.
 func (r row) recovery() string {
 	switch {
-	case r.none:
+	case r.missed:
 		return "–"
 	case r.recovered < 0:
 		return "never"
@@ -94,25 +94,25 @@ func short(d time.Duration) string {
 
 // svg draws the run.
 func (v *verdict) svg(r *run, title string) []byte {
-	seconds := r.at(r.ended)
+	seconds := r.seconds(r.ended)
 	rates := 250 * time.Millisecond // of a point
 	if seconds > 45 {
 		rates = window // shorter intervals would show only the ends of windows
 	}
-	each := func(width time.Duration, add func(sum float64, d *decision) float64) (x, y []float64) {
+	series := func(width time.Duration, add func(sum float64, d *decision) float64) (x, y []float64) {
 		x, y = make([]float64, int(seconds/width.Seconds())), make([]float64, int(seconds/width.Seconds()))
 		for i := range x {
 			x[i] = (float64(i) + 0.5) * width.Seconds()
 		}
 		for _, d := range r.decisions {
-			if i := int(r.at(d.At) / width.Seconds()); d.returned && i >= 0 && i < len(y) {
+			if i := int(r.seconds(d.At) / width.Seconds()); d.returned && i >= 0 && i < len(y) {
 				y[i] = add(y[i], d)
 			}
 		}
 		return x, y
 	}
 	rateOf := func(counts func(d *decision) bool) (x, y []float64) {
-		return each(rates, func(sum float64, d *decision) float64 {
+		return series(rates, func(sum float64, d *decision) float64 {
 			if counts(d) {
 				sum += 1 / rates.Seconds()
 			}
@@ -122,7 +122,7 @@ func (v *verdict) svg(r *run, title string) []byte {
 	x, allowed := rateOf(func(d *decision) bool { return !d.failed() && d.Allowed })
 	_, refused := rateOf(func(d *decision) bool { return !d.failed() && !d.Allowed })
 	_, failed := rateOf((*decision).failed)
-	xLongest, longest := each(250*time.Millisecond, func(longest float64, d *decision) float64 {
+	xLongest, longest := series(250*time.Millisecond, func(longest float64, d *decision) float64 {
 		return max(longest, float64(d.Took)/float64(time.Millisecond), 0.1)
 	})
 	for i := range longest {
@@ -136,8 +136,8 @@ func (v *verdict) svg(r *run, title string) []byte {
 	}
 	var spans, unnamed []figure.Span // names are in the first panel
 	for _, f := range r.faults {
-		spans = append(spans, figure.Span{Name: f.kind, From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
-		unnamed = append(unnamed, figure.Span{From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
+		spans = append(spans, figure.Span{Name: f.kind, From: r.seconds(f.from), To: r.seconds(f.to), Color: color[f.kind]})
+		unnamed = append(unnamed, figure.Span{From: r.seconds(f.from), To: r.seconds(f.to), Color: color[f.kind]})
 	}
 	verdict := "all invariants hold"
 	if len(v.broken) > 0 {

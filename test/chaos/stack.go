@@ -46,7 +46,7 @@ type worker struct {
 	replica  []*wire.Link
 	cmd      *exec.Cmd
 	orders   io.WriteCloser
-	said     *strings.Builder
+	output   *strings.Builder
 	records  []string
 	recordTo string // directory
 }
@@ -113,11 +113,11 @@ func (s *stack) discovered() []workShard {
 
 // direct returns all shards, without links.
 func (s *stack) direct() []workShard {
-	all := s.discovered()
+	servers := s.discovered()
 	for _, sh := range s.shards {
-		all = append(all, workShard{Name: sh.name, Addrs: []string{sh.primary.Addr}})
+		servers = append(servers, workShard{Name: sh.name, Addrs: []string{sh.primary.Addr}})
 	}
-	return all
+	return servers
 }
 
 // findShards finds the shards of the load's keys.
@@ -129,9 +129,9 @@ func (s *stack) findShards() error {
 	defer done()
 	s.shardOf = make(map[int]string)
 	for key := range windowKeys + exactKeys {
-		at := b.Locate(chargeOf(key))
-		if s.shardOf[key] = at.Shard; at.Shard == clusterName {
-			if s.shardOf[key], err = s.clustered.partOf(at.Key); err != nil {
+		shard := b.Locate(chargeOf(key))
+		if s.shardOf[key] = shard.Shard; shard.Shard == clusterName {
+			if s.shardOf[key], err = s.clustered.partOf(shard.Key); err != nil {
 				return err
 			}
 		}
@@ -147,7 +147,7 @@ func (s *stack) finish() error {
 	}
 	for _, w := range s.workers {
 		if err := w.cmd.Wait(); err != nil {
-			errs = append(errs, fmt.Errorf("process %d: %w\n%s", w.work.Process, err, w.said))
+			errs = append(errs, fmt.Errorf("process %d: %w\n%s", w.work.Process, err, w.output))
 		}
 		w.cmd = nil
 	}
@@ -186,9 +186,9 @@ func (w *worker) start() error {
 	if err != nil {
 		return err
 	}
-	w.said = new(strings.Builder)
+	w.output = new(strings.Builder)
 	w.cmd = exec.Command(self)
-	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), w.work.environ()), w.said
+	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), w.work.environ()), w.output
 	w.cmd.SysProcAttr = testserver.DieWithParent()
 	if w.orders, err = w.cmd.StdinPipe(); err != nil {
 		return err

@@ -77,9 +77,9 @@ func (w *watched) awaitReplica() error {
 	for _, addr := range w.sentinels.Addrs {
 		c := redis.NewSentinelClient(&redis.Options{Addr: addr})
 		err := eventually("the Sentinel at "+addr+" sees the replica", func() bool {
-			all, err := c.Replicas(context.Background(), sentinelName).Result()
-			return err == nil && len(all) == 1 && all[0]["flags"] == "slave" && all[0]["master-link-status"] == "ok" &&
-				all[0]["ip"]+":"+all[0]["port"] == w.replica.Addr
+			replicas, err := c.Replicas(context.Background(), sentinelName).Result()
+			return err == nil && len(replicas) == 1 && replicas[0]["flags"] == "slave" && replicas[0]["master-link-status"] == "ok" &&
+				replicas[0]["ip"]+":"+replicas[0]["port"] == w.replica.Addr
 		})
 		_ = c.Close()
 		if err != nil {
@@ -281,10 +281,10 @@ func (s *stack) unplanned(began int64) (faults []*fault) {
 	return faults
 }
 
-func eventually(what string, is func() bool) error {
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+func eventually(goal string, reached func() bool) error {
+	for end := time.Now().Add(30 * time.Second); !reached(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			return errors.New("waited 30 s for this: " + what)
+			return errors.New("waited 30 s for this: " + goal)
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ func (d *decision) failed() bool { return d.returned && d.Fate != history.Answer
 
 // read returns the decisions in the files of w.
 func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
-	var all []*decision
+	var decisions []*decision
 	for _, name := range w.records {
 		file, err := os.Open(name)
 		if err != nil {
@@ -53,7 +53,7 @@ func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
 				d, id, err = parseCall(line)
 				d.process, d.shard = w.work.Process, shardOf[d.key]
 				byID[id] = d
-				all = append(all, d)
+				decisions = append(decisions, d)
 				continue
 			}
 			var a answer
@@ -72,7 +72,7 @@ func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
 			return nil, err
 		}
 	}
-	return all, nil
+	return decisions, nil
 }
 
 func parseCall(line string) (d *decision, id int64, err error) {
@@ -114,7 +114,7 @@ type verdict struct {
 	latest                   time.Duration // after its deadline, less the time that the machine stalled
 
 	windows, overWindows int   // with charges; with more charges than the quota
-	over, beyond         int64 // units above quotas; units above those that lost counts explain
+	excess, beyond       int64 // units above quotas; units above those that lost counts explain
 
 	rows   []row // of the faults
 	broken []string
@@ -126,7 +126,7 @@ type row struct {
 	failed    int // decisions
 	longest   time.Duration
 	recovered time.Duration // until the first decision of each process that was hit; negative if one got no decision
-	none      bool          // no process was hit
+	missed    bool          // no process was hit
 }
 
 func (v *verdict) breaks(format string, args ...any) {
@@ -147,18 +147,18 @@ func (r *run) judge(mayTake time.Duration) *verdict {
 		row := r.judgeFault(f)
 		v.rows = append(v.rows, row)
 		switch {
-		case row.none:
+		case row.missed:
 		case row.recovered < 0:
-			v.breaks("after %q, %.1f s into the run, a process that was hit got no decision again", f.text, r.at(f.from))
+			v.breaks("after %q, %.1f s into the run, a process that was hit got no decision again", f.text, r.seconds(f.from))
 		case row.recovered-r.stalled(f.to, f.to+int64(row.recovered)) > mayTake:
-			v.breaks("after %q, %.1f s into the run, it took %v until each process that was hit had a decision; it may take %v", f.text, r.at(f.from), row.recovered, mayTake)
+			v.breaks("after %q, %.1f s into the run, it took %v until each process that was hit had a decision; it may take %v", f.text, r.seconds(f.from), row.recovered, mayTake)
 		}
 	}
 	return v
 }
 
 // at returns how many seconds into the run an instant is.
-func (r *run) at(t int64) float64 { return time.Duration(t - r.began).Seconds() }
+func (r *run) seconds(t int64) float64 { return time.Duration(t - r.began).Seconds() }
 
 // count counts d, and checks d by itself.
 func (r *run) count(v *verdict, d *decision) {
@@ -182,10 +182,10 @@ func (r *run) count(v *verdict, d *decision) {
 		v.refused++
 	}
 	v.longest = max(v.longest, d.Took)
-	late := d.Took - d.Stalled - deadline
-	if v.latest = max(v.latest, late); late > lateness {
+	delay := d.Took - d.Stalled - deadline
+	if v.latest = max(v.latest, delay); delay > lateness {
 		v.breaks("a decision of process %d on %s, %.1f s into the run, took %v, %v of which the machine stalled; its deadline was %v; %s %s",
-			d.process, d.shard, r.at(d.call), d.Took, d.Stalled, deadline, d.Fate, d.Error)
+			d.process, d.shard, r.seconds(d.call), d.Took, d.Stalled, deadline, d.Fate, d.Error)
 	}
 	if d.Fate != history.Answered || d.peek || d.Degraded {
 		return
@@ -214,27 +214,27 @@ func (r *run) judgeWindows(v *verdict) {
 		key   int
 		reset int64
 	}
-	in := make(map[key][]*decision)
+	windows := make(map[key][]*decision)
 	for _, d := range r.decisions {
 		if d.charged() && d.key < windowKeys {
 			k := key{d.key, d.Reset}
-			in[k] = append(in[k], d)
+			windows[k] = append(windows[k], d)
 		}
 	}
-	for k, all := range in {
-		bound, lost := r.bound(all, k.reset)
-		seen := make(map[int64]bool)
-		for _, d := range all {
-			if seen[d.Used] && !lost {
+	for k, decisions := range windows {
+		bound, lost := r.bound(decisions, k.reset)
+		resets := make(map[int64]bool)
+		for _, d := range decisions {
+			if resets[d.Used] && !lost {
 				v.breaks("key %d: two takes were answered that %d are used until %d", k.key, d.Used, k.reset)
 			}
-			seen[d.Used] = true
+			resets[d.Used] = true
 		}
-		admitted := int64(len(all))
+		admitted := int64(len(decisions))
 		v.windows++
 		if admitted > quota {
 			v.overWindows++
-			v.over += admitted - quota
+			v.excess += admitted - quota
 		}
 		if admitted > bound {
 			v.beyond += admitted - bound
@@ -245,18 +245,18 @@ func (r *run) judgeWindows(v *verdict) {
 
 // bound returns how many decisions like all, admitted until reset, the quota and lost counts
 // can explain, and whether counts were lost.
-func (r *run) bound(all []*decision, reset int64) (bound int64, lost bool) {
+func (r *run) bound(decisions []*decision, reset int64) (bound int64, lost bool) {
 	bound = quota
 	for _, f := range r.faults {
-		if f.lost != all[0].shard || !r.overlaps(f, reset) {
+		if f.lost != decisions[0].shard || !r.overlaps(f, reset) {
 			continue
 		}
 		lost = true
-		if f.all {
+		if f.everything {
 			bound += quota
 			continue
 		}
-		for _, d := range all {
+		for _, d := range decisions {
 			if d.At > f.from-int64(replLag) && d.At <= f.to {
 				bound++
 			}
@@ -277,16 +277,16 @@ func (r *run) overlaps(f *fault, reset int64) bool {
 func (r *run) judgeCounts(v *verdict) {
 	for key, used := range r.used {
 		var lostAll, lostSome int64
-		var least, most int64
+		var least, greatest int64
 		for _, d := range r.decisions {
 			if d.key != key {
 				continue
 			}
-			if least == 0 && most == 0 {
+			if least == 0 && greatest == 0 {
 				for _, f := range r.faults {
 					if f.lost == d.shard {
 						lostSome = f.to
-						if f.all {
+						if f.everything {
 							lostAll = f.from
 						}
 					}
@@ -296,18 +296,18 @@ func (r *run) judgeCounts(v *verdict) {
 				least++
 			}
 			if d.mayHaveCharged() && (!d.returned || d.At >= lostAll) {
-				most++
+				greatest++
 			}
 		}
-		if used < least || used > most {
-			v.breaks("key %d: %d units are counted; want %d, which were answered since the last loss, to %d, with those that are unknown", key, used, least, most)
+		if used < least || used > greatest {
+			v.breaks("key %d: %d units are counted; want %d, which were answered since the last loss, to %d, with those that are unknown", key, used, least, greatest)
 		}
 	}
 }
 
 // judgeFault returns the effect of f.
 func (r *run) judgeFault(f *fault) row {
-	row := row{fault: f, none: len(f.processes) == 0}
+	row := row{fault: f, missed: len(f.processes) == 0}
 	type pair struct {
 		process int
 		shard   string
@@ -330,12 +330,12 @@ func (r *run) judgeFault(f *fault) row {
 	}
 	for _, process := range f.processes {
 		for _, shard := range f.shards {
-			at := first[pair{process, shard}]
-			if at == 0 {
+			start := first[pair{process, shard}]
+			if start == 0 {
 				row.recovered = -1
 				return row
 			}
-			row.recovered = max(row.recovered, time.Duration(at-f.to))
+			row.recovered = max(row.recovered, time.Duration(start-f.to))
 		}
 	}
 	return row

@@ -112,15 +112,15 @@ func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) 
 		clients = append(clients, c)
 		return c
 	}
-	var all []redisbackend.Shard
+	var redisShards []redisbackend.Shard
 	for _, s := range shards {
 		shard := redisbackend.Shard{Name: s.Name, Primary: client(s.Master, s.Addrs...)}
 		if s.Replica != "" {
 			shard.Replicas = []redis.UniversalClient{client("", s.Replica)}
 		}
-		all = append(all, shard)
+		redisShards = append(redisShards, shard)
 	}
-	if b, err = redisbackend.New(all, nil); err != nil {
+	if b, err = redisbackend.New(redisShards, nil); err != nil {
 		return nil, nil, err
 	}
 	return b, func() {
@@ -132,10 +132,10 @@ func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) 
 }
 
 // skewed is a clock that is wrong.
-type skewed struct{ by atomic.Int64 } // ms
+type skewed struct{ skew atomic.Int64 } // ms
 
 func (s *skewed) Now() time.Time {
-	return time.Now().Add(time.Duration(s.by.Load()) * time.Millisecond)
+	return time.Now().Add(time.Duration(s.skew.Load()) * time.Millisecond)
 }
 
 func (w work) run(orders io.Reader, ready io.Writer) error {
@@ -152,24 +152,24 @@ func (w work) run(orders io.Reader, ready io.Writer) error {
 	defer file.Close()
 	c := &crew{work: w, file: file, meter: meter.Start(), clock: new(skewed)}
 	defer c.meter.Stop()
-	c.clock.by.Store(w.Skew)
+	c.clock.skew.Store(w.Skew)
 	c.throttler = throttler.New(b, &throttler.Options{Clock: c.clock})
 	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
+	var group sync.WaitGroup
 	errs := make([]error, w.Clients)
 	for i := range w.Clients {
-		all.Go(func() { errs[i] = c.client(ctx, i) })
+		group.Go(func() { errs[i] = c.client(ctx, i) })
 	}
 	fmt.Fprintln(ready, "ready")
 	for lines := bufio.NewScanner(orders); lines.Scan(); {
-		var by int64
-		if _, err := fmt.Sscanf(lines.Text(), "skew %d", &by); err != nil {
+		var skew int64
+		if _, err := fmt.Sscanf(lines.Text(), "skew %d", &skew); err != nil {
 			break
 		}
-		c.clock.by.Store(by)
+		c.clock.skew.Store(skew)
 	}
 	cancel()
-	all.Wait()
+	group.Wait()
 	return errors.Join(errs...)
 }
 

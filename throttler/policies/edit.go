@@ -72,13 +72,13 @@ func (e *Edit) set(p *quota.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	at := e.at(p.Name)
-	e.relink(p.Name, &at, p)
-	if at.policy == nil {
+	found := e.find(p.Name)
+	e.relink(p.Name, &found, p)
+	if found.policy == nil {
 		e.policies++
 	}
-	at.policy = p
-	e.put(p.Name, at)
+	found.policy = p
+	e.put(p.Name, found)
 	return nil
 }
 
@@ -86,14 +86,14 @@ func (e *Edit) set(p *quota.Policy) error {
 // limits that the program gives it, and its overrides, which stay. A policy that is the
 // parent of others can't be removed.
 func (e *Edit) Remove(name string) {
-	at := e.at(name)
-	if at.policy == nil {
+	found := e.find(name)
+	if found.policy == nil {
 		return
 	}
 	e.policies--
-	e.relink(name, &at, nil)
-	at.policy = nil
-	e.put(name, at)
+	e.relink(name, &found, nil)
+	found.policy = nil
+	e.put(name, found)
 }
 
 // Override adds o, or replaces the override for its policy and key with it.
@@ -104,36 +104,36 @@ func (e *Edit) override(o Override) error {
 	if err != nil {
 		return err
 	}
-	at := e.at(o.Policy)
-	if at.overrides.get(o.Key) == nil {
+	found := e.find(o.Policy)
+	if found.overrides.get(o.Key) == nil {
 		e.overrides++
 	}
-	at.overrides = at.overrides.put(e.owner, o.Key, prepared)
-	e.put(o.Policy, at)
+	found.overrides = found.overrides.put(e.owner, o.Key, prepared)
+	e.put(o.Policy, found)
 	return nil
 }
 
 // RemoveOverride removes the override for key, if there is one.
 func (e *Edit) RemoveOverride(policy, key string) {
-	at := e.at(policy)
-	if at.overrides.get(key) == nil {
+	found := e.find(policy)
+	if found.overrides.get(key) == nil {
 		return
 	}
 	e.overrides--
-	at.overrides = at.overrides.remove(e.owner, key)
-	e.put(policy, at)
+	found.overrides = found.overrides.remove(e.owner, key)
+	e.put(policy, found)
 }
 
 // Find sets whether the source may find overrides of policy that it does not hold: see
 // [SourceOptions].
 func (e *Edit) Find(policy string, find bool) {
-	at := e.at(policy)
+	found := e.find(policy)
 	if find && e.source.found == nil {
 		e.Mistake(invalid.Errorf("policies: source %q cannot find overrides of policy %q; give it SourceOptions.Find", e.source.name, policy))
 		return
 	}
-	at.find = find
-	e.put(policy, at)
+	found.find = find
+	e.put(policy, found)
 }
 
 // Learn replaces the override that the source remembers for a policy and key with o, which may
@@ -153,18 +153,18 @@ func (e *Edit) Learn(policy, key string, o *Override) {
 func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 
 // at returns a copy of the source's entry for a policy's name.
-func (e *Edit) at(name string) entry {
-	if at := e.names.get(name); at != nil {
-		return *at
+func (e *Edit) find(name string) entry {
+	if found := e.names.get(name); found != nil {
+		return *found
 	}
 	return entry{}
 }
 
 // put makes at the source's entry for a policy's name.
-func (e *Edit) put(name string, at entry) {
-	if at.policy == nil && at.overrides == nil && at.children == 0 && !at.find && at.plan == nil {
+func (e *Edit) put(name string, changed entry) {
+	if changed.policy == nil && changed.overrides == nil && changed.children == 0 && !changed.find && changed.plan == nil {
 		e.names = e.names.remove(e.owner, name)
 		return
 	}
-	e.names = e.names.put(e.owner, name, &at)
+	e.names = e.names.put(e.owner, name, &changed)
 }

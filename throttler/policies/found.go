@@ -66,7 +66,7 @@ type ask struct {
 	done     chan struct{}
 	override *Override
 	err      error
-	late     bool // the pair has changed since the call began; the call is no longer in asking
+	stale    bool // the pair has changed since the call began; the call is no longer in asking
 }
 
 var errNotFound = errors.New("policies: Find did not return")
@@ -87,7 +87,7 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 	s := f.stripe(p)
 	for {
 		s.mu.Lock()
-		if o, ok := s.known(p, f.half); ok {
+		if o, ok := s.lookup(p, f.half); ok {
 			s.mu.Unlock()
 			return o
 		}
@@ -122,7 +122,7 @@ func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !a.late {
+		if !a.stale {
 			delete(s.asking, p)
 			if a.err == nil && keep {
 				s.keep(p, a.override, f.half)
@@ -146,7 +146,7 @@ func (f *found) learn(p pair, o *Override) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tooLate(p)
-	if _, ok := s.known(p, f.half); ok {
+	if _, ok := s.lookup(p, f.half); ok {
 		s.young[p] = o
 	}
 }
@@ -191,13 +191,13 @@ func (s *foundStripe) begin(p pair) *ask {
 // tooLate restricts the answer of a call in progress to the decisions that wait for it.
 func (s *foundStripe) tooLate(p pair) {
 	if a := s.asking[p]; a != nil {
-		a.late = true
+		a.stale = true
 		delete(s.asking, p)
 	}
 }
 
 // known returns the override remembered for p, and makes p young.
-func (s *foundStripe) known(p pair, half int) (o *Override, ok bool) {
+func (s *foundStripe) lookup(p pair, half int) (o *Override, ok bool) {
 	if o, ok = s.young[p]; ok {
 		return o, true
 	}

@@ -23,10 +23,10 @@ func NewNames(table *Table) *Names { return &Names{table: table} }
 
 // Declare returns an error that wraps quota.ErrInvalid if one of all, and a policy declared
 // before, have one name and different limits.
-func (n *Names) Declare(all ...*quota.Policy) error {
+func (n *Names) Declare(list ...*quota.Policy) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, p := range all {
+	for _, p := range list {
 		switch o := n.declared[p.Name]; {
 		case n.table != nil && n.table.View().Policy(p.Name) != nil:
 		case o == nil:

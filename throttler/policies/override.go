@@ -56,8 +56,8 @@ func (o Override) Validate() error {
 // key, since it may be logged.
 func (o Override) prepare() (*Override, error) {
 	kinds := 0
-	for _, is := range []bool{len(o.Limits) > 0, o.Blocked, o.Unlimited} {
-		if is {
+	for _, set := range []bool{len(o.Limits) > 0, o.Blocked, o.Unlimited} {
+		if set {
 			kinds++
 		}
 	}
@@ -93,7 +93,7 @@ func (o *Override) Err() error { return o.wrong }
 
 // under returns the policy that holds in place of p, under o. p may have no limits. If no
 // limit holds, the policy returned has no limits.
-func (o *Override) under(p *quota.Policy) *quota.Policy {
+func (o *Override) apply(p *quota.Policy) *quota.Policy {
 	switch {
 	case o.wrong != nil || o.Blocked && len(p.Limits) > 0:
 		return p

@@ -15,7 +15,7 @@ const (
 
 // plan chooses the limits for a policy's keys that have no override.
 type plan struct {
-	of                 func(ctx context.Context, key string) string
+	choose             func(ctx context.Context, key string) string
 	unlimited, blocked *Override
 }
 
@@ -29,10 +29,10 @@ type plan struct {
 // A decision calls of once for each charge under policy, with its context. In a server, the
 // context has the values that earlier middleware put into the request's. If of is nil, the
 // policy has no plans.
-func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) string) {
-	at := e.at(policy)
-	at.plan = nil
-	if of != nil {
+func (e *Edit) Plan(policy string, choose func(ctx context.Context, key string) string) {
+	found := e.find(policy)
+	found.plan = nil
+	if choose != nil {
 		unlimited, err := Override{Policy: policy, Unlimited: true}.prepare()
 		if err != nil {
 			e.Mistake(err)
@@ -40,14 +40,14 @@ func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) stri
 		}
 		blocked := *unlimited
 		blocked.Unlimited, blocked.Blocked = false, true
-		at.plan = &plan{of, unlimited, &blocked}
+		found.plan = &plan{choose, unlimited, &blocked}
 	}
-	e.put(policy, at)
+	e.put(policy, found)
 }
 
 // override returns the override for key's plan, or nil if the policy's own limits hold.
 func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key string, now int64) *Override {
-	switch name := p.of(ctx, key); name {
+	switch name := p.choose(ctx, key); name {
 	case "", policy.Name:
 		return nil
 	case Unlimited:
@@ -56,15 +56,15 @@ func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key s
 		return p.blocked
 	default:
 		o := &Override{Policy: policy.Name}
-		of := v.PolicyAt(name, now)
+		choice := v.PolicyAt(name, now)
 		switch {
-		case of == nil && v.Policy(name) != nil: // it has ended
+		case choice == nil && v.Policy(name) != nil: // it has ended
 			return nil
-		case of == nil:
+		case choice == nil:
 			o.wrong = invalid.Errorf("policies: the plan of a key under policy %q is %q, which the table lacks; it must be the name of one of its policies, Unlimited, Blocked or empty", policy.Name, name)
 		default:
-			o.Limits = of.Limits
-			o.limited = &quota.Policy{Name: policy.Name, Limits: of.Limits, Unit: policy.Unit}
+			o.Limits = choice.Limits
+			o.limited = &quota.Policy{Name: policy.Name, Limits: choice.Limits, Unit: policy.Unit}
 		}
 		return o
 	}

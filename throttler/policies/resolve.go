@@ -14,17 +14,17 @@ import (
 // nil. The context is for overrides that a source has to find, and for plans.
 //
 // If the parent returned is not empty, the caller must charge its policy as well.
-func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
+func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, override *Override, parent Parent) {
 	var plan *plan
 	for _, c := range v.contents {
 		e := c.names.get(p.Name)
 		if e == nil {
 			continue
 		}
-		if (by == nil || parent.Key == "") && (e.find || e.overrides != nil) {
+		if (override == nil || parent.Key == "") && (e.find || e.overrides != nil) {
 			if o := e.override(ctx, c.source, p.Name, key, now); o != nil {
-				if by == nil && o.limits() {
-					by = o
+				if override == nil && o.limits() {
+					override = o
 				}
 				parent.Key = cmp.Or(parent.Key, o.ParentKey)
 			}
@@ -37,14 +37,14 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 	if inForce == nil {
 		inForce = p
 	}
-	if by == nil && plan != nil {
-		by = plan.override(ctx, v, inForce, key, now)
+	if override == nil && plan != nil {
+		override = plan.override(ctx, v, inForce, key, now)
 	}
 	parent = parentOf(inForce, parent.Key)
-	if by == nil {
+	if override == nil {
 		return inForce, nil, parent
 	}
-	return by.under(inForce), by, parent
+	return override.apply(inForce), override, parent
 }
 
 // parentOf returns the parent of a charge under p. key is an override's ParentKey, or "".

@@ -21,7 +21,7 @@ type SourceStatus struct {
 
 // Status returns the status of each source, in the order that decisions ask them.
 func (t *Table) Status() []SourceStatus {
-	var all []SourceStatus
+	var states []SourceStatus
 	for _, c := range t.View().contents {
 		s := SourceStatus{Name: c.source.name, Version: c.version, Since: c.since, Policies: c.policies, Overrides: c.overrides}
 		if c.source.found != nil {
@@ -30,9 +30,9 @@ func (t *Table) Status() []SourceStatus {
 		if wrong := c.source.wrong.Load(); wrong != nil {
 			s.Wrong = *wrong
 		}
-		all = append(all, s)
+		states = append(states, s)
 	}
-	return all
+	return states
 }
 
 // Stats are the metrics of a table, each by the name of a source.

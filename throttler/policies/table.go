@@ -75,14 +75,14 @@ func (t *Table) SourceWith(name string, options *SourceOptions) *Source {
 
 // put makes c the content of its source. The caller holds the lock.
 func (t *Table) put(c *content) {
-	all := slices.Clone(t.View().contents)
-	i := slices.IndexFunc(all, func(o *content) bool { return o.source == c.source })
+	contents := slices.Clone(t.View().contents)
+	i := slices.IndexFunc(contents, func(o *content) bool { return o.source == c.source })
 	if i < 0 {
-		all = append([]*content{c}, all...)
+		contents = append([]*content{c}, contents...)
 	} else {
-		all[i] = c
+		contents[i] = c
 	}
-	t.current.Store(&View{all})
+	t.current.Store(&View{contents})
 }
 
 // Policy returns the policy of that name, even if it has ended, or nil.
@@ -105,7 +105,7 @@ func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 	return func(yield func(string, *quota.Policy) bool) {
 		for i, c := range v.contents {
 			above := View{v.contents[:i]}
-			for name, e := range c.names.all() {
+			for name, e := range c.names.entries() {
 				if e.policy != nil && above.Policy(name) == nil && !yield(c.source.name, e.policy) {
 					return
 				}
@@ -119,8 +119,8 @@ func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 func (v View) Overrides() iter.Seq2[string, Override] {
 	return func(yield func(string, Override) bool) {
 		for _, c := range v.contents {
-			for _, e := range c.names.all() {
-				for _, o := range e.overrides.all() {
+			for _, e := range c.names.entries() {
+				for _, o := range e.overrides.entries() {
 					if !yield(c.source.name, *o) {
 						return
 					}
@@ -173,8 +173,8 @@ func (s *Source) Edit(change func(e *Edit)) error {
 
 // content returns the content of s.
 func (s *Source) content() *content {
-	all := s.table.View().contents
-	return all[slices.IndexFunc(all, func(c *content) bool { return c.source == s })]
+	contents := s.table.View().contents
+	return contents[slices.IndexFunc(contents, func(c *content) bool { return c.source == s })]
 }
 
 // Wrong notes, for [Table.Status], why a newer version of the source is not in force. A nil
@@ -184,7 +184,7 @@ func (s *Source) Wrong(err error) bool {
 		return s.wrong.Swap(nil) != nil
 	}
 	text := err.Error()
-	if was := s.wrong.Swap(&text); was != nil && *was == text {
+	if previous := s.wrong.Swap(&text); previous != nil && *previous == text {
 		return false
 	}
 	s.wrongs.Add(1)

@@ -13,15 +13,15 @@ type Parent struct{ Policy, Key string }
 
 // relink notes that p, or nil, replaces the policy in at, the entry of that name, if either
 // has a parent or children.
-func (e *Edit) relink(name string, at *entry, p *quota.Policy) {
-	was := at.policy
-	if _, noted := e.changed[name]; noted || at.children == 0 && parentName(was) == "" && parentName(p) == "" {
+func (e *Edit) relink(name string, changed *entry, p *quota.Policy) {
+	old := changed.policy
+	if _, noted := e.changed[name]; noted || changed.children == 0 && parentName(old) == "" && parentName(p) == "" {
 		return
 	}
 	if e.changed == nil {
 		e.changed = make(map[string]*quota.Policy)
 	}
-	e.changed[name] = was
+	e.changed[name] = old
 }
 
 // parentName returns the name of p's parent, or "". p may be nil.
@@ -34,44 +34,44 @@ func parentName(p *quota.Policy) string {
 
 // link counts the children of the parents of changed policies, and notes the mistakes.
 func (e *Edit) link() {
-	for _, was := range e.changed {
-		e.count(parentName(was), -1)
+	for _, old := range e.changed {
+		e.count(parentName(old), -1)
 	}
-	for name, was := range e.changed {
-		if at := e.at(name); at.children > 0 {
-			e.Mistake(keeps(name, was, &at))
+	for name, old := range e.changed {
+		if found := e.find(name); found.children > 0 {
+			e.Mistake(keeps(name, old, &found))
 		}
 	}
 	for name := range e.changed {
-		if p := e.at(name).policy; parentName(p) != "" {
+		if p := e.find(name).policy; parentName(p) != "" {
 			e.Mistake(e.fits(p))
 			e.count(p.Parent, 1)
 		}
 	}
-	seen := make(map[string]string) // policies that a walk came to, and where the walk began
+	visited := make(map[string]string) // policies that a walk came to, and where the walk began
 	for name := range e.changed {
-		if e.at(name).children > 0 { // others are in no cycle
-			e.Mistake(e.walk(name, seen))
+		if e.find(name).children > 0 { // others are in no cycle
+			e.Mistake(e.walk(name, visited))
 		}
 	}
 }
 
 // walk goes up from the policy of that name, and returns an error if it comes to a cycle that
 // no earlier walk came to.
-func (e *Edit) walk(name string, seen map[string]string) error {
+func (e *Edit) walk(name string, visited map[string]string) error {
 	var line []string
-	for at := name; at != ""; at = parentName(e.at(at).policy) {
-		if first, ok := seen[at]; ok {
+	for node := name; node != ""; node = parentName(e.find(node).policy) {
+		if first, ok := visited[node]; ok {
 			if first != name {
 				return nil
 			}
-			ring := line[slices.Index(line, at):]
+			ring := line[slices.Index(line, node):]
 			least := slices.Index(ring, slices.Min(ring))
 			ring = append(slices.Clone(ring[least:]), ring[:least+1]...)
 			return invalid.Errorf("policies: the parents of policy %q are a cycle: %s", ring[0], strings.Join(ring, ", "))
 		}
-		seen[at] = name
-		line = append(line, at)
+		visited[node] = name
+		line = append(line, node)
 	}
 	return nil
 }
@@ -81,28 +81,28 @@ func (e *Edit) count(name string, n int32) {
 	if name == "" {
 		return
 	}
-	at := e.at(name)
-	at.children += n
-	e.put(name, at)
+	found := e.find(name)
+	found.children += n
+	e.put(name, found)
 }
 
 // keeps returns why the policy in at can't be the parent of its children that do not change,
 // or nil. It was another policy before.
-func keeps(name string, was *quota.Policy, at *entry) error {
-	switch p := at.policy; {
+func keeps(name string, old *quota.Policy, changed *entry) error {
+	switch p := changed.policy; {
 	case p == nil:
-		return invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another parent, or remove theirs, in the same change", name, at.children)
+		return invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another parent, or remove theirs, in the same change", name, changed.children)
 	case !p.Until.IsZero():
-		return invalid.Errorf("policies: policy %q has an end, and is the parent of %d others; a parent cannot have an end", name, at.children)
-	case p.Unit != was.Unit:
-		return invalid.Errorf("policies: policy %q counts %v, and is the parent of %d others that count %v; change them in the same change", name, p.Unit, at.children, was.Unit)
+		return invalid.Errorf("policies: policy %q has an end, and is the parent of %d others; a parent cannot have an end", name, changed.children)
+	case p.Unit != old.Unit:
+		return invalid.Errorf("policies: policy %q counts %v, and is the parent of %d others that count %v; change them in the same change", name, p.Unit, changed.children, old.Unit)
 	}
 	return nil
 }
 
 // fits returns why p can't be under its parent, or nil.
 func (e *Edit) fits(p *quota.Policy) error {
-	parent := e.at(p.Parent).policy
+	parent := e.find(p.Parent).policy
 	switch {
 	case parent == nil:
 		return invalid.Errorf("policies: policy %q has the parent %q, which the source lacks; a parent is a policy of the same source", p.Name, p.Parent)

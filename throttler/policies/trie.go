@@ -46,7 +46,7 @@ func (t *trie[V]) put(o *owner, key string, value V) *trie[V] { return t.putAt(o
 
 // putAt is put for a node that is depth bits of a hash below the root.
 func (t *trie[V]) putAt(o *owner, depth uint, key string, value V) *trie[V] {
-	t = t.of(o)
+	t = t.ownedBy(o)
 	if t.children != nil {
 		c := t.child(depth, key)
 		*c = (*c).putAt(o, depth+trieBits, key, value)
@@ -54,9 +54,9 @@ func (t *trie[V]) putAt(o *owner, depth uint, key string, value V) *trie[V] {
 	}
 	t.values[key] = value
 	if len(t.values) > leafSize && depth < 64 {
-		all := t.values
+		values := t.values
 		t.values, t.children = nil, make([]*trie[V], 1<<trieBits)
-		for key, value := range all {
+		for key, value := range values {
 			t.putAt(o, depth, key, value)
 		}
 	}
@@ -70,7 +70,7 @@ func (t *trie[V]) removeAt(o *owner, depth uint, key string) *trie[V] {
 	if t == nil {
 		return nil
 	}
-	t = t.of(o)
+	t = t.ownedBy(o)
 	if t.children != nil {
 		c := t.child(depth, key)
 		*c = (*c).removeAt(o, depth+trieBits, key)
@@ -88,7 +88,7 @@ func (t *trie[V]) child(depth uint, key string) **trie[V] {
 }
 
 // of returns t for o to change: t itself if it is o's, or a copy.
-func (t *trie[V]) of(o *owner) *trie[V] {
+func (t *trie[V]) ownedBy(o *owner) *trie[V] {
 	switch {
 	case t == nil:
 		return &trie[V]{owner: o, values: make(map[string]V)}
@@ -99,11 +99,11 @@ func (t *trie[V]) of(o *owner) *trie[V] {
 }
 
 // all ranges over the keys and their values, in no order.
-func (t *trie[V]) all() iter.Seq2[string, V] {
-	return func(yield func(string, V) bool) { t.each(yield) }
+func (t *trie[V]) entries() iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) { t.walk(yield) }
 }
 
-func (t *trie[V]) each(yield func(string, V) bool) bool {
+func (t *trie[V]) walk(yield func(string, V) bool) bool {
 	if t == nil {
 		return true
 	}
@@ -112,5 +112,5 @@ func (t *trie[V]) each(yield func(string, V) bool) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(t.children, func(c *trie[V]) bool { return !c.each(yield) })
+	return !slices.ContainsFunc(t.children, func(c *trie[V]) bool { return !c.walk(yield) })
 }

@@ -11,7 +11,7 @@ import (
 // same fails the test unless m has the entries of want, and no others.
 func same(t *testing.T, m *trie[int], want map[string]int) {
 	t.Helper()
-	if got := maps.Collect(m.all()); !maps.Equal(got, want) {
+	if got := maps.Collect(m.entries()); !maps.Equal(got, want) {
 		t.Fatalf("the trie has %v; want %v", got, want)
 	}
 	for key, value := range want {

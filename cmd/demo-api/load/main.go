@@ -26,12 +26,12 @@ import (
 
 func main() {
 	clients := flag.Int("clients", 100, "how many clients")
-	every := flag.Duration("every", time.Second, "mean time between two requests of a client")
+	interval := flag.Duration("every", time.Second, "mean time between two requests of a client")
 	duration := flag.Duration("for", 0, "how long; 0 is until Ctrl-C")
 	path := flag.String("path", "/repos/acme/rockets", "`path` that the clients request")
 	prefix := flag.String("prefix", fmt.Sprintf("load-%d-", time.Now().UnixNano()), "of the clients' tokens; new ones each time if not set")
 	flag.Parse()
-	if flag.NArg() == 0 || *clients < 1 || *every <= 0 {
+	if flag.NArg() == 0 || *clients < 1 || *interval <= 0 {
 		fmt.Fprintln(os.Stderr, "usage: load [-clients N] [-every DURATION] [-for DURATION] [-path PATH] URL...")
 		os.Exit(2)
 	}
@@ -49,7 +49,7 @@ func main() {
 			fmt.Println("  wrong:", w)
 		}
 	}
-	total := load.Run(ctx, load.Config{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *every, Prefix: *prefix}, print)
+	total := load.Run(ctx, load.Config{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *interval, Prefix: *prefix}, print)
 	fmt.Print("in all:  ")
 	print(total)
 	if total.WrongCount > 0 {

@@ -29,7 +29,7 @@ type Config struct {
 
 // Run sends requests until ctx is done, and returns a report of all of them. If each
 // is not nil, Run calls it every second with a report of that second.
-func Run(ctx context.Context, c Config, each func(Report)) Report {
+func Run(ctx context.Context, c Config, report func(Report)) Report {
 	l := &load{Config: c, client: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients},
 		Timeout:   30 * time.Second,
@@ -49,8 +49,8 @@ func Run(ctx context.Context, c Config, each func(Report)) Report {
 		select {
 		case <-ticker.C:
 			second := l.take()
-			if each != nil {
-				each(second)
+			if report != nil {
+				report(second)
 			}
 			total.add(second)
 		case <-done:

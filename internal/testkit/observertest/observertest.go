@@ -145,15 +145,15 @@ func seriesAreBounded(t *testing.T, open func(t testing.TB, maxNames int) Observ
 		t.Errorf("%v decisions are counted together; %v of the policies beyond the first %d is right", together, want, names)
 	}
 	for name, n := range counts {
-		most := names + 1
+		limit := names + 1
 		switch name {
 		case o.Decisions:
-			most *= o.PerPolicy
+			limit *= o.PerPolicy
 		case o.Moves:
-			most *= 3 // moved, lost and failed
+			limit *= 3 // moved, lost and failed
 		}
-		if n > most {
-			t.Errorf("%s has %d series; %d is the most", name, n, most)
+		if n > limit {
+			t.Errorf("%s has %d series; %d is the most", name, n, limit)
 		}
 	}
 }
@@ -181,11 +181,11 @@ func strangeEvents(t *testing.T, o Observer) {
 
 // Every event of several goroutines is counted, even while others read.
 func manyGoroutines(t *testing.T, o Observer) {
-	const goroutines, each = 8, 500
+	const goroutines, calls = 8, 500
 	var wg sync.WaitGroup
 	for range goroutines {
 		wg.Go(func() {
-			for i := range each {
+			for i := range calls {
 				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
 				o.Sent(observe.Sent{Shard: fmt.Sprint(i % 8)})
 				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
@@ -203,8 +203,8 @@ func manyGoroutines(t *testing.T, o Observer) {
 		sums[s.Name] += s.Value
 	}
 	for _, name := range o.Counts {
-		if sums[name] != goroutines*each {
-			t.Errorf("%s counts %v events of %d", name, sums[name], goroutines*each)
+		if sums[name] != goroutines*calls {
+			t.Errorf("%s counts %v events of %d", name, sums[name], goroutines*calls)
 		}
 	}
 }

@@ -24,23 +24,23 @@ var policy = &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 1 << 40, 
 // openings records when breakers opened.
 type openings struct {
 	observe.Nothing
-	mu  sync.Mutex
-	all []time.Time
+	mu       sync.Mutex
+	instants []time.Time
 }
 
 func (o *openings) Checked(e observe.Checked) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e.Open {
-		o.all = append(o.all, time.Now())
+		o.instants = append(o.instants, time.Now())
 	}
 }
 
 // check fails the test if an opening is wrong.
-func (o *openings) check(t *testing.T, isWrong func(at time.Time) bool) {
+func (o *openings) check(t *testing.T, isWrong func(instant time.Time) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if slices.ContainsFunc(o.all, isWrong) {
+	if slices.ContainsFunc(o.instants, isWrong) {
 		t.Error("the breaker of a server that answers has opened")
 	}
 }
@@ -93,7 +93,7 @@ func used(t *testing.T, th *throttler.Throttler, want int64) {
 type lateConn struct {
 	net.Conn
 	reader   *bufio.Reader
-	late     *atomic.Bool
+	delayed  *atomic.Bool
 	deadline time.Time
 }
 
@@ -103,7 +103,7 @@ func (c *lateConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if !c.late.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // a look is not late
+	if !c.delayed.Load() || time.Until(c.deadline) <= 15*time.Millisecond { // a look is not late
 		return c.reader.Read(p)
 	}
 	// The server may be short of CPU too.
@@ -119,19 +119,19 @@ func (c *lateConn) Read(p []byte) (int, error) {
 
 // Replies that arrived before their deadlines are used, and show that the server has answered.
 func repliesThatAreReadLate(t *testing.T, s Store) {
-	var late atomic.Bool
+	var delayed atomic.Bool
 	th, opened := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &lateConn{Conn: conn, reader: bufio.NewReader(conn), late: &late}, err
+		return &lateConn{Conn: conn, reader: bufio.NewReader(conn), delayed: &delayed}, err
 	})
 	connect(t, th)
-	late.Store(true)
+	delayed.Store(true)
 	for range 5 {
 		if err := take(t, th, "alice", Deadline); err != nil {
 			t.Errorf("a decision whose replies were there: %v", err)
 		}
 	}
-	late.Store(false)
+	delayed.Store(false)
 	used(t, th, 6)
 	opened.check(t, always)
 }
@@ -154,17 +154,17 @@ func callersWithoutTime(t *testing.T, s Store) {
 // countedConn reports when it is closed.
 type countedConn struct {
 	net.Conn
-	once   sync.Once
-	closed chan<- struct{}
+	closing sync.Once
+	closed  chan<- struct{}
 }
 
 func (c *countedConn) Close() error {
-	c.once.Do(func() { c.closed <- struct{}{} })
+	c.closing.Do(func() { c.closed <- struct{}{} })
 	return c.Conn.Close()
 }
 
 // span is the time of a take.
-type span struct{ began, ended time.Time }
+type span struct{ began, end time.Time }
 
 // A round trip that gets no connection in time says nothing about a server that answers others
 // at the time: a process short of CPU takes long to dial.
@@ -193,7 +193,7 @@ func dialsThatAreLate(t *testing.T, s Store) {
 		margin   = patience / 5           // for this process to record events
 	)
 	var (
-		all      sync.WaitGroup
+		group    sync.WaitGroup
 		mu       sync.Mutex
 		shed     int
 		answered []span
@@ -202,35 +202,35 @@ func dialsThatAreLate(t *testing.T, s Store) {
 	// it has answered a later take in time.
 	isWrong := func(began time.Time) bool {
 		return slices.ContainsFunc(answered, func(s span) bool {
-			return s.began.After(began.Add(margin)) && s.ended.Before(began.Add(patience-margin))
+			return s.began.After(began.Add(margin)) && s.end.Before(began.Add(patience-margin))
 		})
 	}
 	stop := time.Now().Add(20 * time.Second)
-	one := func(key string) (more bool) {
+	call := func(key string) (again bool) {
 		began := time.Now()
 		err := take(t, th, key, patience)
-		ended := time.Now()
+		end := time.Now()
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
 		case err == nil:
-			answered = append(answered, span{began, ended})
+			answered = append(answered, span{began, end})
 		case errors.Is(err, driver.ErrOverloaded):
 			shed++
 		case isWrong(began):
 			t.Errorf("a decision that got no connection, while another was answered: %v; want ErrOverloaded", err)
 		}
-		return shed < 3 && ended.Before(stop) && !t.Failed()
+		return shed < 3 && end.Before(stop) && !t.Failed()
 	}
 	for i := range 8 {
-		all.Go(func() {
-			for one("alice" + strconv.Itoa(i)) {
+		group.Go(func() {
+			for call("alice" + strconv.Itoa(i)) {
 			}
 		})
 	}
-	all.Wait()
+	group.Wait()
 	close(released)
-	opened.check(t, func(at time.Time) bool { return isWrong(at.Add(-patience)) })
+	opened.check(t, func(instant time.Time) bool { return isWrong(instant.Add(-patience)) })
 	if shed < 3 && !t.Failed() {
 		t.Fatalf("%d decisions without a connection ended with ErrOverloaded; want 3", shed)
 	}

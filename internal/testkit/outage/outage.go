@@ -137,15 +137,15 @@ func silent(t *testing.T) (addr string) {
 func measureDeadlines(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for range callers {
-		m.all.Go(func() {
+		m.group.Go(func() {
 			m.decide(t, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		})
 	}
-	m.all.Go(m.wait)
+	m.group.Go(m.wait)
 	time.Sleep(2 * Deadline)
 	close(m.stop)
-	m.all.Wait()
-	t.Logf("%v", m.of[up])
+	m.group.Wait()
+	t.Logf("%v", m.byPhase[healthy])
 }
 
 // measure has goroutines decide before, during and after the outage, with a pause after each
@@ -153,10 +153,10 @@ func measureDeadlines(t *testing.T, callers int) {
 func (o *outage) measure(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for i := range callers {
-		m.all.Go(func() { m.decide(t, func(ctx context.Context) error { return o.take(ctx, i) }) })
+		m.group.Go(func() { m.decide(t, func(ctx context.Context) error { return o.take(ctx, i) }) })
 	}
 	for range 16 {
-		m.all.Go(m.wait)
+		m.group.Go(m.wait)
 	}
 	if o.begin != nil {
 		eventually(t, "decisions", func() bool { return m.answered.Load() > int64(callers) })
@@ -171,28 +171,28 @@ func (o *outage) measure(t *testing.T, callers int) {
 	opened := o.dials.Load()
 	time.Sleep(*lasts)
 	rate := float64(o.dials.Load()-opened) / lasts.Seconds()
-	m.phase.Store(over)
+	m.phase.Store(recovered)
 	again := "–"
 	if o.end != nil {
 		if err := o.end(); err != nil {
 			t.Fatal(err)
 		}
-		back, last := time.Now(), m.answered.Load()
+		restored, last := time.Now(), m.answered.Load()
 		eventually(t, "a decision", func() bool { return m.answered.Load() > last })
-		again = fmt.Sprint(time.Since(back).Round(time.Millisecond))
+		again = fmt.Sprint(time.Since(restored).Round(time.Millisecond))
 	}
 	close(m.stop)
-	m.all.Wait()
+	m.group.Wait()
 	t.Logf("before the breaker opened, %v, %d dials; then %v, %.0f dials a second; used again after %s",
-		m.of[unnoticed], opened-before, m.of[noticed], rate, again)
+		m.byPhase[unnoticed], opened-before, m.byPhase[noticed], rate, again)
 }
 
 // Phases of a measurement.
 const (
-	up        = iota
+	healthy   = iota
 	unnoticed // the breaker is closed
 	noticed
-	over
+	recovered
 	phases
 )
 
@@ -200,16 +200,16 @@ type measurement struct {
 	phase    atomic.Int32
 	answered atomic.Int64
 	stop     chan struct{}
-	all      sync.WaitGroup
+	group    sync.WaitGroup
 
-	mu sync.Mutex
-	of [phases]figures
+	mu      sync.Mutex
+	byPhase [phases]figures
 }
 
 // figures describe failed decisions, by the phase that they began in.
 type figures struct {
-	took []time.Duration
-	late time.Duration // the largest delay of a timer in the phase: the machine's part
+	took  []time.Duration
+	delay time.Duration // the largest delay of a timer in the phase: the machine's part
 }
 
 // decide makes decisions until the end.
@@ -219,10 +219,10 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for phase := range took {
-			m.of[phase].took = append(m.of[phase].took, took[phase]...)
+			m.byPhase[phase].took = append(m.byPhase[phase].took, took[phase]...)
 		}
 	}()
-	for !m.ended() {
+	for !m.isOver() {
 		phase := m.phase.Load()
 		ctx, cancel := driver.WithServerTime(context.Background(), Deadline)
 		began := time.Now()
@@ -243,19 +243,19 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 
 // wait only waits for deadlines, until the end.
 func (m *measurement) wait() {
-	for !m.ended() {
+	for !m.isOver() {
 		phase, began := m.phase.Load(), time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), Deadline)
 		<-ctx.Done()
-		late := time.Since(began) - Deadline
+		delay := time.Since(began) - Deadline
 		cancel()
 		m.mu.Lock()
-		m.of[phase].late = max(m.of[phase].late, late)
+		m.byPhase[phase].delay = max(m.byPhase[phase].delay, delay)
 		m.mu.Unlock()
 	}
 }
 
-func (m *measurement) ended() bool {
+func (m *measurement) isOver() bool {
 	select {
 	case <-m.stop:
 		return true
@@ -269,7 +269,7 @@ func (f figures) String() string {
 		return "no decision failed"
 	}
 	slices.Sort(f.took)
-	at := func(share float64) time.Duration {
+	quantile := func(share float64) time.Duration {
 		d := f.took[min(int(share*float64(len(f.took))), len(f.took)-1)]
 		if d > time.Millisecond {
 			return d.Round(100 * time.Microsecond)
@@ -277,14 +277,14 @@ func (f figures) String() string {
 		return d.Round(100 * time.Nanosecond)
 	}
 	return fmt.Sprintf("%d decisions failed (p50 %v, p99 %v, max %v; a timer alone: up to %v late)",
-		len(f.took), at(.5), at(.99), at(1), f.late.Round(100*time.Microsecond))
+		len(f.took), quantile(.5), quantile(.99), quantile(1), f.delay.Round(100*time.Microsecond))
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t *testing.T, goal string, reached func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !reached(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited 20 s for %s", what)
+			t.Fatalf("waited 20 s for %s", goal)
 		}
 	}
 }

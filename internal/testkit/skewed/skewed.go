@@ -39,7 +39,7 @@ func Counts(now time.Time) []Count {
 			&quota.Policy{Name: "window-and-" + a.String(), Limits: []quota.Limit{{Quota: units, Window: window / 2}, l}})
 	}
 	clocks := map[string]time.Time{"ahead": now.AddDate(10, 0, 0), "behind": now.AddDate(-10, 0, 0), "right": now}
-	var all []Count
+	var counts []Count
 	for _, p := range policies {
 		for taker, takenAt := range clocks {
 			for settler, settledAt := range clocks {
@@ -49,7 +49,7 @@ func Counts(now time.Time) []Count {
 					var state algorithm.State
 					d := algorithm.Take(driver.NewRequest(takenAt.UnixMilli(), c), []*algorithm.State{&state})
 					algorithm.Settle(driver.Settlement{Now: settledAt.UnixMilli(), Charged: d, Costs: []int64{cost}}, []*algorithm.State{&state})
-					all = append(all, Count{
+					counts = append(counts, Count{
 						Name:   fmt.Sprintf("%s, taken by a clock that is %s, settled for %d by one that is %s", p.Name, taker, cost, settler),
 						Charge: c,
 						State:  state.Append(nil),
@@ -59,5 +59,5 @@ func Counts(now time.Time) []Count {
 			}
 		}
 	}
-	return all
+	return counts
 }

@@ -98,28 +98,28 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 // meet introduces all nodes to each other. On a busy machine a node may forget a node that it
 // was about to meet, so the command is repeated.
 func (c *RedisCluster) meet(command string) error {
-	all := strconv.Itoa(len(c.Nodes))
+	size := strconv.Itoa(len(c.Nodes))
 	deadline := time.Now().Add(agreeTimeout)
 	for try := 0; ; try++ {
-		known := 0
+		joined := 0
 		for i, addr := range c.Addrs {
 			n, err := ask(addr, "CLUSTER INFO", "cluster_known_nodes:")
 			if err != nil {
 				return err
 			}
-			if n == all {
-				known++
+			if n == size {
+				joined++
 			} else if i > 0 && try%50 == 0 { // once a second
 				if _, err := ask(addr, command, "+OK"); err != nil {
 					return err
 				}
 			}
 		}
-		if known == len(c.Nodes) {
+		if joined == len(c.Nodes) {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d of the cluster's nodes %v know all others after %v", known, c.Addrs, agreeTimeout)
+			return fmt.Errorf("%d of the cluster's nodes %v know all others after %v", joined, c.Addrs, agreeTimeout)
 		}
 		time.Sleep(10 * pollEvery)
 	}
@@ -130,7 +130,7 @@ func (c *RedisCluster) meet(command string) error {
 func (c *RedisCluster) Failover(replica *RedisServer) error {
 	const givesUp = 6 * time.Second
 	deadline := time.Now().Add(6 * givesUp)
-	var asked time.Time
+	var request time.Time
 	for {
 		role, err := ask(replica.Addr, "INFO replication", "role:")
 		if err != nil || role == "master" {
@@ -139,11 +139,11 @@ func (c *RedisCluster) Failover(replica *RedisServer) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("node %s is no primary %v after the first CLUSTER FAILOVER", replica.Addr, 6*givesUp)
 		}
-		if time.Since(asked) > givesUp {
+		if time.Since(request) > givesUp {
 			if _, err := ask(replica.Addr, "CLUSTER FAILOVER", "+OK"); err != nil {
 				return err
 			}
-			asked = time.Now()
+			request = time.Now()
 		}
 		time.Sleep(pollEvery)
 	}

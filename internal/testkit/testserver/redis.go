@@ -21,7 +21,7 @@ type RedisServer struct {
 func Redis(t testing.TB, extraArgs ...string) *RedisServer {
 	t.Helper()
 	s, err := StartRedis(extraArgs...)
-	return ended(t, s, err)
+	return stopAtEnd(t, s, err)
 }
 
 // RedisReplica starts a replica of primary that ends with the test. It returns when the
@@ -29,10 +29,10 @@ func Redis(t testing.TB, extraArgs ...string) *RedisServer {
 func RedisReplica(t testing.TB, primary *RedisServer, extraArgs ...string) *RedisServer {
 	t.Helper()
 	s, err := StartRedisReplica(primary, extraArgs...)
-	return ended(t, s, err)
+	return stopAtEnd(t, s, err)
 }
 
-func ended(t testing.TB, s *RedisServer, err error) *RedisServer {
+func stopAtEnd(t testing.TB, s *RedisServer, err error) *RedisServer {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func (s *RedisServer) Restart() error {
 }
 
 // AwaitPrimary returns when a replica has become a primary.
-func (s *RedisServer) AwaitPrimary() (at time.Time, err error) {
+func (s *RedisServer) AwaitPrimary() (instant time.Time, err error) {
 	err = await(s.Addr, "INFO replication", "role:", func(role string) bool { return role == "master" })
 	return time.Now(), err
 }
@@ -112,8 +112,8 @@ func (s *RedisServer) follow() error {
 	if err != nil {
 		return fmt.Errorf("primary %s: %w", s.primary.Addr, err)
 	}
-	return s.await("the stream of writes", "slave_repl_offset:", func(got string) bool {
-		return offset(got) >= offset(sent)
+	return s.await("the stream of writes", "slave_repl_offset:", func(value string) bool {
+		return offset(value) >= offset(sent)
 	})
 }
 
@@ -126,7 +126,7 @@ func offset(text string) int64 {
 }
 
 // await asks the replica about a field of INFO replication until it is right.
-func (s *RedisServer) await(what, field string, right func(string) bool) error {
+func (s *RedisServer) await(goal, field string, right func(string) bool) error {
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(pollEvery) {
 		value, err := ask(s.Addr, "INFO replication", field)
 		if err != nil {
@@ -136,7 +136,7 @@ func (s *RedisServer) await(what, field string, right func(string) bool) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("replica %s of %s: waited %v for %s; %s%s", s.Addr, s.primary.Addr, startTimeout, what, field, value)
+			return fmt.Errorf("replica %s of %s: waited %v for %s; %s%s", s.Addr, s.primary.Addr, startTimeout, goal, field, value)
 		}
 	}
 }

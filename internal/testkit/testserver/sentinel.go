@@ -67,10 +67,10 @@ func StartSentinels(name string, primary *RedisServer, replicas int, downAfter t
 		s.servers = append(s.servers, server)
 		s.Addrs = append(s.Addrs, server.Addr)
 	}
-	known := fmt.Sprintf("slaves=%d,sentinels=%d", replicas, sentinels)
+	discovered := fmt.Sprintf("slaves=%d,sentinels=%d", replicas, sentinels)
 	for _, addr := range s.Addrs {
 		if err := await(addr, "INFO sentinel", "master0:", func(status string) bool {
-			return strings.Contains(status, "status=ok") && strings.HasSuffix(status, known)
+			return strings.Contains(status, "status=ok") && strings.HasSuffix(status, discovered)
 		}); err != nil {
 			s.Stop()
 			return nil, fmt.Errorf("sentinel %w", err)
@@ -101,12 +101,12 @@ func (s *Sentinels) Failover() error {
 
 // Said returns the Sentinels' logs.
 func (s *Sentinels) Said() string {
-	var all strings.Builder
+	var text strings.Builder
 	for _, server := range s.servers {
-		said, _ := os.ReadFile(filepath.Join(server.dir, "log")) // without it the rest still helps
-		fmt.Fprintf(&all, "Sentinel at %s:\n%s", server.Addr, said)
+		output, _ := os.ReadFile(filepath.Join(server.dir, "log")) // without it the rest still helps
+		fmt.Fprintf(&text, "Sentinel at %s:\n%s", server.Addr, output)
 	}
-	return all.String()
+	return text.String()
 }
 
 // Stop kills the Sentinels and removes their files.

@@ -49,8 +49,8 @@ type Server struct {
 
 // run is one run of the process.
 type run struct {
-	pid  int
-	gone chan struct{} // closed after the process has been waited for
+	pid    int
+	exited chan struct{} // closed after the process has been waited for
 }
 
 func start(program string, command func(port, dir string) *exec.Cmd, answers func(string, int) error) (*Server, error) {
@@ -101,7 +101,7 @@ func (s *Server) kill() {
 		return
 	}
 	_ = syscall.Kill(s.run.pid, syscall.SIGKILL) // works on a paused process too; fails only if it has ended
-	<-s.run.gone
+	<-s.run.exited
 	s.run = nil
 }
 
@@ -187,7 +187,7 @@ func (s *Server) launch() error {
 			return nil
 		}
 		select {
-		case <-s.run.gone:
+		case <-s.run.exited:
 			s.run = nil
 			return s.startError(cmd, logName, "exited at once")
 		case <-time.After(pollEvery):
@@ -199,18 +199,18 @@ func (s *Server) launch() error {
 	}
 }
 
-func (s *Server) startError(cmd *exec.Cmd, logName, what string) error {
-	said, _ := os.ReadFile(logName) // without it the rest still helps
-	if bytes.Contains(bytes.ToLower(said), []byte("address already in use")) {
+func (s *Server) startError(cmd *exec.Cmd, logName, program string) error {
+	output, _ := os.ReadFile(logName) // without it the rest still helps
+	if bytes.Contains(bytes.ToLower(output), []byte("address already in use")) {
 		return fmt.Errorf("%s: %w", s.Addr, errPortTaken)
 	}
-	return fmt.Errorf("%s on %s %s; it said:\n%s", filepath.Base(cmd.Path), s.Addr, what, said)
+	return fmt.Errorf("%s on %s %s; it said:\n%s", filepath.Base(cmd.Path), s.Addr, program, output)
 }
 
 // spawn starts cmd and waits for it on one locked thread: Linux sends the parent's death
 // signal when the thread that forked ends, not the process.
 func spawn(cmd *exec.Cmd) (*run, error) {
-	r := &run{gone: make(chan struct{})}
+	r := &run{exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -221,7 +221,7 @@ func spawn(cmd *exec.Cmd) (*run, error) {
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // "signal: killed" is how they all end
-			close(r.gone)
+			close(r.exited)
 		}
 	}()
 	return r, <-started

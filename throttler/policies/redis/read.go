@@ -18,11 +18,11 @@ import (
 func (s *Store) key(name string) string { return s.prefix + name }
 
 // keys returns the keys of the scripts.
-func (s *Store) keys() (all []string) {
+func (s *Store) keys() (keys []string) {
 	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "children"} {
-		all = append(all, s.key(name))
+		keys = append(keys, s.key(name))
 	}
-	return all
+	return keys
 }
 
 // version is a server's version: a number, a space, and random text from its writer. It is
@@ -70,16 +70,16 @@ func (s *Store) FindPolicy(ctx context.Context, name string) (*quota.Policy, err
 // returns an error if the server's version is older. It also returns the server's version.
 func (s *Store) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
 	pipe := s.client.TxPipeline() // a change must not come between the override and the version
-	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
+	override, current := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, "", fmt.Errorf("redispolicies: %w", err)
 	}
-	at := version(is.Val())
-	if at.number() < least.number() {
+	number := version(current.Val())
+	if number.number() < least.number() {
 		return nil, "", errAway
 	}
 	o, err := found(policy, key, override.Val(), override.Err())
-	return o, at, err
+	return o, number, err
 }
 
 // found returns the override in a server's reply.
@@ -113,7 +113,7 @@ func (s *Store) scan(ctx context.Context, hash string, yield func(field, value s
 
 // readAll reads all policies, and the names of policies that have overrides.
 func (s *Store) readAll(ctx context.Context) (*reading, error) {
-	is, err := s.version(ctx)
+	current, err := s.version(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (s *Store) readAll(ctx context.Context) (*reading, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r.version, err = s.changes(ctx, is, r.change) // changes during the reads
+	r.version, err = s.changes(ctx, current, r.change) // changes during the reads
 	return r, err
 }
 
@@ -147,9 +147,9 @@ func (s *Store) readPolicies(ctx context.Context, r *reading) error {
 }
 
 // readSince reads the changes since a version.
-func (s *Store) readSince(ctx context.Context, known version) (r *reading, err error) {
+func (s *Store) readSince(ctx context.Context, previous version) (r *reading, err error) {
 	r = newReading(false)
-	r.version, err = s.changes(ctx, known, r.change)
+	r.version, err = s.changes(ctx, previous, r.change)
 	return r, err
 }
 
@@ -161,10 +161,10 @@ func kindOf(member string) (kind, field string) {
 
 // changes calls yield with the changes since a version, up to the version that it returns. The
 // error is errUnknownVersion if the server can't tell them.
-func (s *Store) changes(ctx context.Context, seen version, yield func(member, value, mark string)) (version, error) {
-	known := seen.number()
+func (s *Store) changes(ctx context.Context, previous version, yield func(member, value, mark string)) (version, error) {
+	number := previous.number()
 	for {
-		reply, err := changes.Run(ctx, s.client, s.keys(), known, MaxChange, string(seen)).Slice()
+		reply, err := changes.Run(ctx, s.client, s.keys(), number, MaxChange, string(previous)).Slice()
 		if err != nil {
 			return "", fmt.Errorf("redispolicies: %w", err)
 		}
@@ -178,12 +178,12 @@ func (s *Store) changes(ctx context.Context, seen version, yield func(member, va
 		case to < 0:
 			return "", errUnknownVersion
 		}
-		is := version(fmt.Sprint(reply[0]))
+		current := version(fmt.Sprint(reply[0]))
 		for i := 2; i+2 < len(reply); i += 3 {
 			yield(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
 		}
-		if known, seen = to, is; to >= is.number() {
-			return is, nil
+		if number, previous = to, current; to >= current.number() {
+			return current, nil
 		}
 	}
 }

@@ -127,7 +127,7 @@ func (s *Store) write(ctx context.Context, entries []any) (version int64, err er
 }
 
 // entries returns the arguments of write.lua.
-func (c *Change) entries() (all []any, err error) {
+func (c *Change) entries() (args []any, err error) {
 	n := len(c.Set) + len(c.Remove) + len(c.Override) + len(c.RemoveOverrides)
 	if n == 0 || n > MaxChange {
 		return nil, invalid.Errorf("redispolicies: the change has %d entries; it must have from 1 to %d", n, MaxChange)
@@ -144,10 +144,10 @@ func (c *Change) entries() (all []any, err error) {
 		if p.Parent != "" {
 			parent = fieldOf(p.Parent, p.ParentKey)
 		}
-		all = append(all, "p", p.Name, text, parent)
+		args = append(args, "p", p.Name, text, parent)
 	}
 	for _, name := range c.Remove {
-		all = append(all, "p", name, "", "")
+		args = append(args, "p", name, "", "")
 	}
 	for _, o := range c.Override {
 		field := fieldOf(o.Policy, o.Key)
@@ -156,15 +156,15 @@ func (c *Change) entries() (all []any, err error) {
 		if err != nil {
 			return nil, invalid.Errorf("redispolicies: override: %v", err)
 		}
-		all = append(all, "o", field, text, "")
+		args = append(args, "o", field, text, "")
 	}
 	for _, o := range c.RemoveOverrides {
 		if strings.Contains(o.Policy, "\n") {
 			return nil, invalid.Errorf("redispolicies: policy name is %q; it must have no newline", o.Policy)
 		}
-		all = append(all, "o", fieldOf(o.Policy, o.Key), "", "")
+		args = append(args, "o", fieldOf(o.Policy, o.Key), "", "")
 	}
-	return all, nil
+	return args, nil
 }
 
 // validate returns why c is invalid, or nil. It doesn't check parents, which may be in the
@@ -173,15 +173,15 @@ func (c *Change) validate() error {
 	var scratch policies.Table // it validates c
 	var errs []error
 	if err := scratch.Source("change").Edit(func(e *policies.Edit) {
-		all := policies.Content{Overrides: c.Override}
+		content := policies.Content{Overrides: c.Override}
 		for _, p := range c.Set {
 			if p != nil && p.Parent != "" {
 				errs = append(errs, p.Validate())
 				p = &quota.Policy{Name: p.Name, Limits: p.Limits}
 			}
-			all.Policies = append(all.Policies, p)
+			content.Policies = append(content.Policies, p)
 		}
-		e.Replace(all)
+		e.Replace(content)
 	}); err != nil {
 		return err
 	}
@@ -197,8 +197,8 @@ func fieldOf(policy, key string) string { return policy + "\n" + key }
 
 // Read returns the policies, and the number of their version. It may include changes that are
 // made while it reads.
-func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {
-	is, err := s.version(ctx)
+func (s *Store) Read(ctx context.Context) (policies []*quota.Policy, number int64, err error) {
+	current, err := s.version(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -211,16 +211,16 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, er
 		if err != nil {
 			return nil, 0, err
 		}
-		all = append(all, p)
+		policies = append(policies, p)
 	}
-	return all, is.number(), nil
+	return policies, current.number(), nil
 }
 
 // Overrides calls yield with each override, until yield returns false. An override that
 // changes during the call may come twice. Overrides skips values that are not valid, because
 // they were written by other means; after the others, it returns an error about them.
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
-	enough := errors.New("enough")
+	errStop := errors.New("enough")
 	var foreign []error
 	err := s.scan(ctx, "overrides", func(field, text string) error {
 		o, err := parseOverride(field, text)
@@ -228,11 +228,11 @@ func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) boo
 		case err != nil:
 			foreign = append(foreign, err)
 		case !yield(*o):
-			return enough
+			return errStop
 		}
 		return nil
 	})
-	if errors.Is(err, enough) {
+	if errors.Is(err, errStop) {
 		return nil
 	}
 	return errors.Join(append([]error{err}, foreign[:min(len(foreign), 20)]...)...)

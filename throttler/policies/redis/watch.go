@@ -47,12 +47,12 @@ type Watch struct {
 	options Options
 	asks    atomic.Pointer[asks] // nil while the server can't be asked
 
-	mu     sync.Mutex
-	known  version // the version in force
-	again  bool    // the server was down: its changes since known may be incomplete
-	bad    version // the version that was refused
-	wrong  error   // why
-	warned string
+	mu      sync.Mutex
+	current version // the version in force
+	again   bool    // the server was down: its changes since known may be incomplete
+	bad     version // the version that was refused
+	wrong   error   // why
+	warned  string
 
 	closed context.Context
 	close  context.CancelFunc
@@ -61,7 +61,7 @@ type Watch struct {
 
 // asks says what decisions that ask for overrides expect of the server.
 type asks struct {
-	known   version // the server has it, or a later one
+	minimum version // the server has it, or a later one
 	inForce bool    // known is in force, so that answers may be kept
 }
 
@@ -103,7 +103,7 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	key = strings.Clone(key) // the caller may reuse its memory after a return
 	go func() {              // the client may not keep the deadline
 		var a answered
-		if a.override, a.is, a.err = w.store.findAt(bound, asks.known, policy, key); a.err != nil {
+		if a.override, a.current, a.err = w.store.findAt(bound, asks.minimum, policy, key); a.err != nil {
 			if deadline, _ := bound.Deadline(); time.Until(deadline) <= 0 {
 				<-bound.Done() // a connection's deadline may come first
 			}
@@ -120,13 +120,13 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	if a.err != nil && ctx.Err() == nil && !errors.Is(a.err, quota.ErrInvalid) {
 		w.asks.CompareAndSwap(asks, nil) // so that no other decision waits, until Refresh has an answer
 	}
-	return a.override, a.err == nil && asks.inForce && a.is == asks.known, a.err
+	return a.override, a.err == nil && asks.inForce && a.current == asks.minimum, a.err
 }
 
 // answered is the answer to a decision that asks for an override.
 type answered struct {
 	override *policies.Override
-	is       version // of the server
+	current  version // of the server
 	err      error
 }
 
@@ -153,31 +153,31 @@ func (w *Watch) Refresh(ctx context.Context) error {
 }
 
 func (w *Watch) refresh(ctx context.Context) error {
-	is, err := w.store.version(ctx)
-	if err == nil && is == "" && w.known != "" {
+	current, err := w.store.version(ctx)
+	if err == nil && current == "" && w.current != "" {
 		err = errLost
 	}
 	if err != nil {
 		w.asks.Store(nil)
 		return err
 	}
-	w.asks.Store(&asks{w.known, true})
-	switch is {
-	case w.known:
+	w.asks.Store(&asks{w.current, true})
+	switch current {
+	case w.current:
 		w.again = false
 		return nil
 	case w.bad:
 		return w.wrong
 	}
-	return w.read(ctx, is)
+	return w.read(ctx, current)
 }
 
 // read reads a version, and puts it in force.
-func (w *Watch) read(ctx context.Context, is version) (err error) {
+func (w *Watch) read(ctx context.Context, current version) (err error) {
 	var read *reading
-	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
+	if number := w.current.number(); w.again || number == 0 || current.number() <= number {
 		read, err = w.store.readAll(ctx)
-	} else if read, err = w.store.readSince(ctx, w.known); errors.Is(err, errUnknownVersion) {
+	} else if read, err = w.store.readSince(ctx, w.current); errors.Is(err, errUnknownVersion) {
 		read, err = w.store.readAll(ctx)
 	}
 	if err == nil {
@@ -185,11 +185,11 @@ func (w *Watch) read(ctx context.Context, is version) (err error) {
 		err = w.put(read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
-		w.bad, w.wrong = is, err
+		w.bad, w.wrong = current, err
 	}
 	if err == nil {
-		w.known, w.again, w.bad = read.version, false, ""
-		w.asks.Store(&asks{w.known, true})
+		w.current, w.again, w.bad = read.version, false, ""
+		w.asks.Store(&asks{w.current, true})
 	}
 	return err
 }
@@ -200,7 +200,7 @@ var errLost = errors.New("redispolicies: the server has lost its policies; write
 // put puts a reading in force.
 func (w *Watch) put(read *reading) error {
 	return w.source.Edit(func(e *policies.Edit) {
-		if read.all {
+		if read.complete {
 			e.Clear()
 			e.FindAllAgain()
 		}
@@ -215,7 +215,7 @@ func (w *Watch) put(read *reading) error {
 			}
 		}
 		for name, p := range read.policies {
-			if p.text == "" && !read.all {
+			if p.text == "" && !read.complete {
 				e.Remove(name)
 			} else if p, err := parsePolicy(name, p.text, p.parent); err != nil {
 				e.Mistake(err)
@@ -223,8 +223,8 @@ func (w *Watch) put(read *reading) error {
 				e.Set(p)
 			}
 		}
-		for policy, has := range read.marks {
-			e.Find(policy, has)
+		for policy, mark := range read.marks {
+			e.Find(policy, mark)
 		}
 		e.SetVersion(read.version.number())
 	})
@@ -233,7 +233,7 @@ func (w *Watch) put(read *reading) error {
 // reading is the result of reading a store. In a reading of changes, an entry that was removed
 // has the text "". In a reading of all entries, an empty text is a mistake.
 type reading struct {
-	all       bool // all entries were read, not only changes
+	complete  bool // all entries were read, not only changes
 	version   version
 	policies  map[string]stored
 	marks     map[string]bool   // whether policies have overrides
@@ -243,14 +243,14 @@ type reading struct {
 // stored is a policy at a server.
 type stored struct{ text, parent string }
 
-func newReading(all bool) *reading {
-	return &reading{all: all, policies: make(map[string]stored), marks: make(map[string]bool), overrides: make(map[string]string)}
+func newReading(complete bool) *reading {
+	return &reading{complete: complete, policies: make(map[string]stored), marks: make(map[string]bool), overrides: make(map[string]string)}
 }
 
 // change notes a change, as changes.lua returns it.
 func (r *reading) change(member, value, mark string) {
 	switch kind, field := kindOf(member); {
-	case kind == "p" && value == "" && r.all:
+	case kind == "p" && value == "" && r.complete:
 		delete(r.policies, field)
 	case kind == "p":
 		r.policies[field] = stored{value, mark}

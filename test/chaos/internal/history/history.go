@@ -136,15 +136,15 @@ func (r *Recorder) Close() error { return r.file.Close() }
 // Read returns the recorded operations of the files, in no order, except operations that were
 // never sent. An operation of a process that died before the return is Unknown.
 func Read(names ...string) ([]*Operation, error) {
-	var all []*Operation
+	var operations []*Operation
 	for _, name := range names {
-		of, err := readFile(name)
+		read, err := readFile(name)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		all = append(all, of...)
+		operations = append(operations, read...)
 	}
-	return all, nil
+	return operations, nil
 }
 
 func readFile(name string) ([]*Operation, error) {
@@ -173,15 +173,15 @@ func readFile(name string) ([]*Operation, error) {
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	var all []*Operation
+	var operations []*Operation
 	for _, o := range byID {
 		switch o.Return.Fate {
 		case Wrong:
 			return nil, fmt.Errorf("process %d: a %s failed with an error that says neither that it was sent nor that it was not: %s", o.Call.Process, o.Call.Op, o.Return.Error)
 		case Unsent:
 		case Answered, Unknown:
-			all = append(all, o)
+			operations = append(operations, o)
 		}
 	}
-	return all, nil
+	return operations, nil
 }

@@ -32,11 +32,11 @@ func Check(ops []*Operation, directory string, limit time.Duration) error {
 	}
 	deadline := time.Now().Add(limit)
 	for name, part := range byPartition {
-		left := time.Until(deadline)
-		if left <= 0 {
+		remaining := time.Until(deadline)
+		if remaining <= 0 {
 			return fmt.Errorf("the history of %d operations was not checked within %v", len(ops), limit)
 		}
-		result, info := porcupine.CheckOperationsVerbose(model, part, left)
+		result, info := porcupine.CheckOperationsVerbose(model, part, remaining)
 		switch result {
 		case porcupine.Ok:
 		case porcupine.Unknown:
@@ -91,10 +91,10 @@ type state string
 
 func (s state) unpack() map[string]*algorithm.State {
 	counts := make(map[string]*algorithm.State)
-	for rest := []byte(s); len(rest) > 0; {
+	for tail := []byte(s); len(tail) > 0; {
 		var name, stored []byte
-		name, rest = cut(rest)
-		stored, rest = cut(rest)
+		name, tail = cut(tail)
+		stored, tail = cut(tail)
 		parsed, err := algorithm.Parse(stored)
 		if err != nil {
 			panic(err)
@@ -104,7 +104,7 @@ func (s state) unpack() map[string]*algorithm.State {
 	return counts
 }
 
-func cut(b []byte) (field, rest []byte) {
+func cut(b []byte) (field, tail []byte) {
 	n := 2 + int(binary.BigEndian.Uint16(b))
 	return b[2:n], b[n:]
 }
@@ -156,26 +156,26 @@ func (o *Operation) step(s state) (bool, state) {
 	if o.Return.Fate == Unknown {
 		return true, s
 	}
-	same := func(a, b driver.Result) bool {
+	equal := func(a, b driver.Result) bool {
 		if o.Call.Op != Take || !d.Allowed {
 			a.Mark, b.Mark = driver.Mark{}, driver.Mark{} // there is nothing to settle
 		}
 		return a == b
 	}
-	return d.Allowed == o.Return.Allowed && slices.EqualFunc(d.Results(), o.Return.Results, same), s
+	return d.Allowed == o.Return.Allowed && slices.EqualFunc(d.Results(), o.Return.Results, equal), s
 }
 
 // request returns the request of o or, for a settlement, of its take.
 func (o *Operation) request() driver.Request {
-	asked := o.Call
+	request := o.Call
 	if o.Call.Op == Settle {
-		asked = o.Charged.Call
+		request = o.Charged.Call
 	}
-	charges := make([]throttler.Charge, len(asked.Charges))
-	for i, c := range asked.Charges {
-		charges[i] = throttler.Charge{Policy: policies[c.Policy], Key: c.Key, Cost: c.Cost, Partition: asked.Partition}
+	charges := make([]throttler.Charge, len(request.Charges))
+	for i, c := range request.Charges {
+		charges[i] = throttler.Charge{Policy: policies[c.Policy], Key: c.Key, Cost: c.Cost, Partition: request.Partition}
 	}
-	return driver.NewRequest(asked.Now, charges...)
+	return driver.NewRequest(request.Now, charges...)
 }
 
 // decision returns the answer to o, a take.

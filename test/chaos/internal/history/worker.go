@@ -33,10 +33,10 @@ var policies = byName(
 	}},
 )
 
-func byName(all ...throttler.Policy) map[string]*throttler.Policy {
+func byName(list ...throttler.Policy) map[string]*throttler.Policy {
 	named := make(map[string]*throttler.Policy)
-	for i := range all {
-		named[all[i].Name] = &all[i]
+	for i := range list {
+		named[list[i].Name] = &list[i]
 	}
 	return named
 }
@@ -105,13 +105,13 @@ func (w Work) run() error {
 	defer recorder.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), w.Lasts)
 	defer cancel()
-	var all sync.WaitGroup
+	var group sync.WaitGroup
 	errs := make([]error, w.Clients)
 	for i := range w.Clients {
 		c := client{Work: w, backend: backend, recorder: recorder, random: rand.New(rand.NewPCG(w.Seed, uint64(w.Process<<16+i)))}
-		all.Go(func() { errs[i] = c.run(ctx) })
+		group.Go(func() { errs[i] = c.run(ctx) })
 	}
-	all.Wait()
+	group.Wait()
 	return errors.Join(errs...)
 }
 
@@ -139,11 +139,11 @@ type client struct {
 	recorder *Recorder
 	random   *rand.Rand
 
-	taken []taken // to settle
+	takes []take // to settle
 }
 
 // taken is an allowed take.
-type taken struct {
+type take struct {
 	id       int
 	decision driver.Decision
 }
@@ -159,7 +159,7 @@ func (c *client) run(ctx context.Context) error {
 		switch n := c.random.IntN(10); {
 		case n < 2:
 			err = c.peek()
-		case n < 4 && len(c.taken) > 0:
+		case n < 4 && len(c.takes) > 0:
 			err = c.settle()
 		default:
 			err = c.take()
@@ -182,7 +182,7 @@ func (c *client) take() error {
 	defer cancel()
 	d, err := c.backend.Take(ctx, o.request())
 	if err == nil && d.Allowed {
-		c.taken = append(c.taken, taken{id, d})
+		c.takes = append(c.takes, take{id, d})
 	}
 	return c.recorder.Return(returned(id, d, err))
 }
@@ -205,9 +205,9 @@ func (c *client) peek() error {
 
 // settle settles one of the client's takes, at up to two units more than it charged.
 func (c *client) settle() error {
-	i := c.random.IntN(len(c.taken))
-	t := c.taken[i]
-	c.taken = append(c.taken[:i], c.taken[i+1:]...)
+	i := c.random.IntN(len(c.takes))
+	t := c.takes[i]
+	c.takes = append(c.takes[:i], c.takes[i+1:]...)
 	call := Record{Op: Settle, Now: time.Now().UnixMilli(), Of: t.id, Partition: t.decision.Charges()[0].Partition}
 	for _, charge := range t.decision.Charges() {
 		call.Costs = append(call.Costs, c.random.Int64N(charge.Cost+3))
@@ -229,17 +229,17 @@ func (c *client) choose() (partition string, charges []Charge) {
 	cell := c.random.IntN(c.Cells)
 	partition = fmt.Sprint("cell ", cell, " of ", epoch)
 	user := users[(int(epoch)*c.Cells+cell)%len(users)]
-	both := []Charge{
+	pair := []Charge{
 		{Policy: "fixed", Key: partition, Cost: 1 + c.random.Int64N(2)},
 		{Policy: user, Key: "user " + strconv.Itoa(cell), Cost: 1 + c.random.Int64N(3)},
 	}
 	switch c.random.IntN(3) {
 	case 0:
-		return partition, both[:1]
+		return partition, pair[:1]
 	case 1:
-		return partition, both[1:]
+		return partition, pair[1:]
 	}
-	return partition, both
+	return partition, pair
 }
 
 func returned(id int, d driver.Decision, err error) Record {

@@ -12,13 +12,13 @@ func processors() []int {
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return []int{0}
 	}
-	var all []int
-	for i := 0; len(all) < set.Count(); i++ {
+	var cores []int
+	for i := 0; len(cores) < set.Count(); i++ {
 		if set.IsSet(i) {
-			all = append(all, i)
+			cores = append(cores, i)
 		}
 	}
-	return all
+	return cores
 }
 
 // pin binds this thread to a processor, if it may.

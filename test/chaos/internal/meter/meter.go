@@ -76,19 +76,19 @@ func (m *Meter) watch(i, number int) {
 
 // overslept returns how long the thread should have been awake by now.
 func (c *cpu) overslept(now time.Time) time.Duration {
-	if over := now.Sub(c.awake) - nap; over > noise {
-		return over
+	if excess := now.Sub(c.awake) - nap; excess > noise {
+		return excess
 	}
 	return 0
 }
 
 // stalled returns the time that the machine has stalled until now.
 func (m *Meter) stalled(now time.Time) time.Duration {
-	all := m.delayed
+	delays := m.delayed
 	for i := range m.cpus {
-		all += m.cpus[i].slept + m.cpus[i].overslept(now)
+		delays += m.cpus[i].slept + m.cpus[i].overslept(now)
 	}
-	return all
+	return delays
 }
 
 // sample adds the time that the process's threads have been ready but not running. Without
@@ -115,14 +115,14 @@ func (m *Meter) sample() {
 // Call begins a call that may take as long as may. The returned function ends the call, and
 // returns how long it took and, if that was longer, an upper bound of the time that the
 // machine stalled: threads that wait at the same time count separately.
-func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
+func (m *Meter) Call(bound time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
 	before := m.stalled(began)
 	m.mu.Unlock()
 	return func() (took, stalled time.Duration) {
 		now := time.Now()
-		if took = now.Sub(began); took <= may {
+		if took = now.Sub(began); took <= bound {
 			return took, 0
 		}
 		m.mu.Lock()

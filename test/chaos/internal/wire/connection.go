@@ -36,8 +36,8 @@ func (c *connection) close() {
 }
 
 // poison adds toxics to c.
-func (c *connection) poison(all []Toxic) {
-	for _, t := range all {
+func (c *connection) poison(toxics []Toxic) {
+	for _, t := range toxics {
 		c.toxic = true
 		if t.Type == "reset_peer" {
 			_ = c.client.SetLinger(0) // closing it sends a reset
@@ -53,29 +53,29 @@ func (c *connection) poison(all []Toxic) {
 
 // pass returns when both directions have ended. The end of one ends the other.
 func (c *connection) pass() {
-	var all sync.WaitGroup
-	all.Go(func() { c.way(&all, c.server, c.client, c.up) })
-	all.Go(func() { c.way(&all, c.client, c.server, c.down) })
-	all.Wait()
+	var group sync.WaitGroup
+	group.Go(func() { c.way(&group, c.server, c.client, c.up) })
+	group.Go(func() { c.way(&group, c.client, c.server, c.down) })
+	group.Wait()
 }
 
 // way copies from src to dst until one of them hangs up, or a toxic ends it.
-func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *toxics.ToxicWrapper) {
+func (c *connection) way(group *sync.WaitGroup, dst, src net.Conn, added <-chan *toxics.ToxicWrapper) {
 	defer c.close()
 	head := make(chunks)
-	all.Go(func() { read(head, src) })
+	group.Go(func() { read(head, src) })
 	tail := head
 	for {
 		select {
-		case t := <-more:
-			tail = add(all, t, tail)
+		case t := <-added:
+			tail = add(group, t, tail)
 		case chunk := <-tail:
 			if chunk == nil {
 				return
 			}
 			select {
-			case t := <-more: // t may be older than chunk: select chooses at random
-				tail = add(all, t, prepend(all, chunk, tail))
+			case t := <-added: // t may be older than chunk: select chooses at random
+				tail = add(group, t, prepend(group, chunk, tail))
 				continue
 			default:
 			}
@@ -89,13 +89,13 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 }
 
 // add returns the output of t, fed from input.
-func add(all *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
+func add(group *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
 	next := make(chunks, t.BufferSize)
 	link := toxics.NewToxicStub(input, next)
 	if stateful, ok := t.Toxic.(toxics.StatefulToxic); ok {
 		link.State = stateful.NewState()
 	}
-	all.Go(func() {
+	group.Go(func() {
 		link.Run(t)
 		drain(input) // the writer before it must not block
 	})
@@ -103,12 +103,12 @@ func add(all *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
 }
 
 // prepend returns a channel of first, followed by the chunks of rest.
-func prepend(all *sync.WaitGroup, first *stream.StreamChunk, rest chunks) chunks {
+func prepend(group *sync.WaitGroup, first *stream.StreamChunk, tail chunks) chunks {
 	out := make(chunks)
-	all.Go(func() {
+	group.Go(func() {
 		defer close(out)
 		out <- first
-		for chunk := range rest {
+		for chunk := range tail {
 			out <- chunk
 		}
 	})

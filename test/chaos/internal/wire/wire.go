@@ -91,12 +91,12 @@ func NewLink(upstream string) (*Link, error) {
 }
 
 // Inject makes the connections of l bad, including those that are open. Toxics add up.
-func (l *Link) Inject(all ...Toxic) {
+func (l *Link) Inject(toxics ...Toxic) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.toxics = append(l.toxics, all...)
+	l.toxics = append(l.toxics, toxics...)
 	for c := range l.open {
-		c.poison(all)
+		c.poison(toxics)
 	}
 }
 
