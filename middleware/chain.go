@@ -214,14 +214,13 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 		}
 	}()
 	if e.outer == nil && returned && c.sent.Load() == nothing {
-		c.readCostHeaders()
 		c.settleFor(unknownStatus, c.w.Header()) // an outer handler may still send an error
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
 	// A panic is a 500 only if nothing of the response was sent. A writer that does not lead
 	// here may hold a response back and still send it.
 	failed := !returned && c.sent.Load() == nothing && (e.outer == nil || c.isBehind(w))
-	if alone := e.handlerEnded(); alone || !returned {
+	if e.handlerEnded() || !returned {
 		e.account(failed)
 	}
 	accounted = true
@@ -231,9 +230,9 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	e.copyBack()
 }
 
-// handlerEnded notes that e's handler has returned or panicked, and reports whether e is
-// settled without the response.
-func (e *link) handlerEnded() (alone bool) {
+// handlerEnded notes that e's handler has returned or panicked, and reports whether e, or a
+// link behind it, may have to be settled without the response.
+func (e *link) handlerEnded() (unsettled bool) {
 	state := ended
 	if e.contextOver() {
 		state = endedLate
@@ -246,14 +245,7 @@ func (e *link) handlerEnded() (alone bool) {
 			e.outer.ran--
 		}
 	}
-	return e.isAlone()
-}
-
-// endedAlone reports whether e's handler has ended, and e is settled without the response.
-func (e *link) endedAlone() bool {
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	return e.handler != running && e.isAlone()
+	return e.isAlone() && (e.inner != nil || e.takes != nil || e.isDue())
 }
 
 // end completes the response when the outermost handler has ended. If nothing was sent,
@@ -288,12 +280,11 @@ func (c *chain) begin(status int) {
 	if c.sent.Load() != nothing {
 		return
 	}
-	if c.hasEnded() && c.first.contextOver() {
+	if c.first.contextOver() && c.first.outcome().handler != running {
 		c.sent.Store(begun) // net/http may be reading the header already
 		return
 	}
 	h := c.w.Header()
-	c.readCostHeaders()
 	c.settleFor(status, h)
 	c.writeHeaders(h)
 	if status >= 400 {
@@ -306,13 +297,6 @@ func (c *chain) begin(status int) {
 	c.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
-// hasEnded reports whether the outermost handler has ended.
-func (c *chain) hasEnded() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.first.handler != running
-}
-
 // innermost returns the last link of the chain that e is part of, from e on. The caller holds
 // the chain's lock.
 func (e *link) innermost() *link {
@@ -320,13 +304,6 @@ func (e *link) innermost() *link {
 		e = e.inner
 	}
 	return e
-}
-
-// last returns e.innermost, under the chain's lock.
-func (e *link) last() *link {
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	return e.innermost()
 }
 
 // shareTrailer lets copies of r see trailers that the client has not announced: net/http adds

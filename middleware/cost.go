@@ -173,10 +173,11 @@ func (k *take) costReported(policy string) (cost int64, ok bool) {
 }
 
 // readCostHeaders reads the costs from the header of the response for the middleware with the
-// innermost running handler, and those further out.
-func (c *chain) readCostHeaders() {
+// innermost running handler, and those further out. It returns the innermost link.
+func (c *chain) readCostHeaders() (innermost *link) {
 	c.mu.Lock()
-	e := c.first.innermost()
+	innermost = c.first.innermost()
+	e := innermost
 	for x := e; x != nil; x = x.outer {
 		if x.handler == running {
 			e = x
@@ -185,6 +186,7 @@ func (c *chain) readCostHeaders() {
 	}
 	c.mu.Unlock()
 	e.readCostHeaders(c.w.Header)
+	return innermost
 }
 
 // readCostHeaders reads the costs from a response's header, for the middleware of e and those

@@ -76,7 +76,7 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		return false
 	}
 	k.add() // even if undecided: headers must not report the other takes alone
-	if e.endedAlone() {
+	if o := e.outcome(); o.handler != running && o.alone {
 		k.settle(charged) // nothing else settles it
 	}
 	return true

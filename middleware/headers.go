@@ -36,13 +36,13 @@ func removeFields(h http.Header, is func(name string) bool) {
 // removeLateTrailers removes rate headers from the unannounced trailers that were set since
 // the response began. It compares the number of fields first: few handlers set trailers.
 func (c *chain) removeLateTrailers(h http.Header) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.enforced || uint16(len(h)) == c.fields {
+	if uint16(len(h)) == c.fields {
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for key := range h {
-		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && c.isRateHeader(name) {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && c.enforced && c.isRateHeader(name) {
 			delete(h, key)
 		}
 	}

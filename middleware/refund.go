@@ -14,31 +14,49 @@ const unknownStatus = 0
 // settleFor settles what can be settled when a response of this status begins. If it is
 // unknownStatus, only reported costs are settled.
 func (c *chain) settleFor(status int, h http.Header) {
-	for e := c.first.last(); e != nil; e = e.outer {
-		switch isRefused, isCharged := e.outcome(); {
-		case !isCharged:
-		case isRefused && status >= 400:
+	innermost := c.readCostHeaders()
+	for e := innermost; e != nil; e = e.outer {
+		switch o := e.outcome(); {
+		case !o.charged:
+		case o.refused && status >= 400:
 			// A dry run keeps its charge: it tries a policy in place of the one that refused.
 			if e.m.DryRun == nil {
 				e.settle(unserved)
 			}
 		case status != unknownStatus && e.isFree(status, h):
 			e.settle(free)
-		default:
+		case o.due:
 			e.settle(reported)
 		}
 	}
 }
 
-// outcome reports whether e's request was refused, and whether it is charged.
-func (e *link) outcome() (isRefused, isCharged bool) {
+// outcome is what settlements depend on.
+type outcome struct {
+	handler  handlerState
+	refused  bool // no handler ran
+	alone    bool // it does not wait for the response
+	replaced bool // the chain does not go through it any more
+	charged  bool // some take is not settled yet
+	due      bool // some take must be settled, even if the response is not free
+}
+
+func (e *link) outcome() (o outcome) {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
-	for k := e.takes; k != nil && !isCharged; k = k.next {
-		isCharged = k.state == charged
+	o.handler, o.refused, o.alone, o.replaced = e.handler, e.isRefused(), e.isAlone(), e.isReplaced()
+	o.charged, o.due = e.isCharged(), e.isDue()
+	for k := e.takes; k != nil; k = k.next {
+		o.charged, o.due = o.charged || k.isCharged(), o.due || k.isDue()
 	}
-	return e.isRefused(), isCharged || e.state == charged
+	return o
 }
+
+// isCharged reports whether k is charged and not settled. The caller holds the chain's lock.
+func (k *take) isCharged() bool { return k.state >= charged && k.state != settled }
+
+// isDue reports whether k is charged, and must be settled even if the response is not free.
+func (k *take) isDue() bool { return k.isCharged() && (k.reports != nil || k.letGo != nil) }
 
 // isRefused reports whether no handler ran behind e because of refusals. The caller holds the
 // chain's lock.
@@ -71,47 +89,48 @@ func (e *link) isReplaced() bool {
 // account settles e, and the links behind it, as far as their handlers have ended, without the
 // response. failed reports whether a panic of e's handler counts as status 500.
 func (e *link) account(failed bool) {
-	for x := e.last(); x != e.outer; x = x.outer {
-		e.c.mu.Lock()
-		isRunning := x.handler == running
-		isRefused := e.isReplaced() && x.isRefused() && x.m.DryRun == nil
-		e.c.mu.Unlock()
+	e.c.mu.Lock()
+	x := e.innermost()
+	e.c.mu.Unlock()
+	for ; x != e.outer; x = x.outer {
+		o := x.outcome()
 		switch {
-		case isRunning:
+		case o.handler == running || !o.charged:
 			continue
-		case isRefused:
+		case o.refused && o.replaced && x.m.DryRun == nil:
 			x.settle(unserved)
 		case failed:
 			x.settle(reported)
-			if _, isCharged := x.outcome(); isCharged && x.isFree(http.StatusInternalServerError, e.c.w.Header()) {
+			if x.outcome().charged && x.isFree(http.StatusInternalServerError, e.c.w.Header()) {
 				x.settle(free)
 			}
 		}
-		x.settle(charged)
+		if o.due {
+			x.settle(charged)
+		}
 	}
 }
 
-// mayBeFree reports whether the client waits for the response, and no read of the request's
-// body failed. Otherwise, a status says little: the handler may have done its work, or have
-// failed because of the client.
-func (e *link) mayBeFree() bool {
-	c := e.c
-	c.mu.Lock()
-	state := e.handler
-	c.mu.Unlock()
-	// Once it has ended, a handler between may cancel its context.
-	if state == endedLate || state == running && e.contextOver() {
-		return false
-	}
-	return (e.outer == nil || !c.first.contextOver()) && (c.body == nil || !c.body.failed.Load())
-}
-
-// isFree reports whether the response may be free and is: a 304, or one that RefundIf reports.
+// isFree reports whether the response is free: a 304, or one that RefundIf reports. It is not
+// if the client does not wait for it, or if a read of the request's body failed: the handler
+// may have done its work, or have failed because of the client.
 func (e *link) isFree(status int, h http.Header) bool {
-	if status != http.StatusNotModified && e.m.RefundIf == nil || !e.mayBeFree() {
+	c, is304 := e.c, status == http.StatusNotModified
+	if !is304 && e.m.RefundIf == nil {
 		return false
 	}
-	return status == http.StatusNotModified || e.m.RefundIf(e.passed, status, h)
+	switch e.outcome().handler {
+	case endedLate:
+		return false
+	case running: // once it has ended, a handler between may cancel its context
+		if e.contextOver() {
+			return false
+		}
+	}
+	if c.first.contextOver() && e.outer != nil || c.body != nil && c.body.failed.Load() {
+		return false
+	}
+	return is304 || e.m.RefundIf(e.passed, status, h)
 }
 
 // settle settles all takes of e.
@@ -131,7 +150,7 @@ func (e *link) settle(to takeState) {
 func (k *take) settle(to takeState) {
 	e := k.link
 	e.c.mu.Lock()
-	if k.state < charged || k.state == settled {
+	if !k.isCharged() {
 		e.c.mu.Unlock()
 		return
 	}

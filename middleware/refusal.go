@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -71,7 +70,7 @@ func (t *throttle) answerInvalid(w http.ResponseWriter, k *take, err error) {
 func (t *throttle) answer(w http.ResponseWriter, k *take, status int, err error, message []byte) {
 	x := Refusal{Status: status, Decision: k.d, Err: err, form: t.errorBody(), silent: t.silent()}
 	if t.Refuse == nil {
-		x.write(w, k.received, message)
+		x.write(w, k.received, message, message) // the middleware's texts need no escapes
 		return
 	}
 	x.Message = string(message)
@@ -175,12 +174,15 @@ type Refusal struct {
 
 // Write writes the response. Its body is GitHub's, or an [ErrorBody]'s, or
 // application/problem+json, by Accept.
-func (x Refusal) Write(w http.ResponseWriter, r *http.Request) { x.write(w, r, []byte(x.Message)) }
+func (x Refusal) Write(w http.ResponseWriter, r *http.Request) {
+	x.write(w, r, []byte(x.Message), escape(x.Message))
+}
 
-func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message []byte) {
-	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 512)
+// write writes the response. escaped is the message as it is in a JSON string.
+func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message, escaped []byte) {
+	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 2*len(message)+64)
 	if prefersProblem(r.Header["Accept"]) {
-		contentType, body = "application/problem+json", x.appendProblem(body, message)
+		contentType, body = "application/problem+json", x.appendProblem(body, escaped)
 	} else if x.form != nil {
 		unit := quota.Requests
 		if x.showsDecision() {
@@ -188,9 +190,9 @@ func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message []byte) 
 		}
 		contentType, body = "application/json", append(x.form.ErrorBody(x.Status, unit, string(message)), '\n')
 	} else {
-		body = append(appendText(append(body, `{"message":"`...), message), '"')
+		body = append(append(append(body, `{"message":"`...), escaped...), '"')
 		if x.DocumentationURL != "" {
-			body = append(appendText(append(body, `,"documentation_url":"`...), []byte(x.DocumentationURL)), '"')
+			body = append(append(append(body, `,"documentation_url":"`...), escape(x.DocumentationURL)...), '"')
 		}
 		body = append(body, "}\n"...)
 	}
@@ -214,7 +216,7 @@ func (x *Refusal) showsDecision() bool {
 }
 
 // appendProblem appends x in the form of RFC 9457.
-func (x *Refusal) appendProblem(b, message []byte) []byte {
+func (x *Refusal) appendProblem(b, escaped []byte) []byte {
 	kind, title := "about:blank", http.StatusText(x.Status)
 	switch {
 	case x.Err == nil:
@@ -224,20 +226,17 @@ func (x *Refusal) appendProblem(b, message []byte) []byte {
 	}
 	b = append(append(append(b, `{"type":"`...), kind...), `","title":"`...)
 	b = strconv.AppendInt(append(append(b, title...), `","status":`...), int64(x.Status), 10)
-	b = append(appendText(append(b, `,"detail":"`...), message), '"')
+	b = append(append(append(b, `,"detail":"`...), escaped...), '"')
 	if x.showsDecision() {
 		b = append(appendViolated(append(b, `,"violated-policies":[`...), &x.Decision), ']')
 	}
 	return append(b, "}\n"...)
 }
 
-// appendText appends text as it is in a JSON string. The middleware's texts need no escapes.
-func appendText(b, text []byte) []byte {
-	if !bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) }) {
-		return append(b, text...)
-	}
-	escaped, _ := json.Marshal(string(text)) // a string has no error
-	return append(b, escaped[1:len(escaped)-1]...)
+// escape returns text as it is in a JSON string.
+func escape(text string) []byte {
+	escaped, _ := json.Marshal(text) // a string has no error
+	return escaped[1 : len(escaped)-1]
 }
 
 // appendViolated appends the names of the policies that refused, each once.
