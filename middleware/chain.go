@@ -333,9 +333,9 @@ func (e *link) copyBack() {
 		return
 	}
 	to.Pattern = from.Pattern
-	for rest := from.Pattern; ; {
-		_, after, found := strings.Cut(rest, "{")
-		name, after, closed := strings.Cut(after, "}")
+	for pattern := from.Pattern; ; {
+		_, tail, found := strings.Cut(pattern, "{")
+		name, tail, closed := strings.Cut(tail, "}")
 		if !found || !closed {
 			return
 		}
@@ -343,6 +343,6 @@ func (e *link) copyBack() {
 		if name != "" && name != "$" {
 			to.SetPathValue(name, from.PathValue(name))
 		}
-		rest = after
+		pattern = tail
 	}
 }

@@ -58,15 +58,15 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	if charges == nil {
 		panic("middleware: ClassifierFunc: the function is nil")
 	}
-	return Classifier{rules: []rule{{dynamic: true, policies: policies, append: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
-		return append(all, charges(r)...)
+	return Classifier{rules: []rule{{dynamic: true, policies: policies, append: func(list []throttler.Charge, r *http.Request) []throttler.Charge {
+		return append(list, charges(r)...)
 	}}}}
 }
 
 // InHandler returns a Classifier without charges. It makes [Take] work in handlers that make
 // all charges themselves.
 func InHandler() Classifier {
-	return Classifier{rules: []rule{{flags: inHandler, append: func(all []throttler.Charge, _ *http.Request) []throttler.Charge { return all }}}}
+	return Classifier{rules: []rule{{flags: inHandler, append: func(list []throttler.Charge, _ *http.Request) []throttler.Charge { return list }}}}
 }
 
 // All joins the charges of classifiers: one decision takes all of them or none. Each charge
@@ -77,14 +77,14 @@ func InHandler() Classifier {
 // otherwise clients would see the common policy's name. The outer one's charge is refunded if
 // the inner one refuses.
 func All(classifiers ...Classifier) Classifier {
-	var all Classifier
+	var joined Classifier
 	for _, c := range classifiers {
-		if all.err == nil {
-			all.err = c.validate()
+		if joined.err == nil {
+			joined.err = c.validate()
 		}
-		all.rules = append(all.rules, c.rules...)
+		joined.rules = append(joined.rules, c.rules...)
 	}
-	return all
+	return joined
 }
 
 // Within returns c with its charges counted within the key that outer returns, such as the
@@ -154,16 +154,16 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 	return charges
 }
 
-func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+func (rule *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 	n := len(charges)
-	charges = of.append(charges, r)
+	charges = rule.append(charges, r)
 	for i := range charges[n:] {
-		if of.mode != quota.Enforce {
-			charges[n+i].Mode = of.mode
+		if rule.mode != quota.Enforce {
+			charges[n+i].Mode = rule.mode
 		}
 	}
-	if of.within != nil {
-		outer := of.within.orUnknown(r)
+	if rule.within != nil {
+		outer := rule.within.orUnknown(r)
 		for i := range charges[n:] {
 			if charges[n+i].Partition = outer; outer == "" {
 				charges[n+i].Key = "" // an error, as under Limit

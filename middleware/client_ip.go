@@ -65,7 +65,7 @@ func ClientIP(options *IPOptions) Key {
 	if err != nil {
 		return Key{err: err}
 	}
-	return Key{addresses: []addressSource{from}, of: func(r *http.Request) (string, bool) {
+	return Key{addresses: []addressSource{from}, read: func(r *http.Request) (string, bool) {
 		key := from.key(from.find(r))
 		return key, key != ""
 	}}

@@ -142,7 +142,7 @@ func (k *take) costs(to takeState) []int64 {
 // made less than was asked.
 func (k *take) costOf(c *throttler.Charge, to takeState) int64 {
 	var cost, unreported int64
-	all, named := k.costReported(c.Policy.Name)
+	total, named := k.costReported(c.Policy.Name)
 	general, marked := k.costReported("")
 	for i, o := range k.charges {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name || cmp.Or(o.Partition, o.Key) != c.Partition {
@@ -151,8 +151,8 @@ func (k *take) costOf(c *throttler.Charge, to takeState) int64 {
 		switch f := k.flags[i]; {
 		case to == free && f&noRefund == 0: // free
 		case named:
-			cost += all
-			all = 0 // once
+			cost += total
+			total = 0 // once
 		case marked && f&costReported != 0:
 			cost += general
 			general = 0

@@ -32,16 +32,16 @@ type Dialect interface {
 type Dialects []Dialect
 
 // Names returns the names of all.
-func (all Dialects) Names() (names []string) {
-	for _, d := range all {
+func (list Dialects) Names() (names []string) {
+	for _, d := range list {
 		names = append(names, d.Names()...)
 	}
 	return names
 }
 
 // Write writes the headers of all.
-func (all Dialects) Write(h http.Header, r *Report) {
-	for _, d := range all {
+func (list Dialects) Write(h http.Header, r *Report) {
+	for _, d := range list {
 		d.Write(h, r)
 	}
 }
@@ -68,25 +68,25 @@ type row struct {
 }
 
 func (t table) names() (names []string) {
-	for _, of := range t {
-		names = append(names, of.limit, of.remaining, of.reset)
+	for _, row := range t {
+		names = append(names, row.limit, row.remaining, row.reset)
 	}
 	return names
 }
 
 // write writes the rows that have a limit in r. reset returns the last value of a row.
 func (t table) write(h http.Header, r *Report, reset func(s *decision.Status) string) {
-	for _, of := range t {
-		if s, ok := r.BindingOf(of.units...); ok {
-			h.Set(of.limit, strconv.FormatInt(s.Limit.Capacity(), 10))
-			h.Set(of.remaining, strconv.FormatInt(s.Remaining, 10))
-			h.Set(of.reset, reset(&s))
+	for _, row := range t {
+		if s, ok := r.BindingOf(row.units...); ok {
+			h.Set(row.limit, strconv.FormatInt(s.Limit.Capacity(), 10))
+			h.Set(row.remaining, strconv.FormatInt(s.Remaining, 10))
+			h.Set(row.reset, reset(&s))
 		}
 	}
 }
 
 // flatten returns the dialects that d consists of.
-func flatten(d Dialect) (all []Dialect, err error) {
+func flatten(d Dialect) (flat []Dialect, err error) {
 	switch d := d.(type) {
 	case nil:
 		return nil, invalid.Errorf("middleware: Options.Dialect has a nil among its Dialects; it must be a dialect, such as GitHub{}")
@@ -98,9 +98,9 @@ func flatten(d Dialect) (all []Dialect, err error) {
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, parts...)
+			flat = append(flat, parts...)
 		}
-		return all, nil
+		return flat, nil
 	}
 	if !reflect.ValueOf(d).Comparable() {
 		return nil, invalid.Errorf("middleware: Options.Dialect is a %T, which cannot be compared; it must be a pointer, or a struct without slices, maps and funcs", d)
@@ -182,8 +182,8 @@ func (r *Report) Limits() iter.Seq[decision.Status] {
 // decisions, because a request that waits for its start is answered then.
 func (r *Report) Now() (now time.Time) {
 	for _, k := range r.takes {
-		if at := k.d.StartAt(); at.After(now) {
-			now = at
+		if start := k.d.StartAt(); start.After(now) {
+			now = start
 		}
 	}
 	return now
@@ -197,12 +197,12 @@ func (t *throttle) setDialects() error {
 	if t.Dialect == nil {
 		t.Dialect = GitHub{}
 	}
-	all, err := flatten(t.Dialect)
+	flat, err := flatten(t.Dialect)
 	if err != nil {
 		return err
 	}
-	t.dialects = all
-	names := Dialects(all).Names()
+	t.dialects = flat
+	names := Dialects(flat).Names()
 	for _, name := range names {
 		if name == "" || !isToken(name) {
 			return invalid.Errorf("middleware: Options.Dialect has a header of the name %q; it must be a header's name, such as X-RateLimit-Limit", name)
@@ -217,5 +217,5 @@ func (t *throttle) setDialects() error {
 
 // isRateHeader reports whether name is a rate header of t's dialects, of GitHub or of the IETF.
 func (t *throttle) isRateHeader(name string) bool {
-	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(ours string) bool { return strings.EqualFold(name, ours) })
+	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(header string) bool { return strings.EqualFold(name, header) })
 }

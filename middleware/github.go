@@ -35,8 +35,8 @@ func (GitHub) Write(h http.Header, r *Report) {
 	b = strconv.AppendInt(b, s.Used, 10)
 	used := len(b)
 	b = strconv.AppendInt(b, epochSeconds(s.Reset().UnixMilli()), 10)
-	all := string(b)
-	r.values = [...]string{all[:limit], all[limit:remaining], all[remaining:used], all[used:], s.Policy.Name}
+	numbers := string(b)
+	r.values = [...]string{numbers[:limit], numbers[limit:remaining], numbers[remaining:used], numbers[used:], s.Policy.Name}
 	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
 		h[name] = r.values[i : i+1 : i+1]
 	}

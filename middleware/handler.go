@@ -91,19 +91,19 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	if dialect == nil {
 		dialect = GitHub{}
 	}
-	r, unknown, retryAt, at := Report{}, len(decisions) == 0, time.Time{}, time.Time{}
+	r, unknown, retryAt, decidedAt := Report{}, len(decisions) == 0, time.Time{}, time.Time{}
 	for i, d := range decisions {
 		r.takes = append(r.takes, &take{d: d, decided: uint32(i)})
 		unknown = unknown || d.NumLimits() == 0 || d.Degraded || d.Blocked
 		if retry := d.RetryAt(); retry.After(retryAt) {
-			retryAt, at = retry, d.At()
+			retryAt, decidedAt = retry, d.At()
 		}
 	}
 	if !unknown {
 		dialect.Write(h, &r)
 	}
 	if !retryAt.IsZero() && !retryAt.Equal(decision.Never) {
-		h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(retryAt.Sub(at), 0), 10))
+		h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(retryAt.Sub(decidedAt), 0), 10))
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 )
 
 // removeFields removes from h the fields that a handler, or a server behind it, has set under
-// names that satisfy is, in any spelling. It also withdraws such names from Trailer: net/http
+// names that satisfy matches, in any spelling. It also withdraws such names from Trailer: net/http
 // sends only trailers that are announced.
-func removeFields(h http.Header, is func(name string) bool) {
+func removeFields(h http.Header, matches func(name string) bool) {
 	for name := range h {
-		if is(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if matches(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
 	}
@@ -22,7 +22,7 @@ func removeFields(h http.Header, is func(name string) bool) {
 	}
 	var kept []string
 	for name := range strings.SplitSeq(strings.Join(announced, ","), ",") {
-		if name = strings.TrimSpace(name); name != "" && !is(name) {
+		if name = strings.TrimSpace(name); name != "" && !matches(name) {
 			kept = append(kept, name)
 		}
 	}
@@ -54,8 +54,8 @@ func isRateHeader(name string) bool {
 	if len(name) < len(headerLimits) || name[0]|0x20 != 'x' && name[0]|0x20 != 'r' {
 		return false // most, at a glance
 	}
-	for _, ours := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource, headerPolicies, headerLimits} {
-		if strings.EqualFold(name, ours) {
+	for _, header := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource, headerPolicies, headerLimits} {
+		if strings.EqualFold(name, header) {
 			return true
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // from a function. Keys of different kinds never collide: each begins with its
 // kind. The zero value is an error in [New].
 type Key struct {
-	of        func(r *http.Request) (key string, ok bool)
+	read      func(r *http.Request) (key string, ok bool)
 	addresses []addressSource // sources that it may use
 	optional  bool            // Join can omit it
 	route     bool            // it may use a RoutePattern
@@ -22,18 +22,18 @@ type Key struct {
 }
 
 // KeyFunc returns a Key for a kind of key that this package does not provide, such as the
-// organization in a route. of returns false if the request has no such key. The string should
+// organization in a route. read returns false if the request has no such key. The string should
 // begin with its kind, as in "org:acme"; an empty one is an error, as under [Limit]. KeyFunc
-// panics if of is nil.
-func KeyFunc(of func(r *http.Request) (key string, ok bool)) Key {
-	if of == nil {
+// panics if read is nil.
+func KeyFunc(read func(r *http.Request) (key string, ok bool)) Key {
+	if read == nil {
 		panic("middleware: KeyFunc: the function is nil")
 	}
-	return Key{of: of}
+	return Key{read: read}
 }
 
 // Of returns the key of r, and false if r has none.
-func (k Key) Of(r *http.Request) (key string, ok bool) { return k.of(r) }
+func (k Key) Of(r *http.Request) (key string, ok bool) { return k.read(r) }
 
 // maxCredential is how long a header with a token or a key may be, in bytes: verifying
 // one costs time before any limit.
@@ -43,39 +43,39 @@ const maxCredential = 16 << 10
 const unknown = "unknown:"
 
 func (k Key) orUnknown(r *http.Request) string {
-	if key, ok := k.of(r); ok {
+	if key, ok := k.read(r); ok {
 		return key
 	}
 	return unknown
 }
 
 func (k Key) validate() error {
-	if k.err == nil && k.of == nil {
+	if k.err == nil && k.read == nil {
 		return invalid.Errorf("middleware: a Key is the zero value; use ClientIP, BearerToken, KeyFunc or another function that returns one")
 	}
 	return k.err
 }
 
-// keyOfAll returns a Key that combines keys; of computes it.
-func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
+// keyOfAll returns a Key that combines keys; read computes it.
+func keyOfAll(keys []Key, read func(r *http.Request) (string, bool)) Key {
 	if len(keys) == 0 {
 		return Key{err: invalid.Errorf("middleware: FirstOf and Join need keys; without any, all requests would share one count")}
 	}
-	all := Key{of: of}
+	joined := Key{read: read}
 	for _, k := range keys {
 		if err := k.validate(); err != nil {
 			return Key{err: err}
 		}
-		all.addresses = append(all.addresses, k.addresses...)
-		all.route = all.route || k.route
+		joined.addresses = append(joined.addresses, k.addresses...)
+		joined.route = joined.route || k.route
 	}
-	return all
+	return joined
 }
 
 // Everyone returns one key for all requests, for a limit on all callers
 // together.
 func Everyone() Key {
-	return Key{of: func(*http.Request) (string, bool) { return "everyone:", true }}
+	return Key{read: func(*http.Request) (string, bool) { return "everyone:", true }}
 }
 
 // Subject keys by the authenticated user, or another identity that subject finds in a request
@@ -88,7 +88,7 @@ func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	if subject == nil {
 		panic("middleware: Subject: the function is nil")
 	}
-	return Key{of: func(r *http.Request) (string, bool) {
+	return Key{read: func(r *http.Request) (string, bool) {
 		s, ok := subject(r)
 		return SubjectKey(s), ok && s != ""
 	}}
@@ -137,7 +137,7 @@ func APIKey(header string, verify func(r *http.Request, key string) (subject str
 // Method keys by the request's method. Methods that are not net/http's share a key,
 // because clients can make them up.
 func Method() Key {
-	return Key{of: func(r *http.Request) (string, bool) {
+	return Key{read: func(r *http.Request) (string, bool) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
@@ -155,7 +155,7 @@ func Method() Key {
 // wrap the handlers, not the mux; the middleware warns about that once. Middlewares that change the path that chi routes by, such as
 // its StripSlashes and CleanPath, belong in front of the limit.
 func RoutePattern() Key {
-	return Key{optional: true, route: true, of: func(r *http.Request) (string, bool) {
+	return Key{optional: true, route: true, read: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
 		if rctx := chiRoute(r); rctx != nil {
 			pattern = chiPattern(rctx, r)
@@ -246,7 +246,7 @@ func afterParameter(pattern string) string {
 func FirstOf(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
 		for _, k := range keys {
-			if key, ok := k.of(r); ok {
+			if key, ok := k.read(r); ok {
 				return key, true
 			}
 		}
@@ -261,7 +261,7 @@ func Join(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
 		parts, found := make([]string, len(keys)), false
 		for i, k := range keys {
-			key, ok := k.of(r)
+			key, ok := k.read(r)
 			if !ok && !k.optional {
 				return "", false
 			}

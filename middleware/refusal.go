@@ -47,8 +47,8 @@ const maxWait = 36525 * 24 * time.Hour
 // seconds, rounded up, at least 1.
 func retryAfterSeconds(d time.Duration, part float64) int64 {
 	d = min(d, maxWait)
-	more := time.Duration(float64(d) * part)
-	return max(seconds(d+more), 1)
+	jitter := time.Duration(float64(d) * part)
+	return max(seconds(d+jitter), 1)
 }
 
 // answerUnavailable answers 503 in place of the handler. If k has a decision, its charge has
@@ -122,8 +122,8 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		b = append(b, " at once"...)
 	} else {
 		b = append(append(b, " per "...), s.Limit.Per()...)
-		if most := s.Limit.Capacity(); most != s.Limit.Quota {
-			b = append(strconv.AppendInt(append(b, ", and "...), most, 10), " at once"...)
+		if capacity := s.Limit.Capacity(); capacity != s.Limit.Quota {
+			b = append(strconv.AppendInt(append(b, ", and "...), capacity, 10), " at once"...)
 		}
 	}
 	if wait == 0 {
@@ -267,21 +267,21 @@ func prefersProblem(accept []string) bool {
 			return false
 		}
 	}
-	all := strings.Join(accept, ",")
-	if !strings.Contains(strings.ToLower(all), "application/problem+json") {
+	joined := strings.Join(accept, ",")
+	if !strings.Contains(strings.ToLower(joined), "application/problem+json") {
 		return false // most, at a glance
 	}
-	asked := map[string]float64{}
-	for part := range strings.SplitSeq(all, ",") {
+	weights := map[string]float64{}
+	for part := range strings.SplitSeq(joined, ",") {
 		mediaType, params, err := mime.ParseMediaType(part)
 		if err != nil {
 			continue
 		}
-		asked[mediaType] = 1
+		weights[mediaType] = 1
 		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
-			asked[mediaType] = q
+			weights[mediaType] = q
 		}
 	}
-	q := asked["application/problem+json"]
-	return q > 0 && q >= asked["application/json"]
+	q := weights["application/problem+json"]
+	return q > 0 && q >= weights["application/json"]
 }

@@ -35,8 +35,8 @@ const (
 	toEnd
 )
 
-func newRequestBody(of io.ReadCloser) *requestBody {
-	b := &requestBody{ReadCloser: of}
+func newRequestBody(body io.ReadCloser) *requestBody {
+	b := &requestBody{ReadCloser: body}
 	b.filled.L = &b.mu
 	return b
 }

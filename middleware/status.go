@@ -214,10 +214,10 @@ func addResources(resources map[string]*resource, d *throttler.Decision) {
 			}
 			resources[s.Policy.Name] = r
 		}
-		of := countedOf(&s)
+		counts := countedOf(&s)
 		if len(r.Limits) == 0 || s.BindsBefore(&r.binding) {
-			r.counted, r.binding = of, s
+			r.counted, r.binding = counts, s
 		}
-		r.Limits = append(r.Limits, resourceLimit{of, s.Limit.Per(), s.Limit.Algorithm.String()})
+		r.Limits = append(r.Limits, resourceLimit{counts, s.Limit.Per(), s.Limit.Algorithm.String()})
 	}
 }

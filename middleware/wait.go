@@ -26,8 +26,8 @@ func (s *waiters) shutdown(server *http.Server) <-chan struct{} {
 	if c, ok := s.servers.Load(server); ok {
 		return c.(chan struct{})
 	}
-	c, known := s.servers.LoadOrStore(server, make(chan struct{}))
-	if !known {
+	c, loaded := s.servers.LoadOrStore(server, make(chan struct{}))
+	if !loaded {
 		server.RegisterOnShutdown(sync.OnceFunc(func() { close(c.(chan struct{})) }))
 	}
 	return c.(chan struct{})
@@ -73,8 +73,8 @@ func (t *throttle) waitForStart(k *take) (reason string) {
 	}
 	ahead := t.waiters.readAhead(k)
 	start := make(chan struct{})
-	left := k.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
-	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
+	remaining := k.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
+	stop := clock.AfterFunc(t.throttler.Clock(), remaining, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:
