@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/test/bench/internal/report"
 	"github.com/weir-go/weir/test/bench/peers"
 	"github.com/weir-go/weir/test/bench/result"
@@ -47,7 +47,6 @@ var tiny = settings{
 // Every row measures every peer, except the hung row, which TestHung tests. Every block and
 // figure is present.
 func TestWholeRun(t *testing.T) {
-	t.Setenv(asCommand, "1") // for the processes of the fleet rows
 	lab := newLab(tiny)
 	defer lab.close()
 	rows := slices.DeleteFunc(lab.rows(), func(r row) bool { return r.name == "hung" })
@@ -86,13 +85,8 @@ func TestHung(t *testing.T) {
 	defer lab.close()
 	// rueidislimiter v1.0.76 is left out because it fails under the race detector: when a
 	// context ends, it reuses the buffer of the key while the client may still be writing it.
-	some := slices.DeleteFunc(withoutVariants(peers.Redis()), func(p peers.Peer) bool {
-		return p.Role == peers.Ceiling || p.Name == "rueidislimiter"
-	})
-	samples, errs := lab.hang(t.Context(), some)
-	if len(errs) > 0 {
-		t.Error(errs)
-	}
+	some := slices.DeleteFunc(without(peers.Redis(), peers.Variant, peers.Ceiling), func(p peers.Peer) bool { return p.Name == "rueidislimiter" })
+	samples := lab.hang(t.Context(), some)
 	for _, p := range some {
 		values := samples[p.Name].values
 		if values["first_ms"] <= 0 || values["deadline_first_ms"] <= 0 {
@@ -123,38 +117,81 @@ func checkXML(t *testing.T, name string, data []byte) {
 // The figures and tables of the documentation are drawn from the results stored with them.
 func TestDocumentationIsOfItsResults(t *testing.T) {
 	const root = "../.."
-	set, err := result.Read(filepath.Join(root, report.ResultsFile))
+	for _, stored := range []string{"results.json", "service.json"} {
+		stored = "docs/inside/performance/" + stored
+		set, err := result.Read(filepath.Join(root, stored))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := report.ResultsFile(set); got != stored {
+			t.Errorf("%s would be stored in %s", stored, got)
+		}
+		files, err := report.Render(root, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range files {
+			if got, err := os.ReadFile(filepath.Join(root, name)); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s is not what the results say (error %v); run: go -C test/bench run . -from ../../%s -docs ../..", name, err, stored)
+			}
+		}
+	}
+}
+
+// The load reaches a service, and a call that fails does not end the connection.
+func TestServiceLoad(t *testing.T) {
+	addr, err := testserver.FindAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := report.Render(root, set)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- serveEmpty(ctx, addr) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := ready(ctx, addr); err != nil {
+		t.Fatal(err)
+	}
+	c, err := dial(addr, "/none")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range files {
-		if got, err := os.ReadFile(filepath.Join(root, name)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the results say (error %v); run: go -C test/bench run . -from ../../%s -docs ../..", name, err, report.ResultsFile)
+	defer c.Close()
+	for range 3 {
+		if _, err := c.call(nil); err == nil || err.Error() != `grpc-status "12"` {
+			t.Errorf("a call of no method returned %v", err)
+		}
+	}
+	lab := newLab(tiny)
+	for _, n := range []int{1, 5} {
+		values := lab.call(ctx, addr, n, os.Getpid()).values
+		if values["per_s"] <= 0 || values["p50_us"] <= 0 || values["p99_us"] < values["p50_us"] {
+			t.Errorf("%d descriptors: %v", n, values)
 		}
 	}
 }
 
 func TestRunVisitsEachCellInEachPass(t *testing.T) {
 	counts := make(map[string]int)
-	visit := func(name string) func(context.Context) (sample, error) {
-		return func(context.Context) (sample, error) {
+	visit := func(name string) func(context.Context) sample {
+		return func(context.Context) sample {
 			counts[name]++
-			return sample{values: map[string]float64{"n": float64(counts[name])}}, nil
+			return sample{values: map[string]float64{"n": float64(counts[name])}}
 		}
 	}
-	failing := func(context.Context) (sample, error) {
+	failing := func(context.Context) sample {
 		counts["failing"]++
-		return sample{}, errors.New("no answer")
+		return must(sample{}, errors.New("no answer"))
 	}
-	failingOnce := func(context.Context) (sample, error) {
+	failingOnce := func(context.Context) sample {
 		if counts["once"]++; counts["once"] == 1 {
-			return sample{}, errors.New("late")
+			check(errors.New("late"))
 		}
-		return sample{values: map[string]float64{"n": 1}}, nil
+		return sample{values: map[string]float64{"n": 1}}
 	}
 	rows := []row{
 		{name: "a", x: 7, cells: []cell{{"p", peers.Ours, visit("a p")}, {"q", peers.Rival, failing}, {"r", peers.Rival, failingOnce}}},
@@ -179,23 +216,25 @@ func TestRunVisitsEachCellInEachPass(t *testing.T) {
 	}
 }
 
-func TestSelectedKeepsTheBareHandler(t *testing.T) {
-	rows := []row{
-		{name: "http/memory", cells: []cell{{peer: bareHandler}, {peer: "weir"}, {peer: "other"}}},
-		{name: "memory/hot", cells: []cell{{peer: "other"}}},
+func TestMatchingKeepsTheBareHandler(t *testing.T) {
+	rows := func() []row {
+		return []row{
+			{name: "http/memory", cells: []cell{{peer: report.BareHandler}, {peer: "weir"}, {peer: "other"}}},
+			{name: "memory/hot", cells: []cell{{peer: "other"}}},
+		}
 	}
-	got := selected(rows, nil, regexp.MustCompile("^weir$"))
-	if len(got) != 1 || len(got[0].cells) != 2 || got[0].cells[0].peer != bareHandler {
-		t.Errorf("got %+v", got)
+	got, err := matching(rows(), "", "^weir$")
+	if err != nil || len(got) != 1 || len(got[0].cells) != 2 || got[0].cells[0].peer != report.BareHandler {
+		t.Errorf("got %+v, error %v", got, err)
 	}
-	if got := selected(rows, regexp.MustCompile("^memory"), nil); len(got) != 1 || got[0].name != "memory/hot" {
-		t.Errorf("got %+v", got)
+	if got, err := matching(rows(), "^memory", ""); err != nil || len(got) != 1 || got[0].name != "memory/hot" {
+		t.Errorf("got %+v, error %v", got, err)
 	}
 }
 
 func TestBadArguments(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rows", "("}, {"-only", "("}, {"-rows", "nothing has this name"}, {"-docs", ".", "-rows", "memory"}, {"-from", "missing.json"}, {"-unknown"},
+		{"-rows", "("}, {"-only", "("}, {"-rows", "nothing has this name"}, {"-docs", ".", "-rows", "memory"}, {"-from", "missing.json"}, {"-guard", "missing.json"}, {"-unknown"},
 	} {
 		if err := bench(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is no error", args)
@@ -225,10 +264,10 @@ func TestInterrupt(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	rest, _ := io.ReadAll(stderr)
+	output, _ := io.ReadAll(stderr)
 	err = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 130 {
-		t.Errorf("exit status is %d (%v), want 130; it said %s", code, err, rest)
+		t.Errorf("exit status is %d (%v), want 130; its output is %s", code, err, output)
 	}
 	for _, pid := range servers {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {

@@ -2,18 +2,24 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/klauspost/cpuid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/testkit/testserver"
-
 	"github.com/weir-go/weir/test/bench/internal/measure"
 	"github.com/weir-go/weir/test/bench/peers"
+	"github.com/weir-go/weir/test/bench/result"
 )
 
 // settings say how much to measure.
@@ -25,8 +31,8 @@ type settings struct {
 	contended   []int         // goroutines for one hot key, and for refusals
 	distant     []int         // goroutines behind the network of 1 ms
 	patience    time.Duration // with a hung Redis
-	connections int           // of HTTP clients
-	processes   []int         // of a fleet
+	connections int           // of HTTP and gRPC clients
+	processes   []int         // that share the callers
 
 	// Growth rows.
 	maxKeys    int   // the largest number of keys; the smallest is 10
@@ -58,24 +64,16 @@ func (s settings) warmup() time.Duration { return s.sample / 4 }
 const (
 	unlimited = 1_000_000_000 // quota per hour; no run reaches it
 	window    = time.Hour
-	roundTrip = time.Millisecond // of the simulated network
 )
 
 // A lab holds the shared resources of measurements: servers, started on first use, and keys.
 type lab struct {
 	settings
-	keys []string
-
-	mu      sync.Mutex
-	servers map[string]*server
-	relay   *measure.Relay
-}
-
-// A server is a redis-server started by a lab.
-type server struct {
-	*testserver.RedisServer
-	admin  *redis.Client
-	filled map[string]bool // names of the peers and patterns that have seen all their keys
+	keys     []string
+	servers  map[string]*server
+	network  string // the address of the main server behind a network, if it was started
+	hangUp   func() // ends the network
+	programs string // the directory of the built services, if any
 }
 
 func newLab(s settings) *lab {
@@ -93,10 +91,11 @@ func clientKeys(n int) []string {
 
 // close stops all servers.
 func (l *lab) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.relay != nil {
-		l.relay.Close()
+	if l.network != "" {
+		l.hangUp()
+	}
+	if l.programs != "" {
+		_ = os.RemoveAll(l.programs)
 	}
 	for name := range l.servers {
 		l.stop(name)
@@ -104,125 +103,116 @@ func (l *lab) close() {
 }
 
 func (l *lab) stop(name string) {
-	s := l.servers[name]
-	_ = s.admin.Close()
-	s.Stop()
+	_ = l.servers[name].admin.Close()
+	l.servers[name].Stop()
 	delete(l.servers, name)
 }
 
-// redis returns the redis-server of that name.
-func (l *lab) redis(name string) (*server, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s := l.servers[name]; s != nil {
-		return s, nil
-	}
-	started, err := testserver.StartRedis()
-	if err != nil {
+// run measures rows, and describes the machine and the settings.
+func (l *lab) run(ctx context.Context, rows []row, seed uint64, isQuick bool, progress io.Writer) (*result.Set, error) {
+	load, _ := os.ReadFile("/proc/loadavg") // empty on other systems
+	machine := result.Machine{CPU: cpuid.CPU.BrandName, Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
+	machine.Load, _, _ = strings.Cut(string(load), " ")
+	var err error
+	if machine.Redis, err = try(func() string { return l.redis("main").info("server", "redis_version") }); err != nil {
 		return nil, err
 	}
-	s := &server{started, redis.NewClient(&redis.Options{Addr: started.Addr, DisableIdentity: true}), make(map[string]bool)}
-	l.servers[name] = s
-	return s, nil
+	fmt.Fprintf(progress, "%s, %d cores; seed %d\n", machine.CPU, machine.Cores, seed)
+	set := &result.Set{
+		Machine: machine, Commit: "unknown", Started: time.Now().UTC().Truncate(time.Second), Seed: seed,
+		Passes: l.passes, SampleMS: l.sample.Milliseconds(), PatienceMS: l.patience.Milliseconds(), Keys: len(l.keys), Quick: isQuick,
+	}
+	if out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
+		set.Commit = strings.TrimSpace(string(out))
+	}
+	set.Results, err = run(ctx, rows, l.passes, rand.New(rand.NewPCG(seed, seed)), progress)
+	return set, err
 }
 
-// network returns the address of the main server behind the simulated network.
-func (l *lab) network(s *server) (string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.relay == nil {
-		relay, err := measure.StartRelay(s.Addr, roundTrip)
-		if err != nil {
-			return "", err
-		}
-		l.relay = relay
+// A server is a redis-server started by a lab.
+type server struct {
+	*testserver.RedisServer
+	admin  *redis.Client
+	filled map[string]bool // names of the peers and patterns that have seen all their keys
+}
+
+// redis returns the redis-server of that name.
+func (l *lab) redis(name string) *server {
+	if l.servers[name] == nil {
+		started := must(testserver.StartRedis())
+		l.servers[name] = &server{started, redis.NewClient(&redis.Options{Addr: started.Addr, DisableIdentity: true}), make(map[string]bool)}
 	}
-	return l.relay.Addr, nil
+	return l.servers[name]
+}
+
+// behindNetwork returns the address of the main server behind a network with a round trip of 1 ms.
+func (l *lab) behindNetwork(s *server) string {
+	if l.network == "" {
+		var err error
+		l.network, l.hangUp, err = measure.Relay(s.Addr, time.Millisecond)
+		check(err)
+	}
+	return l.network
 }
 
 // fill lets peer see each key of p once, so that measurements do not include new keys.
-func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config peers.Config) error {
-	what := peer.Name + ", " + p.name
-	if s.filled[what] {
-		return nil
+func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config peers.Config) {
+	if name := peer.Name + ", " + p.name; !s.filled[name] {
+		with(peer.Open, config, func(l *peers.Limiter) sample {
+			fill(ctx, l, p.keys)
+			return sample{}
+		})
+		s.filled[name] = true
 	}
-	limiter, err := peer.Open(config)
-	if err != nil {
-		return err
-	}
-	defer limiter.Close()
-	if err := fill(ctx, limiter, p.keys); err != nil {
-		return err
-	}
-	s.filled[what] = true
-	return nil
 }
 
-func fill(ctx context.Context, l *peers.Limiter, keys []string) error {
+// with opens a limiter for a measurement, and closes it.
+func with(open func(peers.Config) (*peers.Limiter, error), config peers.Config, measure func(*peers.Limiter) sample) sample {
+	limiter := must(open(config))
+	defer limiter.Close()
+	return measure(limiter)
+}
+
+// fill takes one unit of each key.
+func fill(ctx context.Context, l *peers.Limiter, keys []string) {
 	const goroutines = 64
 	errs := make(chan error, goroutines)
 	for g := range goroutines {
 		go func() {
 			var err error
 			for i := g; i < len(keys) && err == nil && ctx.Err() == nil; i += goroutines {
-				err = takeForSure(l, keys[i])
+				// When the hash table of a server with millions of keys grows, the server stops for
+				// longer than some timeouts.
+				for tries := 0; tries == 0 || err != nil && tries < 5; tries++ {
+					_, err = l.Take(context.Background(), keys[i])
+				}
 			}
 			errs <- err
 		}()
 	}
 	var failed error
 	for range goroutines {
-		if err := <-errs; err != nil {
-			failed = err
-		}
+		failed = errors.Join(failed, <-errs)
 	}
-	if failed == nil {
-		failed = ctx.Err()
-	}
-	return failed
-}
-
-// takeForSure tries a few times: when the hash table of a server with millions of keys grows,
-// the server stops for longer than some timeouts.
-func takeForSure(l *peers.Limiter, key string) error {
-	_, err := l.Take(context.Background(), key)
-	for tries := 1; err != nil && tries < 5; tries++ {
-		_, err = l.Take(context.Background(), key)
-	}
-	return err
+	check(failed)
+	check(ctx.Err())
 }
 
 // cpu returns the CPU time used by the server.
-func (s *server) cpu() (time.Duration, error) {
-	user, err := s.info("cpu", "used_cpu_user")
-	if err != nil {
-		return 0, err
-	}
-	system, err := s.info("cpu", "used_cpu_sys")
-	return time.Duration((user + system) * float64(time.Second)), err
+func (s *server) cpu() time.Duration {
+	return time.Duration((s.number("cpu", "used_cpu_user") + s.number("cpu", "used_cpu_sys")) * float64(time.Second))
 }
 
-// usedMemory returns the bytes allocated by the server.
-func (s *server) usedMemory() (float64, error) { return s.info("memory", "used_memory") }
-
-// info returns a number from INFO.
-func (s *server) info(section, field string) (float64, error) {
-	text, err := s.infoText(section, field)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseFloat(text, 64)
+// number returns a number from INFO.
+func (s *server) number(section, field string) float64 {
+	return must(strconv.ParseFloat(s.info(section, field), 64))
 }
 
-func (s *server) infoText(section, field string) (string, error) {
-	text, err := s.admin.Info(context.Background(), section).Result()
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.SplitSeq(text, "\r\n") {
+func (s *server) info(section, field string) string {
+	for line := range strings.SplitSeq(must(s.admin.Info(context.Background(), section).Result()), "\r\n") {
 		if value, ok := strings.CutPrefix(line, field+":"); ok {
-			return value, nil
+			return value
 		}
 	}
-	return "", fmt.Errorf("INFO %s has no %s", section, field)
+	panic(failure{fmt.Errorf("INFO %s has no %s", section, field)})
 }

@@ -1,11 +1,12 @@
 // Command bench measures weir next to other rate limiters: over a redis-server that it starts,
 // in memory, as middleware and under HTTP load. It also measures how weir's costs grow with
-// keys, limits, logs and shards.
+// keys, limits, logs and shards; and throttlerd next to envoyproxy/ratelimit.
 //
-//	make bench-peers                          # all of it, into docs/inside/performance
+//	make bench-peers                          # all limiters, into docs/inside/performance
 //	make bench-peers ARGS=-quick              # a look within two minutes, printed only
 //	go -C test/bench run . -quick -rows '^memory'  # only some rows
 //	go -C test/bench run . -list                   # the names of rows and peers
+//	make bench-service                        # services, into docs/reference/throttlerd.md
 //
 // Every pass visits the rows, and the peers of a row, in a new random order.
 // Tables of the medians go to standard output, progress to standard error.
@@ -22,7 +23,8 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,31 +52,36 @@ func main() {
 func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	service := flags.Bool("service", false, "measure services, and not limiters")
 	quickly := flags.Bool("quick", false, "measure less: about two minutes")
 	rowsMatch := flags.String("rows", "", "only the rows whose name matches this `regexp`")
 	peersMatch := flags.String("only", "", "only the peers whose name matches this `regexp`")
 	list := flags.Bool("list", false, "print the names of rows and peers, and measure nothing")
 	passes := flags.Int("passes", 0, "how often each peer is measured; default 5, or 3 if quick")
-	length := flags.Duration("sample", 0, "length of a measurement; default 300ms, or 50ms if quick")
+	length := flags.Duration("sample", 0, "length of a measurement; default 300ms, 50ms if quick, or 2s of services")
 	maxKeys := flags.Int("max-keys", 0, "how many keys the growth rows go to; default 1000000, or 100000 if quick. 10000000 takes some 6 GB of memory, and minutes more")
 	seed := flags.Uint64("seed", 0, "of the order of measurements; if 0, a random one, which is printed")
 	out := flags.String("out", "", "write the results to this `file`, as JSON")
 	docs := flags.String("docs", "", "write results, figures and tables into the documentation of the repository in this `directory`")
-	worker := flags.String("worker", "", "be a process of the fleet rows, with decisions of the redis-server at this `address`")
-	callers := flags.Int("callers", 1, "with -worker: goroutines that ask for decisions")
-	keys := flags.Int("keys", 1, "with -worker: keys that they ask for")
 	from := flags.String("from", "", "measure nothing; take the results from this `file`")
-	err := flags.Parse(args)
-	if err != nil {
+	guard := flags.String("guard", "", "measure the rows of the summary, and fail if weir, next to the best rival, lost more than a tenth since the run in this `file`")
+	empty := flags.String("empty", "", "be a service that decides nothing, at this `address`")
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *worker != "" {
-		return work(ctx, *worker, *callers, *keys, *length, os.Stdin, stdout)
+	switch {
+	case *empty != "":
+		return serveEmpty(ctx, *empty)
+	case *docs != "" && *rowsMatch+*peersMatch+*guard != "":
+		return errors.New("-docs is for a whole run: leave out -rows, -only and -guard")
 	}
-	if *docs != "" && (*rowsMatch != "" || *peersMatch != "") {
-		return errors.New("-docs is for a whole run: leave out -rows and -only")
+	var stored, set *result.Set
+	var err error
+	if *guard != "" {
+		if stored, err = result.Read(*guard); err != nil {
+			return err
+		}
 	}
-	var set *result.Set
 	if *from != "" {
 		set, err = result.Read(*from)
 	} else {
@@ -82,39 +89,57 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if *quickly {
 			s = quick
 		}
-		override(&s, *passes, *length, *maxKeys)
-		*seed = cmp.Or(*seed, rand.Uint64())
+		if *service {
+			s.sample, s.clients = 2*time.Second, 10_000
+		}
+		if stored != nil {
+			s.clients = stored.Keys
+		}
+		s.passes, s.sample, s.maxKeys = cmp.Or(*passes, s.passes), cmp.Or(*length, s.sample), cmp.Or(*maxKeys, s.maxKeys)
 		lab := newLab(s)
 		defer lab.close()
-		var rows []row
-		if rows, err = matching(lab.rows(), *rowsMatch, *peersMatch); err != nil {
+		rows := lab.rows()
+		if *service {
+			rows = lab.serviceRows()
+		}
+		if stored != nil {
+			rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(report.Summarized(), r.name) })
+		}
+		if rows, err = matching(rows, *rowsMatch, *peersMatch); err != nil {
 			return err
 		}
 		if *list {
-			printNames(stdout, rows)
+			for _, r := range rows {
+				fmt.Fprintln(stdout, r.name)
+				for _, c := range r.cells {
+					fmt.Fprintln(stdout, "   ", c.peer)
+				}
+			}
 			return nil
 		}
-		set, err = lab.run(ctx, rows, *seed, *quickly, stderr)
+		set, err = lab.run(ctx, rows, cmp.Or(*seed, rand.Uint64()), *quickly, stderr)
 	}
 	if err != nil {
 		return err
 	}
 	_, _ = io.WriteString(stdout, report.Text(set))
 	if *out != "" {
-		if err := set.Write(*out); err != nil {
-			return err
+		err = set.Write(*out)
+	}
+	if *docs != "" && err == nil {
+		err = report.Publish(*docs, set)
+	}
+	if stored != nil && err == nil {
+		var lines []string
+		if lines, err = report.Worse(stored, set); len(lines) > 0 {
+			err = errors.New("slower than the stored run:\n" + strings.Join(lines, "\n"))
 		}
 	}
-	if *docs != "" {
-		if err := report.Publish(*docs, set); err != nil {
-			return err
-		}
-	}
-	return failures(stderr, set.Results)
+	return errors.Join(err, failures(stderr, set.Results))
 }
 
 // matching returns the rows with names that match rowsMatch, with the peers whose names match
-// peersMatch.
+// peersMatch. It keeps the bare handler, because middleware is compared with it.
 func matching(rows []row, rowsMatch, peersMatch string) ([]row, error) {
 	rowName, err := regexp.Compile(rowsMatch)
 	if err != nil {
@@ -124,66 +149,20 @@ func matching(rows []row, rowsMatch, peersMatch string) ([]row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-only: %w", err)
 	}
-	rows = selected(rows, rowName, peerName)
-	if len(rows) == 0 {
-		return nil, errors.New("no row matches; -list prints them")
-	}
-	return rows, nil
-}
-
-func override(s *settings, passes int, sample time.Duration, maxKeys int) {
-	if passes > 0 {
-		s.passes = passes
-	}
-	if sample > 0 {
-		s.sample = sample
-	}
-	if maxKeys > 0 {
-		s.maxKeys = maxKeys
-	}
-}
-
-// rows returns all rows.
-func (l *lab) rows() []row {
-	var all []row
-	for _, rows := range [][]row{
-		l.redisRows(), l.networkRows(), l.bytesRows(), l.ceilingRows(), l.hungRows(),
-		l.memoryRows(), l.middlewareRows(), l.httpRows(), l.growthRows(), l.fleetRows(),
-	} {
-		all = append(all, rows...)
-	}
-	return all
-}
-
-func printNames(w io.Writer, rows []row) {
+	var matches []row
 	for _, r := range rows {
-		_, _ = fmt.Fprintln(w, r.name)
-		for _, c := range r.cells {
-			_, _ = fmt.Fprintln(w, "   ", c.peer)
+		r.cells = slices.DeleteFunc(r.cells, func(c cell) bool { return !peerName.MatchString(c.peer) && c.peer != report.BareHandler })
+		if len(r.cells) > 0 && rowName.MatchString(r.name) {
+			matches = append(matches, r)
 		}
 	}
+	if len(matches) == 0 {
+		return nil, errors.New("no row matches; -list prints them")
+	}
+	return matches, nil
 }
 
-// run measures rows, and describes the machine and the settings.
-func (l *lab) run(ctx context.Context, rows []row, seed uint64, isQuick bool, progress io.Writer) (*result.Set, error) {
-	machine, err := l.machine()
-	if err != nil {
-		return nil, err
-	}
-	_, _ = fmt.Fprintf(progress, "%s, %d cores; seed %d\n", machine.CPU, machine.Cores, seed)
-	set := &result.Set{
-		Machine: machine, Commit: commit(ctx), Started: time.Now().UTC().Truncate(time.Second), Seed: seed,
-		Passes: l.passes, SampleMS: l.sample.Milliseconds(), PatienceMS: l.patience.Milliseconds(), Keys: len(l.keys), Quick: isQuick, Versions: versions(),
-	}
-	set.Results, err = run(ctx, rows, l.passes, rand.New(rand.NewPCG(seed, seed)), progress)
-	return set, err
-}
-
-func (l *lab) machine() (result.Machine, error) {
-	server, err := l.redis("main")
-	if err != nil {
-		return result.Machine{}, err
-	}
-	version, err := server.infoText("server", "redis_version")
-	return result.Machine{CPU: cpuName(), Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Redis: version, Load: loadAverage()}, err
+// rows returns the rows of limiters.
+func (l *lab) rows() []row {
+	return slices.Concat(l.redisRows(), l.bytesRows(), l.ceilingRows(), l.hungRows(), l.memoryRows(), l.handlerRows(), l.growthRows(), l.fleetRows())
 }

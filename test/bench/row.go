@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"regexp"
 	"strings"
 	"time"
 
@@ -22,10 +21,11 @@ type row struct {
 	cells []cell
 }
 
+// A cell measures one peer. It ends by must or check if that fails.
 type cell struct {
 	peer    string
 	role    peers.Role
-	measure func(context.Context) (sample, error)
+	measure func(context.Context) sample
 }
 
 // A sample is the result of one measurement.
@@ -34,26 +34,40 @@ type sample struct {
 	text   string
 }
 
-// selected returns the rows with names that match name, with the cells of peers that match
-// peer. Nil matches everything. The bare handler is always kept, because middleware is
-// compared with it.
-func selected(rows []row, name, peer *regexp.Regexp) []row {
-	var all []row
-	for _, r := range rows {
-		if name != nil && !name.MatchString(r.name) {
-			continue
-		}
-		var cells []cell
-		for _, c := range r.cells {
-			if peer == nil || peer.MatchString(c.peer) || c.peer == bareHandler {
-				cells = append(cells, c)
-			}
-		}
-		if r.cells = cells; len(cells) > 0 {
-			all = append(all, r)
-		}
+// cellsOf returns a cell for each peer.
+func cellsOf(contenders []peers.Peer, measure func(context.Context, peers.Peer) sample) (cells []cell) {
+	for _, p := range contenders {
+		cells = append(cells, cell{p.Name, p.Role, func(ctx context.Context) sample { return measure(ctx, p) }})
 	}
-	return all
+	return cells
+}
+
+// failure is the panic of check and must, which visit and try return as an error.
+type failure struct{ error }
+
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// try returns the result of f, or the error of its check or must.
+func try[T any](f func() T) (v T, err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	return f(), nil
 }
 
 // run measures every cell of rows in each pass, and returns the results in the order of rows.
@@ -78,7 +92,12 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 			if rows[i].once && pass > 0 {
 				continue
 			}
-			showProgress(progress, pass, passes, rows[i].name, begin, done, cells)
+			took := time.Since(begin).Round(time.Second)
+			fmt.Fprintf(progress, "pass %d/%d  %3d%%  %-28s %v", pass+1, passes, 100*done/cells, rows[i].name, took)
+			if done > 0 {
+				fmt.Fprintf(progress, ", about %v left", (took * time.Duration(cells-done) / time.Duration(done)).Round(time.Second))
+			}
+			fmt.Fprintln(progress)
 			for _, j := range random.Perm(len(rows[i].cells)) {
 				if err := visit(ctx, rows[i].cells[j], &results[first[i]+j]); err != nil {
 					return nil, err
@@ -87,14 +106,14 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(progress, "%d measurements in %v\n", cells, time.Since(begin).Round(time.Second))
+	fmt.Fprintf(progress, "%d measurements in %v\n", cells, time.Since(begin).Round(time.Second))
 	return results, nil
 }
 
-// visit adds a sample to to. A failed peer does not end the run; the next pass measures it
-// again.
+// visit adds a sample to a result. A failed peer does not end the run; the next pass measures
+// it again.
 func visit(ctx context.Context, c cell, to *result.Result) error {
-	s, err := c.measure(ctx)
+	s, err := try(func() sample { return c.measure(ctx) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -112,29 +131,19 @@ func visit(ctx context.Context, c cell, to *result.Result) error {
 	return nil
 }
 
-func showProgress(w io.Writer, pass, passes int, name string, begin time.Time, done, cells int) {
-	left := ""
-	if done > 0 {
-		rest := time.Duration(float64(time.Since(begin)) / float64(done) * float64(cells-done))
-		left = fmt.Sprintf(", about %v left", rest.Round(time.Second))
-	}
-	_, _ = fmt.Fprintf(w, "pass %d/%d  %3d%%  %-28s %v%s\n", pass+1, passes, 100*done/cells, name, time.Since(begin).Round(time.Second), left)
-}
-
 // failures returns an error that names the peers that failed in every pass. It writes those
 // that failed in some passes to w.
 func failures(w io.Writer, results []result.Result) error {
-	var all []error
+	var errs []error
 	for _, r := range results {
-		if r.Err == "" {
-			continue
-		}
 		err := fmt.Errorf("%s, %s: %s", r.Row, r.Peer, strings.TrimSpace(r.Err))
-		if len(r.Values) == 0 {
-			all = append(all, err)
-		} else {
-			_, _ = fmt.Fprintln(w, "failed in one pass or more:", err)
+		switch {
+		case r.Err == "":
+		case len(r.Values) == 0:
+			errs = append(errs, err)
+		default:
+			fmt.Fprintln(w, "failed in one pass or more:", err)
 		}
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }

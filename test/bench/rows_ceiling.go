@@ -16,43 +16,31 @@ import (
 
 // ceilingRows measure a server with redis-benchmark, one decision or command at a time and in
 // pipelines of 16 and 64.
-func (l *lab) ceilingRows() []row {
+func (l *lab) ceilingRows() (rows []row) {
 	if _, err := exec.LookPath("redis-benchmark"); err != nil {
 		return nil
 	}
 	const key = "ceiling:client-__rand_int__"
-	script := func(source string, args ...string) func(*server) ([]string, error) {
-		return func(s *server) ([]string, error) {
-			sha, err := s.admin.ScriptLoad(context.Background(), source).Result()
-			return append([]string{"EVALSHA", sha}, args...), err
-		}
-	}
-	command := func(args ...string) func(*server) ([]string, error) {
-		return func(*server) ([]string, error) { return args, nil }
-	}
 	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
-	keys := func(n int) []string {
-		return append([]string{strconv.Itoa(n)}, slices.Repeat([]string{key}, n)...)
+	keys := func(n int, args ...string) []string {
+		return slices.Concat([]string{strconv.Itoa(n)}, slices.Repeat([]string{key}, n), args)
 	}
-	var rows []row
 	for _, c := range []struct {
 		name      string
-		decisions int // per command
-		command   func(*server) ([]string, error)
+		decisions int    // per command
+		script    string // that the arguments are for; if empty, they are a command
+		args      []string
 	}{
-		{"PING", 1, command("PING")},
-		{"INCR", 1, command("INCR", "incr:"+key)},
-		{"one decision per script call", 1, script(peers.MinimalScript, "1", key, now, strconv.Itoa(unlimited), "3600000")},
-		{"16 decisions per script call", 16, script(minimalScripts, append(keys(16), now, strconv.Itoa(unlimited), "3600000")...)},
-		{"16 × one number read and counted up", 16, script(countScript, append(keys(16), strings.Repeat("1", 19))...)},
-		{"16 × two states read and replaced", 16, script(replaceScript, append(keys(32), strings.Repeat("s", 80))...)},
+		{"PING", 1, "", []string{"PING"}},
+		{"INCR", 1, "", []string{"INCR", "incr:" + key}},
+		{"one decision per script call", 1, peers.MinimalScript, keys(1, now, strconv.Itoa(unlimited), "3600000")},
+		{"16 decisions per script call", 16, minimalScripts, keys(16, now, strconv.Itoa(unlimited), "3600000")},
+		{"16 × one number read and counted up", 16, countScript, keys(16, strings.Repeat("1", 19))},
+		{"16 × two states read and replaced", 16, replaceScript, keys(32, strings.Repeat("s", 80))},
 	} {
 		for _, depth := range []int{1, 16, 64} {
-			rows = append(rows, row{name: fmt.Sprintf("ceiling/%s/P%d", c.name, depth), x: float64(depth), cells: []cell{{
-				"redis-benchmark", peers.Ceiling, func(ctx context.Context) (sample, error) {
-					return l.redisBenchmark(ctx, c.command, c.decisions, depth)
-				},
-			}}})
+			measure := func(ctx context.Context) sample { return l.redisBenchmark(ctx, c.script, c.args, c.decisions, depth) }
+			rows = append(rows, row{name: fmt.Sprintf("ceiling/%s/P%d", c.name, depth), x: float64(depth), cells: []cell{{"redis-benchmark", peers.Ceiling, measure}}})
 		}
 	}
 	return rows
@@ -61,7 +49,7 @@ func (l *lab) ceilingRows() []row {
 // minimalScripts is peers.MinimalScript for any number of keys.
 const minimalScripts = `
 local now, quota, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local all = {}
+local answers = {}
 for i, key in ipairs(KEYS) do
   local stored = redis.call('GET', key)
   local used, reset_at = 0, 0
@@ -69,15 +57,15 @@ for i, key in ipairs(KEYS) do
   if reset_at <= now then
     used, reset_at = 0, now + window
     redis.call('SET', key, struct.pack('>I7I6', 1, reset_at), 'PX', window + 1000)
-    all[i] = 1
+    answers[i] = 1
   elseif used < quota then
     redis.call('SET', key, struct.pack('>I7I6', used + 1, reset_at), 'KEEPTTL')
-    all[i] = used + 1
+    answers[i] = used + 1
   else
-    all[i] = -used
+    answers[i] = -used
   end
 end
-return all
+return answers
 `
 
 // The lowest costs of decisions without computation: about one window, which weir keeps as a
@@ -108,49 +96,27 @@ return table.concat(stored)
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
 // redisBenchmark runs the command so often that it takes about a sample's time.
-func (l *lab) redisBenchmark(ctx context.Context, command func(*server) ([]string, error), decisions, depth int) (sample, error) {
-	server, err := l.redis("ceiling")
-	if err != nil {
-		return sample{}, err
+func (l *lab) redisBenchmark(ctx context.Context, script string, args []string, decisions, depth int) sample {
+	server := l.redis("ceiling")
+	if script != "" {
+		args = append([]string{"EVALSHA", must(server.admin.ScriptLoad(ctx, script).Result())}, args...)
 	}
-	what, err := command(server)
-	if err != nil {
-		return sample{}, err
-	}
-	run := func(n int) (float64, error) {
-		_, port, err := net.SplitHostPort(server.Addr)
-		if err != nil {
-			return 0, err
-		}
-		args := []string{"-h", "127.0.0.1", "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-r", strconv.Itoa(len(l.keys)), "-n", strconv.Itoa(n), "-q"}
-		out, err := exec.CommandContext(ctx, "redis-benchmark", append(args, what...)...).Output()
-		if err != nil {
-			return 0, fmt.Errorf("redis-benchmark: %w", err)
-		}
+	_, port, err := net.SplitHostPort(server.Addr)
+	check(err)
+	run := func(n int) float64 {
+		flags := []string{"-h", "127.0.0.1", "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-r", strconv.Itoa(len(l.keys)), "-n", strconv.Itoa(n), "-q"}
+		out := must(exec.CommandContext(ctx, "redis-benchmark", append(flags, args...)...).Output())
 		found := perSecond.FindAllSubmatch(out, -1)
 		if len(found) == 0 {
-			return 0, fmt.Errorf("redis-benchmark said %q", out)
+			check(fmt.Errorf("redis-benchmark printed %q", out))
 		}
-		return strconv.ParseFloat(string(found[len(found)-1][1]), 64)
+		return must(strconv.ParseFloat(string(found[len(found)-1][1]), 64))
 	}
-	rate, err := run(5000)
-	if err != nil {
-		return sample{}, err
-	}
-	n := max(5000, int(rate*l.sample.Seconds()))
-	before, err := server.cpu()
-	if err != nil {
-		return sample{}, err
-	}
-	if rate, err = run(n); err != nil {
-		return sample{}, err
-	}
-	after, err := server.cpu()
-	if err != nil {
-		return sample{}, err
-	}
+	n := max(5000, int(run(5000)*l.sample.Seconds()))
+	cpu := server.cpu()
+	rate := run(n)
 	return sample{values: map[string]float64{
 		"per_s":    rate * float64(decisions),
-		"redis_us": float64(after-before) / float64(time.Microsecond) / float64(n*decisions),
-	}}, nil
+		"redis_us": micros(server.cpu()-cpu) / float64(n*decisions),
+	}}
 }

@@ -4,17 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"github.com/weir-go/weir/test/bench/internal/measure"
 	"github.com/weir-go/weir/test/bench/internal/report"
 	"github.com/weir-go/weir/test/bench/peers"
 )
-
-// bareHandler is the handler without middleware, which middleware is compared with.
-const bareHandler = report.BareHandler
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 	w.Header()["Content-Type"] = plain
@@ -26,55 +25,32 @@ var (
 	helloBody = []byte("hello\n")
 )
 
-// middlewareRows measure handlers that one goroutine calls directly: the cost that each
-// middleware adds to the bare handler.
-func (l *lab) middlewareRows() []row {
+// handlerRows measure the cost that each middleware adds to a bare handler that one goroutine
+// calls directly, and servers under a load of HTTP requests over loopback.
+func (l *lab) handlerRows() []row {
 	allowed, _, refused := l.patterns()
 	return []row{
 		l.handlerRow("middleware/memory/allowed", peers.Memory(), allowed, l.callHandler),
 		l.handlerRow("middleware/memory/refused", peers.Memory(), refused, l.callHandler),
 		l.handlerRow("middleware/redis/allowed", peers.Redis(), allowed, l.callHandler),
-	}
-}
-
-// httpRows measure servers under a load of HTTP requests over loopback.
-func (l *lab) httpRows() []row {
-	allowed, _, _ := l.patterns()
-	return []row{
 		l.handlerRow("http/memory", peers.Memory(), allowed, l.loadServer),
 		l.handlerRow("http/redis", peers.Redis(), allowed, l.loadServer),
 	}
 }
 
 // handlerRow returns a row of the bare handler, alone and behind each limiter.
-func (l *lab) handlerRow(name string, all []peers.Peer, p pattern, measure func(context.Context, http.Handler, pattern) (sample, error)) row {
+func (l *lab) handlerRow(name string, contenders []peers.Peer, p pattern, measure func(context.Context, http.Handler, pattern) sample) row {
 	free := p
 	free.quota = unlimited // the bare handler refuses nothing
-	r := row{name: name, cells: []cell{{bareHandler, peers.Ceiling, func(ctx context.Context) (sample, error) {
-		return measure(ctx, hello, free)
-	}}}}
-	for _, peer := range withoutVariants(all) {
-		if peer.Role == peers.Ceiling {
-			continue
+	bare := cell{report.BareHandler, peers.Ceiling, func(ctx context.Context) sample { return measure(ctx, hello, free) }}
+	cells := cellsOf(without(contenders, peers.Variant, peers.Ceiling), func(ctx context.Context, peer peers.Peer) sample {
+		config := peers.Config{Quota: p.quota, Window: window, Keys: len(p.keys)}
+		if strings.Contains(name, "redis") {
+			config.Redis = l.redis("http").Addr
 		}
-		r.cells = append(r.cells, cell{peer.Name, peer.Role, func(ctx context.Context) (sample, error) {
-			config := peers.Config{Quota: p.quota, Window: window, Keys: len(p.keys)}
-			if strings.Contains(name, "redis") {
-				server, err := l.redis("http")
-				if err != nil {
-					return sample{}, err
-				}
-				config.Redis = server.Addr
-			}
-			limiter, err := peer.Open(config)
-			if err != nil {
-				return sample{}, err
-			}
-			defer limiter.Close()
-			return measure(ctx, wrap(limiter)(hello), p)
-		}})
-	}
-	return r
+		return with(peer.Open, config, func(limiter *peers.Limiter) sample { return measure(ctx, wrap(limiter)(hello), p) })
+	})
+	return row{name: name, cells: append([]cell{bare}, cells...)}
 }
 
 // wrap returns the peer's own middleware, or a minimal one around it, without headers.
@@ -97,30 +73,29 @@ func wrap(l *peers.Limiter) func(http.Handler) http.Handler {
 	}
 }
 
-// addresses is how many clients send requests to a handler.
-const addresses = 4096
+// addresses returns the keys of n clients: addresses, because some middleware requires them.
+func addresses(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("10.0.%d.%d", i>>8, i&255)
+	}
+	return keys
+}
 
-// address returns the i-th client's key: an address, because some middleware requires one.
-func address(i int) string { return fmt.Sprintf("10.0.%d.%d", i>>8, i&255) }
+// httpClients is how many clients send requests to a handler.
+const httpClients = 4096
 
 // callHandler calls h with requests of many clients, but of no more than p has keys.
-func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sample, error) {
-	n := min(addresses, len(p.keys))
-	requests, err := clientRequests(n)
-	if err != nil {
-		return sample{}, err
-	}
-	first, err := clientRequests(n) // with separate strings, because limiters may keep them: see walk
-	if err != nil {
-		return sample{}, err
-	}
+func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) sample {
+	n := min(httpClients, len(p.keys))
+	requests, first := clientRequests(n), clientRequests(n) // separate strings, because limiters may keep them: see walk
 	var last response
 	for range 2 { // the second request of a client is refused under a quota of 1
 		last = response{header: make(http.Header)}
 		h.ServeHTTP(&last, first[0])
 	}
-	if err := last.check(p); err != nil {
-		return sample{}, err
+	if want := map[bool]int{true: http.StatusTooManyRequests, false: http.StatusOK}[p.quota == 1]; last.status != want {
+		check(fmt.Errorf("status %d under a quota of %d, want %d", last.status, p.quota, want))
 	}
 	serve := func(requests []*http.Request) func(_, i int) {
 		return func(_, i int) {
@@ -129,32 +104,26 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 		}
 	}
 	measure.Tight(ctx, 1, l.warmup(), serve(first))
-	cost := measure.Tight(ctx, 1, l.sample, serve(requests))
-	fields := make([]string, 0, len(last.header))
+	s := costs(measure.Tight(ctx, 1, l.sample, serve(requests)))
+	var fields []string
 	for name := range last.header {
 		if !slices.Contains([]string{"Content-Type", "Content-Length", "X-Content-Type-Options"}, name) {
 			fields = append(fields, name)
 		}
 	}
 	slices.Sort(fields)
-	s := costs(cost)
 	s.text = strings.Join(fields, ", ")
-	return s, nil
+	return s
 }
 
 // clientRequests returns a request of each of n clients.
-func clientRequests(n int) ([]*http.Request, error) {
+func clientRequests(n int) []*http.Request {
 	requests := make([]*http.Request, n)
-	for i := range requests {
-		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://bench/", nil)
-		if err != nil {
-			return nil, err
-		}
-		r.RemoteAddr = "192.0.2.1:1234"
-		r.Header.Set(peers.KeyHeader, address(i))
-		requests[i] = r
+	for i, key := range addresses(n) {
+		requests[i] = httptest.NewRequest(http.MethodGet, "http://bench/", nil)
+		requests[i].Header.Set(peers.KeyHeader, key)
 	}
-	return requests, nil
+	return requests
 }
 
 // A response is an http.ResponseWriter that drops the body.
@@ -163,8 +132,7 @@ type response struct {
 	status int
 }
 
-func (r *response) Header() http.Header { return r.header }
-
+func (r *response) Header() http.Header    { return r.header }
 func (r *response) WriteHeader(status int) { r.status = status }
 
 func (r *response) Write(b []byte) (int, error) {
@@ -174,40 +142,26 @@ func (r *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// check returns an error if r is not the response that p expects.
-func (r *response) check(p pattern) error {
-	want := http.StatusOK
-	if p.quota == 1 {
-		want = http.StatusTooManyRequests
-	}
-	if r.status != want {
-		return fmt.Errorf("status %d under a quota of %d, want %d", r.status, p.quota, want)
-	}
-	return nil
-}
-
-// loadServer serves h and puts a load of HTTP requests on it.
-func (l *lab) loadServer(ctx context.Context, h http.Handler, p pattern) (sample, error) {
-	addr, stop, err := measure.Serve(h)
-	if err != nil {
-		return sample{}, err
-	}
-	defer stop()
-	requests := make([][]byte, addresses)
-	for i := range requests {
-		requests[i] = measure.Request(peers.KeyHeader, address(i))
-	}
-	r, err := measure.HTTPLoad{
-		Connections: l.connections, Warmup: l.warmup(), Duration: 2 * l.sample, Requests: requests,
-	}.Run(ctx, addr)
-	if err != nil {
-		return sample{}, err
-	}
-	if r.Refused > r.Responses/100 {
-		return sample{}, fmt.Errorf("%d of %d requests were refused", r.Refused, r.Responses)
-	}
-	return sample{values: map[string]float64{
-		"per_s":  float64(r.Responses) / r.Elapsed.Seconds(),
-		"p99_us": float64(r.P99) / float64(time.Microsecond),
-	}}, nil
+// loadServer serves h and puts a load of HTTP requests on it. fasthttp's client is cheap: it
+// takes little of the cores from the server.
+func (l *lab) loadServer(ctx context.Context, h http.Handler, p pattern) sample {
+	server := httptest.NewServer(h)
+	defer server.Close()
+	client := &fasthttp.HostClient{Addr: server.Listener.Addr().String(), MaxConns: l.connections}
+	defer client.CloseIdleConnections()
+	r := must(measure.Load{
+		Goroutines: l.connections, Warmup: l.warmup(), Duration: 2 * l.sample, Keys: addresses(httpClients),
+		Take: func(_ context.Context, key string) (bool, error) {
+			request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+			defer fasthttp.ReleaseRequest(request)
+			defer fasthttp.ReleaseResponse(response)
+			request.SetRequestURI(server.URL)
+			request.Header.Set(peers.KeyHeader, key)
+			err := client.Do(request, response)
+			return response.StatusCode() < http.StatusBadRequest, err
+		},
+	}.Run(ctx))
+	check(plausible(r, p))
+	check(r.Err)
+	return sample{values: map[string]float64{"per_s": float64(r.Decisions) / r.Elapsed.Seconds(), "p99_us": micros(r.P99)}}
 }

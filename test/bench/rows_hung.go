@@ -10,52 +10,29 @@ import (
 
 // hungRows measure how long a decision takes, and the next one, when Redis accepts connections
 // but does not answer: with the client's own settings, and with a context that ends after
-// hungDeadline. All peers wait at the same time.
+// hungDeadline. The peers wait at the same time.
 func (l *lab) hungRows() []row {
-	var all []peers.Peer
-	for _, p := range withoutVariants(peers.Redis()) {
-		if p.Role != peers.Ceiling {
-			all = append(all, p)
-		}
-	}
+	contenders := without(peers.Redis(), peers.Variant, peers.Ceiling)
 	var once sync.Once
 	var samples map[string]sample
-	var errs map[string]error
-	r := row{name: "hung", once: true}
-	for _, p := range all {
-		r.cells = append(r.cells, cell{p.Name, p.Role, func(ctx context.Context) (sample, error) {
-			once.Do(func() { samples, errs = l.hang(ctx, all) })
-			return samples[p.Name], errs[p.Name]
-		}})
-	}
-	return []row{r}
+	return []row{{name: "hung", once: true, cells: cellsOf(contenders, func(ctx context.Context, p peers.Peer) sample {
+		once.Do(func() { samples = l.hang(ctx, contenders) })
+		return samples[p.Name]
+	})}}
 }
 
 const hungDeadline = 50 * time.Millisecond
 
-func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, map[string]error) {
-	samples, errs := make(map[string]sample), make(map[string]error)
-	server, err := l.redis("hung")
-	if err != nil {
-		for _, p := range all {
-			errs[p.Name] = err
-		}
-		return samples, errs
-	}
+func (l *lab) hang(ctx context.Context, contenders []peers.Peer) map[string]sample {
+	server, samples := l.redis("hung"), make(map[string]sample)
 	var mu sync.Mutex // guards the samples' values
 	var waiting, calling sync.WaitGroup
 	begin := make(chan struct{}) // closed when the server hangs
-	for _, p := range all {
+	for _, p := range contenders {
 		samples[p.Name] = sample{values: make(map[string]float64)}
 		for prefix, deadline := range map[string]time.Duration{"": 0, "deadline_": hungDeadline} {
-			limiter, err := p.Open(peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: 1})
-			if err == nil {
-				_, err = limiter.Take(ctx, "a") // opens a connection
-			}
-			if err != nil {
-				errs[p.Name] = err
-				continue
-			}
+			limiter := must(p.Open(peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: 1}))
+			must(limiter.Take(ctx, "a")) // opens a connection
 			waiting.Go(func() {
 				<-begin
 				took := l.decideHung(ctx, limiter, deadline, &calling)
@@ -72,12 +49,12 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 	waiting.Wait()
 	server.Resume() // now the abandoned calls end
 	calling.Wait()
-	return samples, errs
+	return samples
 }
 
 // decideHung returns how long two decisions took. It abandons a decision that takes longer
 // than the lab's patience, and makes no other. calling waits for the calls themselves.
-func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration, calling *sync.WaitGroup) []time.Duration {
+func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration, calling *sync.WaitGroup) (took []time.Duration) {
 	ends := make(chan time.Duration, 2)
 	calling.Go(func() {
 		defer limiter.Close()
@@ -92,7 +69,6 @@ func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline t
 			cancel()
 		}
 	})
-	var took []time.Duration
 	for range cap(ends) {
 		select {
 		case d := <-ends:

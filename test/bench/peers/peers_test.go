@@ -1,8 +1,6 @@
 package peers
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -98,42 +96,6 @@ func open(t *testing.T, p Peer, c Config, store string) *Limiter {
 	}
 	t.Cleanup(l.Close)
 	return l
-}
-
-// Our hand-pipelined ceilings answer all callers when the server goes down, and afterwards.
-func TestPipelineFailsWithItsServer(t *testing.T) {
-	for _, p := range []Peer{pipelinedScript, pipelinedNative} {
-		server := testserver.Redis(t)
-		l, err := p.Open(Config{Quota: 1 << 40, Window: time.Hour, Redis: server.Addr})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		var began sync.WaitGroup
-		began.Add(20)
-		for g := range 20 {
-			wg.Go(func() {
-				first := true
-				for {
-					_, err := l.Take(context.Background(), strconv.Itoa(g))
-					if first {
-						began.Done()
-						first = false
-					}
-					if err != nil {
-						return
-					}
-				}
-			})
-		}
-		began.Wait()
-		server.Kill()
-		wg.Wait()
-		if _, err := l.Take(context.Background(), "late"); err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("%s: error is %v after its server was killed", p.Name, err)
-		}
-		l.Close()
-	}
 }
 
 func TestWeirLogDropsAChargeForEachThatItAdds(t *testing.T) {

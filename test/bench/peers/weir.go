@@ -2,13 +2,16 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
@@ -18,10 +21,10 @@ import (
 var (
 	// Weir counts in Redis, with a cache of refusals in front, or in memory if its
 	// Config names no server.
-	Weir = Peer{Name: "weir", Role: Ours, Open: openWeir}
+	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, c.Redis != "") }}
 
 	// weirUncached asks Redis about every request.
-	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: openWeirUncached}
+	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, false) }}
 
 	// weirDeadline gives each decision a deadline, as the middleware does.
 	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: openWeirDeadline}
@@ -30,45 +33,24 @@ var (
 	weirManyLimits = Peer{Name: "weir, 2 policies of 3 limits", Role: Variant, Open: openWeirManyLimits}
 )
 
-func openWeir(c Config) (*Limiter, error) {
+func openWeir(c Config, caches bool) (*Limiter, error) {
 	backend, closeAll, err := weirBackend(c)
+	if err == nil && caches {
+		backend, err = refusals.New(backend, nil)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if c.Redis != "" {
-		if backend, err = refusals.New(backend, nil); err != nil {
-			closeAll()
-			return nil, err
-		}
-	}
-	return weirWithMiddleware(backend, c, closeAll)
-}
-
-func openWeirUncached(c Config) (*Limiter, error) {
-	backend, closeAll, err := weirBackend(c)
-	if err != nil {
-		return nil, err
-	}
-	return weirWithMiddleware(backend, c, closeAll)
-}
-
-func weirWithMiddleware(backend driver.Backend, c Config, closeAll func()) (*Limiter, error) {
-	t := throttler.New(backend, nil)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
+	l := weirLimiter(backend, nil, closeAll, policy)
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
-	l := weirLimiter(t, closeAll, policy)
-	var err error
 	// The default deadline is so short that a busy machine would serve without a limit.
-	o := &middleware.Options{Deadline: 5 * time.Second}
-	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), o); err != nil {
-		closeAll()
-		return nil, err
-	}
-	return l, nil
+	l.Wrap, err = middleware.New(throttler.New(backend, nil), middleware.Limit(policy, key), &middleware.Options{Deadline: 5 * time.Second})
+	return l, err
 }
 
 func openWeirDeadline(c Config) (*Limiter, error) {
-	l, err := openWeir(c)
+	l, err := Weir.Open(c)
 	if err != nil {
 		return nil, err
 	}
@@ -82,18 +64,56 @@ func openWeirDeadline(c Config) (*Limiter, error) {
 }
 
 func openWeirManyLimits(c Config) (*Limiter, error) {
-	backend, closeAll, err := weirBackend(c)
+	limits := []throttler.Limit{
+		{Quota: c.Quota, Window: c.Window},
+		{Quota: c.Quota, Window: c.Window, Algorithm: throttler.SlidingWindow},
+		{Quota: c.Quota, Window: c.Window, Algorithm: throttler.TokenBucket},
+	}
+	return openPolicies(c, nil, &throttler.Policy{Name: "one", Limits: limits}, &throttler.Policy{Name: "other", Limits: limits})
+}
+
+// WeirLimits opens weir with a policy of n fixed windows, in memory if c names no server.
+func WeirLimits(c Config, n int) (*Limiter, error) {
+	policy := &throttler.Policy{Name: "limits" + strconv.Itoa(n)}
+	for i := range n {
+		policy.Limits = append(policy.Limits, throttler.Limit{Quota: c.Quota, Window: c.Window * time.Duration(i+1)})
+	}
+	return openPolicies(c, nil, policy)
+}
+
+// WeirLog opens weir with a sliding log of c.Quota charges. Each take is 1 ms of weir's time
+// after the last, so a full log drops one charge for each that it adds.
+func WeirLog(c Config) (*Limiter, error) {
+	now := clock.NewManual(time.Now())
+	l, err := openPolicies(c, &throttler.Options{Clock: now}, &throttler.Policy{
+		Name:   "log" + strconv.FormatInt(c.Quota, 10),
+		Limits: []throttler.Limit{{Quota: c.Quota, Window: time.Duration(c.Quota) * time.Millisecond, Algorithm: throttler.SlidingLog}},
+	})
 	if err != nil {
 		return nil, err
 	}
-	policy := func(name string) *throttler.Policy {
-		return &throttler.Policy{Name: name, Limits: []throttler.Limit{
-			{Quota: c.Quota, Window: c.Window},
-			{Quota: c.Quota, Window: c.Window, Algorithm: throttler.SlidingWindow},
-			{Quota: c.Quota, Window: c.Window, Algorithm: throttler.TokenBucket},
-		}}
+	take := l.Take
+	l.Take = func(ctx context.Context, key string) (bool, error) {
+		now.Advance(time.Millisecond)
+		return take(ctx, key)
 	}
-	return weirLimiter(throttler.New(backend, nil), closeAll, policy("one"), policy("other")), nil
+	return l, nil
+}
+
+// WeirShards returns the function that assigns keys to n shards, with names like an
+// operator's. It needs no server.
+func WeirShards(n int) (shardOf func(key string) string, closeAll func(), err error) {
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:0"}})
+	if err != nil {
+		return nil, nil, err
+	}
+	shards := make([]redisbackend.Shard, n)
+	for i := range shards {
+		shards[i] = redisbackend.Shard{Name: "shard-" + strconv.Itoa(i+1), Primary: client}
+	}
+	backend, err := redisbackend.New(shards, nil)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	return func(key string) string { return backend.Locate(policy.Charge(key)).Shard }, func() { _ = client.Close() }, err
 }
 
 // weirBackend returns weir's backend over a redis-server or, if c names no server, in memory.
@@ -110,21 +130,28 @@ func weirBackend(c Config) (driver.Backend, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	closeAll := func() { _ = client.Close() }
 	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
 	if err != nil {
-		closeAll()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, client.Close())
 	}
 	return backend, func() {
 		backend.Close()
-		closeAll()
+		_ = client.Close()
 	}, nil
 }
 
+// openPolicies opens weir without a cache of refusals.
+func openPolicies(c Config, o *throttler.Options, policies ...*throttler.Policy) (*Limiter, error) {
+	backend, closeAll, err := weirBackend(c)
+	if err != nil {
+		return nil, err
+	}
+	return weirLimiter(backend, o, closeAll, policies...), nil
+}
+
 // weirLimiter decides under one policy, or under two together.
-func weirLimiter(t *throttler.Throttler, closeAll func(), policies ...*throttler.Policy) *Limiter {
-	w := &weirTaker{t, policies}
+func weirLimiter(backend driver.Backend, o *throttler.Options, closeAll func(), policies ...*throttler.Policy) *Limiter {
+	w := &weirTaker{throttler.New(backend, o), policies}
 	if len(policies) == 1 {
 		return &Limiter{Take: w.takeOne, Close: closeAll}
 	}

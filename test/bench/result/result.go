@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,17 +17,16 @@ import (
 
 // A Set is the results of one run.
 type Set struct {
-	Machine    Machine           `json:"machine"`
-	Commit     string            `json:"commit"` // of weir
-	Started    time.Time         `json:"started"`
-	Seed       uint64            `json:"seed"`        // of the order of measurements
-	Passes     int               `json:"passes"`      // number of values of each metric
-	SampleMS   int64             `json:"sample_ms"`   // length of a measurement
-	PatienceMS int64             `json:"patience_ms"` // how long a decision on a hung Redis was waited for
-	Keys       int               `json:"keys"`        // number of keys in rows with many keys
-	Quick      bool              `json:"quick"`
-	Versions   map[string]string `json:"versions"` // of the modules that were measured
-	Results    []Result          `json:"results"`
+	Machine    Machine   `json:"machine"`
+	Commit     string    `json:"commit"` // of weir
+	Started    time.Time `json:"started"`
+	Seed       uint64    `json:"seed"`        // of the order of measurements
+	Passes     int       `json:"passes"`      // number of values of each metric
+	SampleMS   int64     `json:"sample_ms"`   // length of a measurement
+	PatienceMS int64     `json:"patience_ms"` // how long a decision on a hung Redis was waited for
+	Keys       int       `json:"keys"`        // number of keys in rows with many keys
+	Quick      bool      `json:"quick"`
+	Results    []Result  `json:"results"`
 }
 
 // Machine describes the machine of a run.
@@ -61,7 +61,7 @@ func (r *Result) Median(metric string) float64 {
 }
 
 // Spread returns the difference between the highest and the lowest value of a metric, divided
-// by their median.
+// by their median, or NaN if it has no values.
 func (r *Result) Spread(metric string) float64 {
 	values := r.Values[metric]
 	if len(values) == 0 {
@@ -70,20 +70,31 @@ func (r *Result) Spread(metric string) float64 {
 	return (slices.Max(values) - slices.Min(values)) / r.Median(metric)
 }
 
-// Row returns the results of a row, in the order of its peers.
-func (s *Set) Row(name string) []Result {
-	var all []Result
-	for _, r := range s.Results {
-		if r.Row == name {
-			all = append(all, r)
+// Pass returns the set of the i-th values.
+func (s *Set) Pass(i int) *Set {
+	pass := *s
+	pass.Results = slices.Clone(s.Results)
+	for n, r := range s.Results {
+		pass.Results[n].Values = make(map[string][]float64)
+		for metric, values := range r.Values {
+			pass.Results[n].Values[metric] = values[min(i, len(values)):min(i+1, len(values))]
 		}
 	}
-	return all
+	return &pass
+}
+
+// Row returns the results of a row, in the order of its peers.
+func (s *Set) Row(name string) (row []Result) {
+	for _, r := range s.Results {
+		if r.Row == name {
+			row = append(row, r)
+		}
+	}
+	return row
 }
 
 // Rows returns the names of the rows that begin with prefix, in order.
-func (s *Set) Rows(prefix string) []string {
-	var names []string
+func (s *Set) Rows(prefix string) (names []string) {
 	for _, r := range s.Results {
 		if strings.HasPrefix(r.Row, prefix) && !slices.Contains(names, r.Row) {
 			names = append(names, r.Row)
@@ -95,20 +106,17 @@ func (s *Set) Rows(prefix string) []string {
 // Get returns the result of peer in row, or a zero Result, with NaN as the median of every
 // metric.
 func (s *Set) Get(row, peer string) Result {
-	for _, r := range s.Results {
-		if r.Row == row && r.Peer == peer {
-			return r
-		}
-	}
-	return Result{}
+	return s.find(func(r Result) bool { return r.Row == row && r.Peer == peer })
 }
 
-// Ours returns weir's result in row.
+// Ours returns weir's result in row, or a zero Result.
 func (s *Set) Ours(row string) Result {
-	for _, r := range s.Results {
-		if r.Row == row && r.Role == peers.Ours {
-			return r
-		}
+	return s.find(func(r Result) bool { return r.Row == row && r.Role == peers.Ours })
+}
+
+func (s *Set) find(matches func(Result) bool) Result {
+	if i := slices.IndexFunc(s.Results, matches); i >= 0 {
+		return s.Results[i]
 	}
 	return Result{}
 }
@@ -128,39 +136,16 @@ func Read(name string) (*Set, error) {
 
 // Write writes s as JSON, with one line for each result.
 func (s *Set) Write(name string) error {
-	results := make([]json.RawMessage, len(s.Results))
-	for i := range s.Results {
-		line, err := json.Marshal(&s.Results[i])
-		if err != nil {
-			return err
-		}
-		results[i] = line
-	}
-	head := *s
-	head.Results = nil
-	data, err := json.MarshalIndent(head, "", "  ")
+	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	before, _, ok := bytes.Cut(data, []byte(`"results": null`))
-	if !ok {
-		return fmt.Errorf("no results in %s", data)
-	}
-	out := append(before, "\"results\": [\n"...)
-	for i, line := range results {
-		if i > 0 {
-			out = append(out, ",\n"...)
-		}
-		out = append(out, line...)
-	}
-	return os.WriteFile(name, append(out, "\n]}\n"...), 0o644) //nolint:gosec // for everybody to read
+	data = bytes.ReplaceAll(data, []byte(`{"row":`), []byte("\n{\"row\":")) // not in a string, where quotes are escaped
+	return os.WriteFile(name, append(data, '\n'), 0o644)                    //nolint:gosec // for everybody to read
 }
 
 // Round returns v with four significant digits, more than a measurement's precision.
 func Round(v float64) float64 {
-	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
-		return v
-	}
-	scale := math.Pow(10, 3-math.Floor(math.Log10(math.Abs(v))))
-	return math.Round(v*scale) / scale
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // a number
+	return v
 }

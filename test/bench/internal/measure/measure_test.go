@@ -6,34 +6,10 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
 )
-
-func TestHistogramIsWithinOnePercent(t *testing.T) {
-	for d := time.Duration(1); d < time.Hour; d = d*17/16 + 1 {
-		var h histogram
-		h.add(d)
-		got := h.quantile(0.5)
-		if off := max(got-d, d-got); float64(off) > 0.01*float64(d) {
-			t.Errorf("%d ns is read as %d ns", d, got)
-		}
-	}
-}
-
-func TestQuantiles(t *testing.T) {
-	var h histogram
-	for i := range 1000 {
-		h.add(time.Duration(i) * time.Microsecond)
-	}
-	for q, want := range map[float64]time.Duration{0.5: 500 * time.Microsecond, 0.99: 990 * time.Microsecond} {
-		if got := h.quantile(q); got < want*99/100 || got > want*101/100 {
-			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-	}
-}
 
 func TestLoadCountsAnswersAndErrors(t *testing.T) {
 	failure := errors.New("no answer")
@@ -58,6 +34,9 @@ func TestLoadCountsAnswersAndErrors(t *testing.T) {
 	if got := r.Decisions + r.Errors; got != int64(calls) {
 		t.Errorf("%d decisions and errors, want %d", got, calls)
 	}
+	if r.P50 <= 0 || r.P99 < r.P50 {
+		t.Errorf("half of the decisions took %v, and nearly all %v", r.P50, r.P99)
+	}
 	if r.Allowed == 0 || r.Allowed >= r.Decisions || !errors.Is(r.Err, failure) {
 		t.Errorf("%d of %d allowed, error %v; want about half, and %v", r.Allowed, r.Decisions, r.Err, failure)
 	}
@@ -79,8 +58,8 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A message of several packets arrives complete, in order, and no sooner than half a round
-// trip after it was sent.
+// A message of several packets arrives complete, in order, and no sooner than a round trip
+// after it was sent.
 func TestRelayDelaysAndKeepsOrder(t *testing.T) {
 	const roundTrip = 4 * time.Millisecond
 	upstream, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,15 +76,15 @@ func TestRelayDelaysAndKeepsOrder(t *testing.T) {
 			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
 		}
 	}()
-	r, err := StartRelay(upstream.Addr().String(), roundTrip)
+	addr, stop, err := Relay(upstream.Addr().String(), roundTrip)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer stop()
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			c, err := net.Dial("tcp", r.Addr)
+			c, err := net.Dial("tcp", addr)
 			if err != nil {
 				t.Error(err)
 				return
@@ -124,33 +103,6 @@ func TestRelayDelaysAndKeepsOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-func TestHTTPLoad(t *testing.T) {
-	seen := make(map[string]bool)
-	var mu sync.Mutex
-	addr, stop, err := Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		seen[r.Header.Get("X-Who")] = true
-		if r.Header.Get("X-Who") == "b" {
-			http.Error(w, "no", http.StatusTooManyRequests)
-			return
-		}
-		_, _ = io.WriteString(w, "hello")
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	load := HTTPLoad{Connections: 3, Duration: 50 * time.Millisecond, Requests: [][]byte{Request("X-Who", "a"), Request("X-Who", "b")}}
-	r, err := load.Run(t.Context(), addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Responses < 4 || r.Refused == 0 || r.Refused == r.Responses || !seen["a"] || !seen["b"] {
-		t.Errorf("%d responses, %d refused, clients %v; want both kinds", r.Responses, r.Refused, seen)
-	}
 }
 
 func TestTightCountsAllocations(t *testing.T) {

@@ -16,6 +16,14 @@ import (
 
 // Figures returns the SVG files of a run, by name.
 func Figures(s *result.Set) map[string][]byte {
+	if rows := s.Rows("service/descriptors/"); len(rows) > 0 {
+		f := figure.Figure{Title: "Envoy's rate limit service over gRPC", Subtitle: "One redis-server, on one core with the service.", Columns: 2, PanelHeight: 150}
+		for _, row := range rows {
+			n := strings.TrimPrefix(row, "service/descriptors/") + " descriptors, "
+			f.Panels = append(f.Panels, bars(s, n+"decisions a second", col("", row, "per_s").more()), bars(s, n+"CPU µs a decision", col("", row, "cpu_us")))
+		}
+		return map[string][]byte{"service.svg": draw.SVG(f)}
+	}
 	cost := []column{col("", "redis/allowed/g64", "redis_us"), col("", "redis/allowed/g64", "client_us")}
 	ns := func(title, row string) figure.Panel { return bars(s, title, col("", row, "ns")) }
 	return map[string][]byte{
@@ -65,14 +73,14 @@ func rateLines(s *result.Set, title, prefix string) figure.Panel {
 	}
 	columns[len(columns)-1].highest = true
 	rivals := s.Row(columns[0].row) // in the same order in each panel, and so in the same color
-	for _, l := range peersOf(s, columns) {
-		if l.role == peers.Variant {
+	for _, peer := range peersOf(s, columns) {
+		if peer.Role == peers.Variant {
 			continue
 		}
-		series := figure.Series{Name: l.peer, Class: class(l.role), Dots: true}
-		series.Color = slices.IndexFunc(rivals, func(r result.Result) bool { return r.Peer == l.peer })
+		series := figure.Series{Name: peer.Peer, Class: class(peer.Role), Dots: true}
+		series.Color = slices.IndexFunc(rivals, func(r result.Result) bool { return r.Peer == peer.Peer })
 		for _, c := range columns {
-			r := s.Get(c.row, l.peer)
+			r := s.Get(c.row, peer.Peer)
 			series.X, series.Y = append(series.X, r.X), append(series.Y, r.Median("per_s"))
 		}
 		panel.Series = append(panel.Series, series)
@@ -87,7 +95,7 @@ func bars(s *result.Set, title string, columns ...column) figure.Panel {
 		bar := figure.Bar{Name: r.Peer, Class: class(r.Role)}
 		var labels []string
 		for _, c := range columns {
-			bar.Parts, labels = append(bar.Parts, c.value(r)), append(labels, draw.Number(c.value(r)))
+			bar.Parts, labels = append(bar.Parts, c.value(s, r)), append(labels, draw.Number(c.value(s, r)))
 		}
 		if bar.Label = strings.Join(labels, " + "); !math.IsNaN(bar.Parts[0]) {
 			panel.Bars = append(panel.Bars, bar)

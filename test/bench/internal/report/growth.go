@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/weir-go/weir/test/bench/result"
 	"github.com/weir-go/weir/test/internal/draw"
@@ -37,93 +36,73 @@ func series(s *result.Set, prefix, metric string) (x, y []float64) {
 
 // growth returns a table of the laws of growth.
 func growth(s *result.Set) string {
-	var b strings.Builder
+	var rows [][]string
 	for _, g := range growthRows {
 		x, y := series(s, g.prefix, g.metric)
 		if len(x) < 2 {
 			continue
 		}
 		law := result.FitLaw(x, y)
-		fmt.Fprintf(&b, "| %s | %s | %s to %s | %s to %s | %s | ± %.0f %% |\n", g.what, g.unit,
-			draw.Number(x[0]), draw.Number(x[len(x)-1]), draw.Number(y[0]), draw.Number(y[len(y)-1]), law, 100*law.Error)
+		ends := func(values []float64) string {
+			return draw.Number(values[0]) + " to " + draw.Number(values[len(values)-1])
+		}
+		rows = append(rows, []string{g.what, g.unit, law.String(), ends(x), ends(y), fmt.Sprintf("± %.0f %%", 100*law.Error)})
 	}
-	if b.Len() == 0 {
-		return ""
-	}
-	return "| x | cost of a decision | x from, to | cost from, to | law | fits |\n|---|---|---:|---:|---|---:|\n" + b.String()
+	return table(3, []string{"x", "cost of a decision", "law", "x from, to", "cost from, to", "fits"}, rows)
 }
 
 func balance(s *result.Set) string {
-	var b strings.Builder
+	var rows [][]string
 	for _, c := range many(s, "growth/shards/", "fullest") {
 		r := s.Ours(c.row)
-		n := int(r.X)
-		fmt.Fprintf(&b, "| %d | %.3f | 1/%d × %.3f | %s |\n", n, r.Median("fullest"), n+1, r.Median("moved_share"), draw.Number(r.Median("cpu_ns")))
+		rows = append(rows, []string{c.head, fmt.Sprintf("%.3f", r.Median("fullest")), fmt.Sprintf("1/%.0f × %.3f", r.X+1, r.Median("moved_share")), draw.Number(r.Median("cpu_ns"))})
 	}
-	if b.Len() == 0 {
-		return ""
-	}
-	return "| shards | fullest ÷ mean | keys that move to one more | CPU ns to choose |\n|---:|---:|---:|---:|\n" + b.String()
+	return table(0, []string{"shards", "fullest ÷ mean", "keys that move to one more", "CPU ns to choose"}, rows)
 }
 
 // fleet returns a table of the cost of a decision when a server's callers are divided among
 // processes.
 func fleet(s *result.Set) string {
-	var b strings.Builder
+	var rows [][]string
 	for _, c := range many(s, "fleet/", "per_s") {
-		r := s.Ours(c.row)
-		fmt.Fprintf(&b, "| %.0f |", r.X)
+		row, r := []string{c.head}, s.Ours(c.row)
 		for _, metric := range []string{"per_s", "redis_us", "client_us", "per_call", "connections"} {
-			fmt.Fprintf(&b, " %s |", draw.Number(r.Median(metric)))
+			row = append(row, draw.Number(r.Median(metric)))
 		}
-		b.WriteString("\n")
+		rows = append(rows, row)
 	}
-	if b.Len() == 0 {
-		return ""
-	}
-	return "| processes | decisions per second | Redis CPU µs | client CPU µs | decisions in a call | connections |\n|---:|---:|---:|---:|---:|---:|\n" + b.String()
+	return table(0, []string{"processes", "decisions per second", "Redis CPU µs", "client CPU µs", "decisions in a call", "connections"}, rows)
 }
 
 // busy is the highest part of a core that a redis-server should use: above it, decisions
 // queue.
 const busy = 0.6
 
-// shards derives how many shards a load needs from the Redis CPU time of a
-// decision.
+// shards derives how many shards a load needs from the Redis CPU time of a decision.
 func shards(s *result.Set) string {
-	shapes := []struct {
-		name string
-		cost float64
-	}{
-		{"one fixed window", redisCPU(s, "redis/allowed/g64", "weir")},
-		{"6 limits of 3 algorithms", redisCPU(s, "redis/allowed/g64", "weir, 2 policies of 3 limits")},
-		{"16 fixed windows", redisCPU(s, "growth/limits/redis/16", "weir")},
-	}
 	imbalance := 1.0
 	if r := s.Ours("growth/shards/8"); !math.IsNaN(r.Median("fullest")) {
 		imbalance = r.Median("fullest")
 	}
-	var b strings.Builder
-	b.WriteString("| decisions per second |")
-	for _, shape := range shapes {
-		if math.IsNaN(shape.cost) {
+	head, rates := []string{"decisions per second"}, []float64{10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000}
+	rows := make([][]string, len(rates))
+	for _, shape := range []struct{ name, row, peer string }{
+		{"one fixed window", "redis/allowed/g64", "weir"},
+		{"6 limits of 3 algorithms", "redis/allowed/g64", "weir, 2 policies of 3 limits"},
+		{"16 fixed windows", "growth/limits/redis/16", "weir"},
+	} {
+		r := s.Get(shape.row, shape.peer)
+		cost := r.Median("redis_us")
+		if math.IsNaN(cost) {
 			return ""
 		}
-		fmt.Fprintf(&b, " %s (%s µs) |", shape.name, draw.Number(shape.cost))
-	}
-	b.WriteString("\n|---:|" + strings.Repeat("---:|", len(shapes)) + "\n")
-	for _, rate := range []float64{10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000} {
-		fmt.Fprintf(&b, "| %s |", draw.Number(rate))
-		for _, shape := range shapes {
-			need := math.Ceil(rate * shape.cost * imbalance / (busy * 1e6))
-			fmt.Fprintf(&b, " %.0f |", need)
+		head = append(head, fmt.Sprintf("%s (%s µs)", shape.name, draw.Number(cost)))
+		for i, rate := range rates {
+			if rows[i] == nil {
+				rows[i] = []string{draw.Number(rate)}
+			}
+			rows[i] = append(rows[i], fmt.Sprintf("%.0f", math.Ceil(rate*cost*imbalance/(busy*1e6))))
 		}
-		b.WriteString("\n")
 	}
-	return b.String()
-}
-
-func redisCPU(s *result.Set, row, peer string) float64 {
-	r := s.Get(row, peer)
-	return r.Median("redis_us")
+	return table(0, head, rows)
 }

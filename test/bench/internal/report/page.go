@@ -1,27 +1,32 @@
 package report
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/weir-go/weir/test/bench/result"
 )
 
-// ResultsFile contains the run that the repository's pages show.
-const ResultsFile = "docs/inside/performance/results.json"
+// dir is the directory of results and figures, in the repository.
+const dir = "docs/inside/performance"
 
-// pages are the pages with places for blocks.
-var pages = []string{"README.md", "docs/inside/performance.md", "docs/reference/operations.md"}
-
-// Publish writes the results, the figures and the blocks of pages into the
-// repository at root.
-func Publish(root string, s *result.Set) error {
-	if err := s.Write(filepath.Join(root, ResultsFile)); err != nil {
-		return err
+// ResultsFile returns the file with the run that the repository's pages show, of limiters or,
+// like s, of services.
+func ResultsFile(s *result.Set) string {
+	if len(s.Rows("service/")) > 0 {
+		return dir + "/service.json"
 	}
+	return dir + "/results.json"
+}
+
+// pages have places for blocks.
+var pages = []string{"README.md", "docs/inside/performance.md", "docs/reference/operations.md", "docs/reference/throttlerd.md"}
+
+// Publish writes the results, the figures and the blocks of pages into the repository at root.
+func Publish(root string, s *result.Set) error {
 	files, err := Render(root, s)
 	if err != nil {
 		return err
@@ -31,55 +36,39 @@ func Publish(root string, s *result.Set) error {
 			return err
 		}
 	}
-	return nil
+	return s.Write(filepath.Join(root, ResultsFile(s)))
 }
 
 // Render returns the contents of the repository's files for s, by name.
 func Render(root string, s *result.Set) (map[string][]byte, error) {
 	files := make(map[string][]byte)
 	for name, svg := range Figures(s) {
-		files[filepath.Join(filepath.Dir(ResultsFile), name)] = svg
+		files[filepath.Join(dir, name)] = svg
 	}
-	blocks := Blocks(s)
 	for _, name := range pages {
 		page, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			return nil, err
 		}
-		if files[name], err = fill(page, blocks); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
+		files[name] = fill(page, Blocks(s))
 	}
 	return files, nil
 }
 
-const (
-	placeBegin = "<!-- begin bench "
-	placeEnd   = "<!-- end bench -->"
-)
+var place = regexp.MustCompile(`(?s)(<!-- begin bench (\w+) -->\n).*?(<!-- end bench -->)`)
 
 // fill puts blocks in their places: between a line "<!-- begin bench NAME -->" and the next
-// "<!-- end bench -->". It empties a place without a block.
-func fill(page []byte, blocks []Block) ([]byte, error) {
-	texts := make(map[string]string)
-	for _, b := range blocks {
-		texts[b.Name] = b.Text
-	}
-	var out bytes.Buffer
-	for {
-		before, rest, found := bytes.Cut(page, []byte(placeBegin))
-		out.Write(before)
-		if !found {
-			return out.Bytes(), nil
+// "<!-- end bench -->". A place without a block keeps its text.
+func fill(page []byte, blocks []Block) []byte {
+	return place.ReplaceAllFunc(page, func(old []byte) []byte {
+		parts := place.FindSubmatch(old)
+		for _, b := range blocks {
+			if b.Name == string(parts[2]) {
+				return fmt.Appendf(nil, "%s\n%s\n%s", parts[1], b.Text, parts[3])
+			}
 		}
-		name, rest, ok := bytes.Cut(rest, []byte(" -->\n"))
-		_, after, ended := bytes.Cut(rest, []byte(placeEnd))
-		if !ok || !ended {
-			return nil, fmt.Errorf("the place %.20q has no end", name)
-		}
-		fmt.Fprintf(&out, "%s%s -->\n\n%s\n%s", placeBegin, name, texts[string(name)], placeEnd)
-		page = after
-	}
+		return old
+	})
 }
 
 // Text returns all blocks as one page for a terminal.

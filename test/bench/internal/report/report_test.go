@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 
 func values(metric string, v ...float64) map[string][]float64 { return map[string][]float64{metric: v} }
 
-func TestPeerTable(t *testing.T) {
+func TestCompare(t *testing.T) {
 	s := &result.Set{Results: []result.Result{
 		{Row: "r", Peer: "slow", Values: values("per_s", 10, 30, 20)},
 		{Row: "r", Peer: "weir", Role: peers.Ours, Values: values("per_s", 120)},
@@ -30,12 +31,11 @@ func TestPeerTable(t *testing.T) {
 | broken | failed |
 | *floor* | 1 M |
 | **weir ÷ best rival** | **1.50 ×** |
+
+Spread, (highest − lowest) ÷ median of the passes: 100 % in the median of these cells, 100 % in the widest (slow, g1).
 `
-	if got := peerTable(s, "per second", c); got != want {
+	if got := compare(s, "per second", c); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if got := spread(s, c); !strings.Contains(got, "100 % in the widest (slow, g1)") {
-		t.Errorf("spread is %q", got)
 	}
 	if best := bestRival(s, col("", "r", "per_s")); best.Peer != "slow" {
 		t.Errorf("the lowest is %q, want slow", best.Peer)
@@ -65,18 +65,46 @@ func TestShardsAreDerivedFromRedisCPU(t *testing.T) {
 }
 
 func TestFillReplacesPlacesOnly(t *testing.T) {
-	page := []byte("before\n<!-- begin bench a -->\nold\n<!-- end bench -->\nbetween\n<!-- begin bench b -->\n<!-- end bench -->\nafter\n")
-	const want = "before\n<!-- begin bench a -->\n\nnew\n\n<!-- end bench -->\nbetween\n<!-- begin bench b -->\n\n\n<!-- end bench -->\nafter\n"
+	page := "before\n<!-- begin bench a -->\nold\n<!-- end bench -->\nbetween\n<!-- begin bench b -->\nkept\n<!-- end bench -->\nafter\n"
+	const want = "before\n<!-- begin bench a -->\n\nnew\n\n<!-- end bench -->\nbetween\n<!-- begin bench b -->\nkept\n<!-- end bench -->\nafter\n"
 	blocks := []Block{{Name: "a", Text: "new\n"}, {Name: "c", Text: "elsewhere\n"}}
-	got, err := fill(page, blocks)
-	if err != nil || string(got) != want {
-		t.Errorf("got %q, error %v; want %q", got, err, want)
+	for range 2 { // the second time changes nothing
+		if page = string(fill([]byte(page), blocks)); page != want {
+			t.Errorf("got %q, want %q", page, want)
+		}
 	}
-	again, err := fill(got, blocks)
-	if err != nil || string(again) != want {
-		t.Errorf("filled again it is %q, error %v", again, err)
+}
+
+// A row is worse if its ratio is, in every pass, by more than a tenth, and by more than the
+// stored passes differ.
+func TestWorse(t *testing.T) {
+	run := func(weir, rival, ns []float64) *result.Set {
+		return &result.Set{Passes: len(weir), Results: []result.Result{
+			{Row: "redis/allowed/g16", Peer: "weir", Role: peers.Ours, Values: values("per_s", weir...)},
+			{Row: "redis/allowed/g16", Peer: "rival", Values: values("per_s", rival...)},
+			{Row: "memory/hot", Peer: "weir", Role: peers.Ours, Values: values("ns", ns...)},
+			{Row: "memory/hot", Peer: "rival", Values: values("ns", 100, 100, 100)},
+		}}
 	}
-	if _, err := fill([]byte("<!-- begin bench a -->\nno end"), nil); err == nil {
-		t.Error("a place without an end is no error")
+	stored := run([]float64{200, 210, 190}, []float64{100, 100, 100}, []float64{50, 50, 50})
+	for name, c := range map[string]struct {
+		now  *result.Set
+		want []string
+	}{
+		"the same":              {stored, nil},
+		"a slower machine":      {run([]float64{20, 21, 19}, []float64{10, 10, 10}, []float64{50, 50, 50}), nil},
+		"worse in two of three": {run([]float64{100, 195, 100}, []float64{100, 100, 100}, []float64{90, 51, 90}), nil},
+		"worse": {run([]float64{100, 110, 170}, []float64{100, 100, 100}, []float64{60, 61, 62}), []string{
+			"allowed per second, g16: weir ÷ best rival was 2.00, and is 1.10", "in memory, hot, ns: weir ÷ best rival was 0.50, and is 0.61",
+		}},
+	} {
+		if got, err := Worse(stored, c.now); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, error %v; want %q", name, got, err, c.want)
+		}
+	}
+	other := *stored
+	other.Machine.Cores = 64
+	if _, err := Worse(stored, &other); err == nil {
+		t.Error("a run of another machine is no error")
 	}
 }

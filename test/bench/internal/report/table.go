@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -11,120 +12,123 @@ import (
 	"github.com/weir-go/weir/test/internal/draw"
 )
 
+// table returns a table in Markdown, or nothing if it has no rows. Its first columns, as many
+// as left, are texts, and the others numbers.
+func table(left int, head []string, rows [][]string) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	text := "| " + strings.Join(head, " | ") + " |\n|" + strings.Repeat("---|", left) + strings.Repeat("---:|", len(head)-left) + "\n"
+	for _, row := range rows {
+		text += "| " + strings.Join(row, " | ") + " |\n"
+	}
+	return text
+}
+
 // A column of a table of peers is a metric in a row.
 type column struct {
 	head, row, metric string
-	highest           bool // whether the highest value is best; otherwise the lowest
-	headers           bool // weir is compared only with rivals that write headers
-	value             func(result.Result) float64
+	highest           bool    // whether the highest value is best; otherwise the lowest
+	headers           bool    // weir is compared only with rivals that write headers
+	added             bool    // to the bare handler
+	share             bool    // of the bare handler
+	patience          float64 // a value as high is unknown; if not zero, there is no best
 }
 
-func col(head, row, metric string) column {
-	return column{head: head, row: row, metric: metric, value: func(r result.Result) float64 { return r.Median(metric) }}
-}
+func col(head, row, metric string) column { return column{head: head, row: row, metric: metric} }
 
 func (c column) more() column { c.highest = true; return c }
 
-func (c column) withHeaders() column { c.headers = true; return c }
-
-// over makes the column the difference to a baseline.
-func (c column) over(baseline float64) column {
-	c.value = func(r result.Result) float64 { return r.Median(c.metric) - baseline }
-	return c
+// value returns r's value in the column.
+func (c column) value(s *result.Set, r result.Result) float64 {
+	v, bare := r.Median(c.metric), s.Get(c.row, BareHandler)
+	switch {
+	case c.added:
+		return v - bare.Median(c.metric)
+	case c.share:
+		return v / bare.Median(c.metric)
+	}
+	return v
 }
 
-// peerTable returns a table with a line for each peer: weir, its rivals, best first by the
-// last column, and variants and ceilings in italics. Its last line is weir's value divided by
-// the best rival's.
-func peerTable(s *result.Set, what string, columns ...column) string {
-	lines := peersOf(s, columns)
-	var b strings.Builder
-	writeHead(&b, what, columns)
-	for _, name := range lines {
-		b.WriteString("| " + name.label() + " |")
-		for _, c := range columns {
-			b.WriteString(" " + cell(s.Get(c.row, name.peer), c) + " |")
-		}
-		b.WriteString("\n")
+// merit is higher for better values.
+func (c column) merit(s *result.Set, r result.Result) float64 {
+	if c.highest {
+		return c.value(s, r)
 	}
-	ratios := "| **weir ÷ best rival** |"
-	any := false
+	return -c.value(s, r)
+}
+
+// many returns columns of a metric, one for each row that begins with prefix.
+func many(s *result.Set, prefix, metric string) (columns []column) {
+	rows := s.Rows(prefix)
+	slices.SortStableFunc(rows, func(a, b string) int { return cmp.Compare(s.Row(a)[0].X, s.Row(b)[0].X) })
+	for _, r := range rows {
+		columns = append(columns, col(strings.TrimPrefix(r, prefix), r, metric))
+	}
+	return columns
+}
+
+// compare returns a table with a line for each peer: weir, its rivals, best first by the last
+// column, and variants and ceilings in italics. Its last line is weir's value divided by the
+// best rival's. Below is a line about the differences between the passes.
+func compare(s *result.Set, what string, columns ...column) string {
+	head, ratios, compared := []string{what}, []string{""}, false
 	for _, c := range columns {
 		r := ratio(s, c)
-		any = any || !math.IsNaN(r)
-		ratios += " " + times(r) + " |"
+		if head = append(head, c.head); math.IsNaN(r) {
+			ratios = append(ratios, "")
+			continue
+		}
+		ratios, compared = append(ratios, fmt.Sprintf("**%.2f ×**", r)), true
 	}
-	if any {
-		b.WriteString(ratios + "\n")
+	var rows [][]string
+	for _, peer := range peersOf(s, columns) {
+		emphasis := map[peers.Role]string{peers.Ours: "**", peers.Variant: "*", peers.Ceiling: "*"}[peer.Role]
+		row := []string{emphasis + peer.Peer + emphasis}
+		for _, c := range columns {
+			row = append(row, cell(s, s.Get(c.row, peer.Peer), c))
+		}
+		if rows = append(rows, row); peer.Role == peers.Ours {
+			ratios[0] = "**" + peer.Peer + " ÷ best rival**"
+		}
 	}
-	return b.String()
+	if compared {
+		rows = append(rows, ratios)
+	}
+	return table(1, head, rows) + spread(s, columns)
 }
 
-func writeHead(b *strings.Builder, what string, columns []column) {
-	b.WriteString("| " + what + " |")
-	for _, c := range columns {
-		b.WriteString(" " + c.head + " |")
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---:|", len(columns)) + "\n")
-}
-
-type line struct {
-	peer string
-	role peers.Role
-	last float64
-}
-
-func (l line) label() string {
-	switch l.role {
-	case peers.Ours:
-		return "**" + l.peer + "**"
-	case peers.Variant, peers.Ceiling:
-		return "*" + l.peer + "*"
-	default:
-		return l.peer
-	}
-}
-
-var order = map[peers.Role]int{peers.Ours: 0, peers.Rival: 1, peers.Variant: 2, peers.Ceiling: 3}
-
-func peersOf(s *result.Set, columns []column) []line {
-	var all []line
+// peersOf returns a result of each peer of the columns, in the order of a table.
+func peersOf(s *result.Set, columns []column) (results []result.Result) {
 	for _, c := range columns {
 		for _, r := range s.Row(c.row) {
-			if !slices.ContainsFunc(all, func(l line) bool { return l.peer == r.Peer }) {
-				all = append(all, line{r.Peer, r.Role, math.NaN()})
+			if !slices.ContainsFunc(results, func(o result.Result) bool { return o.Peer == r.Peer }) {
+				results = append(results, r)
 			}
 		}
 	}
-	last := columns[len(columns)-1]
-	for i := range all {
-		all[i].last = last.value(s.Get(last.row, all[i].peer))
-	}
-	slices.SortStableFunc(all, func(a, b line) int {
-		if a.role != b.role {
-			return order[a.role] - order[b.role]
-		}
-		switch {
-		case math.IsNaN(a.last) && math.IsNaN(b.last):
-			return 0
-		case math.IsNaN(b.last), a.last != b.last && (a.last > b.last) == last.highest:
-			return -1
-		}
-		return 1
+	order := map[peers.Role]int{peers.Ours: -1, peers.Variant: 1, peers.Ceiling: 2}
+	slices.SortStableFunc(results, func(a, b result.Result) int {
+		last := columns[len(columns)-1]
+		return cmp.Or(order[a.Role]-order[b.Role], cmp.Compare(last.merit(s, s.Get(last.row, b.Peer)), last.merit(s, s.Get(last.row, a.Peer))))
 	})
-	return all
+	return results
 }
 
-func cell(r result.Result, c column) string {
-	if r.Err != "" && len(r.Values) == 0 {
+func cell(s *result.Set, r result.Result, c column) string {
+	v := c.value(s, r)
+	text := draw.Number(v)
+	switch {
+	case r.Err != "" && len(r.Values) == 0:
 		return "failed"
-	}
-	text := draw.Number(c.value(r))
-	if r.Role == peers.Ours && text != "–" {
+	case c.patience > 0 && v >= c.patience:
+		text = "> " + text
+	case r.Role == peers.Ours && !math.IsNaN(v):
 		text = "**" + text + "**"
 	}
 	if share := r.Median("errors_pct"); share >= 0.05 {
-		text += fmt.Sprintf(" (%s %% errors)", draw.Number(share))
+		text += fmt.Sprintf(" (%.3g %% errors)", share)
 	}
 	return text
 }
@@ -132,54 +136,41 @@ func cell(r result.Result, c column) string {
 // ratio returns weir's value divided by the best rival's, or NaN if the latter is unknown or
 // about zero, such as no allocations.
 func ratio(s *result.Set, c column) float64 {
-	best := c.value(bestRival(s, c))
-	if best < 0.01 {
+	best := c.value(s, bestRival(s, c))
+	if best < 0.01 || c.patience > 0 {
 		return math.NaN()
 	}
-	return c.value(s.Ours(c.row)) / best
+	return c.value(s, s.Ours(c.row)) / best
 }
 
-func bestRival(s *result.Set, c column) result.Result {
-	var best result.Result
+func bestRival(s *result.Set, c column) (best result.Result) {
 	for _, r := range s.Row(c.row) {
-		v, b := c.value(r), c.value(best)
-		if r.Role != peers.Rival || c.headers && r.Text == "" {
-			continue
-		}
-		if !math.IsNaN(v) && (math.IsNaN(b) || v != b && (v > b) == c.highest) {
+		if r.Role == peers.Rival && (!c.headers || r.Text != "") && cmp.Compare(c.merit(s, r), c.merit(s, best)) > 0 { // NaN is the lowest
 			best = r
 		}
 	}
 	return best
 }
 
-func times(r float64) string {
-	if math.IsNaN(r) {
-		return ""
-	}
-	return fmt.Sprintf("**%.2f ×**", r)
-}
-
 // spread returns a line about the differences between the passes.
-func spread(s *result.Set, columns ...column) string {
-	var all []float64
-	widest, where := 0.0, ""
+func spread(s *result.Set, columns []column) string {
+	var spreads []float64
+	widest := ""
 	for _, c := range columns {
 		for _, r := range s.Row(c.row) {
 			v := r.Spread(c.metric)
-			if math.IsNaN(v) || math.IsInf(v, 0) {
+			if c.patience > 0 || len(r.Values[c.metric]) < 2 || math.IsNaN(v) || math.IsInf(v, 0) {
 				continue
 			}
-			all = append(all, v)
-			if v > widest {
-				widest, where = v, r.Peer+", "+c.head
+			if spreads = append(spreads, v); v == slices.Max(spreads) {
+				widest = r.Peer + ", " + c.head
 			}
 		}
 	}
-	if len(all) == 0 {
+	if len(spreads) == 0 {
 		return ""
 	}
-	slices.Sort(all)
-	return fmt.Sprintf("Spread, (highest − lowest) ÷ median of the passes: %.0f %% in the median of these cells, %.0f %% in the widest (%s).\n",
-		100*all[len(all)/2], 100*widest, where)
+	slices.Sort(spreads)
+	return fmt.Sprintf("\nSpread, (highest − lowest) ÷ median of the passes: %.0f %% in the median of these cells, %.0f %% in the widest (%s).\n",
+		100*spreads[len(spreads)/2], 100*spreads[len(spreads)-1], widest)
 }
