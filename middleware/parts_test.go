@@ -230,3 +230,21 @@ func TestA304OfAPartWhoseContextIsOverIsFree(t *testing.T) {
 	expectUsed(t, th, inner, 0)
 	expectUsed(t, th, outer, 0)
 }
+
+// A request of a part that has ended leads to the middlewares further out.
+func TestSetCostOfAPolicyFurtherOut(t *testing.T) {
+	th, _ := newThrottler()
+	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
+	var kept *http.Request
+	behind := limit(th, inner, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "rows")
+		kept = r
+	}))
+	get(limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		behind.ServeHTTP(w, r)
+		if err := middleware.SetCostOf(kept, "outer", 50); err != nil {
+			t.Error(err)
+		}
+	})))
+	expectUsed(t, th, outer, 50)
+}

@@ -180,9 +180,9 @@ func (x Refusal) Write(w http.ResponseWriter, r *http.Request) {
 
 // write writes the response. escaped is the message as it is in a JSON string.
 func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message, escaped []byte) {
-	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 2*len(message)+64)
+	contentType, body := "application/json; charset=utf-8", []byte(nil)
 	if prefersProblem(r.Header["Accept"]) {
-		contentType, body = "application/problem+json", x.appendProblem(body, escaped)
+		contentType, body = "application/problem+json", x.appendProblem(make([]byte, 0, 512), escaped)
 	} else if x.form != nil {
 		unit := quota.Requests
 		if x.showsDecision() {
@@ -190,6 +190,7 @@ func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message, escaped
 		}
 		contentType, body = "application/json", append(x.form.ErrorBody(x.Status, unit, string(message)), '\n')
 	} else {
+		body = make([]byte, 0, len(escaped)+len(x.DocumentationURL)+40)
 		body = append(append(append(body, `{"message":"`...), escaped...), '"')
 		if x.DocumentationURL != "" {
 			body = append(append(append(body, `,"documentation_url":"`...), escape(x.DocumentationURL)...), '"')
