@@ -5,14 +5,15 @@
 //	core := weir.MustPolicy("core: 60 per hour")
 //	http.Handle("GET /hello", weir.Limit(t, core, weir.ClientIP())(hello))
 //
-// [Limit] returns middleware for net/http and chi; docs/howto/frameworks.md is about others.
-// For programs without HTTP, t has the verbs: Take, Peek, Refund, Reset.
+// [Limit] returns middleware for net/http and chi. For Gin, Echo and Fiber, wrap it by
+// contrib/gin, contrib/echo, contrib/echo5 or contrib/fiber, which end the framework's chain when
+// a request is refused. For programs without HTTP, t has the verbs: Take, Peek, Refund, Reset.
 //
 // Each function is short for others, which take options and return errors:
 //
 //	New, Open    throttler.New, with a backend of backend/memory, backend/redis or backend/memcached
 //	MustPolicy   quota.ParsePolicy, or a throttler.Policy
-//	Limit        middleware.New and middleware.Limit
+//	Limit        middleware.New and middleware.Limit; for logins, middleware/login
 //	ClientIP     middleware.ClientIP; for users, middleware.Subject
 package weir
 

@@ -53,30 +53,31 @@ func Example() {
 	// used 1 until 04:04:05
 }
 
-// At most 3 logins fail per hour: Check before a login, and Record after a failure.
+// Uploads of a size that is known only afterwards: Check whether there is room, and Record the
+// size. Uploads in parallel may go beyond the quota, and later ones wait that debt out.
 func Example_modes() {
 	t, _ := example()
-	failures := &throttler.Policy{Name: "failures", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
-	charge := func(m quota.Mode) throttler.Decision {
-		d, err := t.Take(context.Background(), throttler.Charge{Policy: failures, Key: "alice", Mode: m})
+	bytes := &throttler.Policy{Name: "bytes", Limits: []throttler.Limit{{Quota: 3000, Window: time.Hour}}}
+	charge := func(m quota.Mode, cost int64) throttler.Decision {
+		d, err := t.Take(context.Background(), throttler.Charge{Policy: bytes, Key: "alice", Mode: m, Cost: cost})
 		if err != nil {
 			fmt.Println(err)
 		}
 		return d
 	}
 	for range 4 {
-		if !charge(quota.Check).Allowed {
-			fmt.Println("too many failures")
+		if !charge(quota.Check, 1).Allowed {
+			fmt.Println("too many bytes")
 			continue
 		}
-		failed := charge(quota.Record)
-		fmt.Println("failures left", failed.Limit(0).Remaining)
+		sent := charge(quota.Record, 1200)
+		fmt.Println("bytes left", sent.Limit(0).Remaining)
 	}
 	// Output:
-	// failures left 2
-	// failures left 1
-	// failures left 0
-	// too many failures
+	// bytes left 1800
+	// bytes left 600
+	// bytes left 0
+	// too many bytes
 }
 
 // A take charges all limits of the policy, or nothing if one of them refuses.

@@ -1,11 +1,13 @@
 package frameworks_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -17,6 +19,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
+	"github.com/gofiber/fiber/v3"
+	fiberrecover "github.com/gofiber/fiber/v3/middleware/recover"
 	"github.com/gorilla/handlers"
 	"github.com/klauspost/compress/gzhttp"
 	"github.com/labstack/echo/v4"
@@ -26,6 +30,10 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	weirecho "github.com/weir-go/weir/contrib/echo"
+	weirecho5 "github.com/weir-go/weir/contrib/echo5"
+	weirfiber "github.com/weir-go/weir/contrib/fiber"
+	weirgin "github.com/weir-go/weir/contrib/gin"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
@@ -101,6 +109,41 @@ func chiApp(around func(http.Handler) http.Handler, inside ...func(http.Handler)
 	r.Get("/page", page)
 	r.Head("/page", page)
 	return around(r)
+}
+
+// fiberApp returns a proxy in front of a server of Fiber.
+func fiberApp(t *testing.T, inside ...fiber.Handler) http.Handler {
+	app := fiber.New()
+	app.Use(fiberrecover.New())
+	for _, h := range inside {
+		app.Use(h)
+	}
+	app.Get("/error", func(c fiber.Ctx) error { return c.SendStatus(403) })
+	app.Get("/left", func(fiber.Ctx) error { return fiber.NewError(409) })
+	app.Get("/304", func(c fiber.Ctx) error { return c.SendStatus(304) })
+	app.Get("/page", func(c fiber.Ctx) error { return c.SendString("page") })
+	app.Get("/nothing", func(fiber.Ctx) error { return nil })
+	app.Get("/panic", func(fiber.Ctx) error { panic("x") })
+	app.Get("/flush", func(c fiber.Ctx) error {
+		return c.SendStreamWriter(func(w *bufio.Writer) {
+			_ = w.Flush()
+			_, _ = w.WriteString("page")
+		})
+	})
+	app.Get("/hint", func(c fiber.Ctx) error { return c.SendString("page") })
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	t.Cleanup(func() {
+		if err := errors.Join(app.Shutdown(), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	u := &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(u) }}
 }
 
 func page(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") }
@@ -190,13 +233,21 @@ func TestTable(t *testing.T) {
 			return l(proxied(t, recoverer(chiApp(none))))
 		}, false, true},
 		"Gin, around it":  {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(l) }, false, true},
-		"Gin":             {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) }, false, false},
+		"Gin":             {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, weirgin.WrapMiddleware(l)) }, false, false},
 		"Echo, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echoApp(l) }, false, false},
 		"Echo": {func(l func(http.Handler) http.Handler) http.Handler {
-			return echoApp(none, setPattern, echo.WrapMiddleware(l))
+			return echoApp(none, weirecho.WrapMiddleware(l))
 		}, false, false},
 		"Echo 5, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(l) }, false, false},
-		"Echo 5":            {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) }, false, false},
+		"Echo 5": {func(l func(http.Handler) http.Handler) http.Handler {
+			return echo5App(none, weirecho5.WrapMiddleware(l))
+		}, false, false},
+		"Fiber": {func(l func(http.Handler) http.Handler) http.Handler {
+			return fiberApp(t, weirfiber.WrapMiddleware(l))
+		}, false, true},
+		"Fiber, recovers inside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return fiberApp(t, weirfiber.WrapMiddleware(l), fiberrecover.New())
+		}, false, true},
 	} {
 		for _, test := range []struct {
 			request string
@@ -218,7 +269,7 @@ func TestTable(t *testing.T) {
 			{"GET /hijack", 299, 1, 1},
 		} {
 			method, path, _ := strings.Cut(test.request, " ")
-			if stack.buffers && (path == "/flush" || path == "/hijack") || name == "ReverseProxy" && path == "/hijack" {
+			if stack.buffers && (path == "/flush" || path == "/hijack") || (name == "ReverseProxy" || strings.HasPrefix(name, "Fiber")) && path == "/hijack" {
 				continue // not possible there
 			}
 			for _, lenient := range []bool{false, true} {
@@ -281,9 +332,11 @@ func wrapped(next http.Handler) http.Handler {
 func TestLoginThrottle(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{
-		"Gin":    func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) },
-		"Echo":   func(l func(http.Handler) http.Handler) http.Handler { return echoApp(none, echo.WrapMiddleware(l)) },
-		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) },
+		"Gin":  func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, weirgin.WrapMiddleware(l)) },
+		"Echo": func(l func(http.Handler) http.Handler) http.Handler { return echoApp(none, weirecho.WrapMiddleware(l)) },
+		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler {
+			return echo5App(none, weirecho5.WrapMiddleware(l))
+		},
 	} {
 		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
 		p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
@@ -307,11 +360,13 @@ func TestLoginThrottle(t *testing.T) {
 func TestRoutePattern(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{
-		"Gin": func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) },
+		"Gin": func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, weirgin.WrapMiddleware(l)) },
 		"Echo": func(l func(http.Handler) http.Handler) http.Handler {
-			return echoApp(none, setPattern, echo.WrapMiddleware(l))
+			return echoApp(none, weirecho.WrapMiddleware(l))
 		},
-		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) },
+		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler {
+			return echo5App(none, weirecho5.WrapMiddleware(l))
+		},
 	} {
 		var keys []string
 		key := middleware.KeyFunc(func(r *http.Request) (string, bool) {
@@ -373,7 +428,7 @@ func TestGinStreams(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, use := range map[string]use{
 		"Gin, around it": func(l func(http.Handler) http.Handler) http.Handler { return l(ginStream()) },
-		"Gin":            func(l func(http.Handler) http.Handler) http.Handler { return ginStream(limitGin(l)) },
+		"Gin":            func(l func(http.Handler) http.Handler) http.Handler { return ginStream(weirgin.WrapMiddleware(l)) },
 	} {
 		s := httptest.NewServer(use(newLimit()))
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/stream", nil)

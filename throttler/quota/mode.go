@@ -14,8 +14,8 @@ const (
 	// out. A recorded charge does not wait for its start in a LeakyBucket.
 	Record
 
-	// Check refuses if Cost units do not fit, and charges nothing. The cost of the charge in
-	// the decision is 0.
+	// Check refuses if Cost units do not fit, and charges nothing: checks in parallel are all
+	// allowed by one unit of room. The cost of the charge in the decision is 0.
 	Check
 
 	// AtMost charges as many of Cost units as fit all limits of its policy, and refuses if

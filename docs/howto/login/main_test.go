@@ -22,7 +22,7 @@ func Example() {
 	var seen []string
 	try := func(address, account, password string) {
 		form := url.Values{"account": {account}, "password": {password}}
-		w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(form.Encode()))
+		w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.RemoteAddr = address + ":1"
 		h.ServeHTTP(w, r)
