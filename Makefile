@@ -82,6 +82,7 @@ chromium:
 
 ## page-shots: draw the current demo page for the README: docs/pictures/page.png and docs/pictures/page.gif
 page-shots: servers chromium
+	@test/scripts/install.sh ffmpeg=ffmpeg
 	@cd test/browser && GOWORK=off go run ./shots ../../docs/pictures
 
 ## demo: serve the demo on 127.0.0.1:8080, counting in memory

@@ -6,13 +6,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"image"
-	"image/png"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -78,16 +76,7 @@ func picture(ctx context.Context, d *demo.Demo, dir string) error {
 		actions = append(actions, press("send-login"))
 	}
 	actions = append(actions, script(`document.activeElement.blur()`), chromedp.Sleep(time.Second))
-	img, err := shoot(ctx, actions...)
-	if err != nil {
-		return err
-	}
-	var file bytes.Buffer
-	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&file, paletted([]image.Image{img})[0]); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "page.png"), file.Bytes(), 0o644) //nolint:gosec // a picture for everybody
+	return shoot(ctx, filepath.Join(dir, "page.png"), actions...)
 }
 
 // film shoots a newcomer's first steps: a frame after each press, and some in between.
@@ -97,37 +86,42 @@ func film(ctx context.Context, d *demo.Demo, dir string) error {
 	}
 	presses := []string{"", "", "send-one", "", "send-one", "", "send-ten", "", "", "send-conditional", "", "", "send-costly", "", "", "send-search", "",
 		"send-login", "send-login", "send-login", "send-login", "send-login", "send-login", "", "", "", "", "", "", "", "", "", "", "", "", "send-login", "", "", "", ""}
-	var frames []image.Image
-	for _, button := range presses {
+	frames, err := os.MkdirTemp("", "weir-frames-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(frames)
+	for i, button := range presses {
 		actions := []action{chromedp.Sleep(frameTime)}
 		if button != "" {
 			actions = append([]action{press(button)}, actions...)
 		}
-		frame, err := shoot(ctx, actions...)
-		if err != nil {
+		if err := shoot(ctx, filepath.Join(frames, fmt.Sprintf("%03d.png", i)), actions...); err != nil {
 			return err
 		}
-		frames = append(frames, frame)
 	}
-	file, err := animation(frames, frameTime)
+	// One palette for all frames, and two seconds more of the last one.
+	const filter = "tpad=stop_mode=clone:stop_duration=2,split[a][b];[a]palettegen[palette];[b][palette]paletteuse=dither=none"
+	out, err := exec.CommandContext(ctx, "ffmpeg", "-v", "error", "-y", "-framerate", fmt.Sprint(int(time.Second/frameTime)),
+		"-i", filepath.Join(frames, "%03d.png"), "-vf", filter, filepath.Join(dir, "page.gif")).CombinedOutput()
 	if err != nil {
-		return err
+		return fmt.Errorf("ffmpeg: %w\n%s", err, out)
 	}
-	return os.WriteFile(filepath.Join(dir, "page.gif"), file, 0o644) //nolint:gosec // a picture for everybody
+	return nil
 }
 
 type action = chromedp.Action[chromedp.Void]
 
-// shoot returns a screenshot of the page after some actions.
-func shoot(ctx context.Context, actions ...action) (image.Image, error) {
+// shoot writes a screenshot of the page after some actions.
+func shoot(ctx context.Context, name string, actions ...action) error {
 	if err := chromedp.Do(ctx, actions...); err != nil {
-		return nil, err
+		return err
 	}
 	shot, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return png.Decode(bytes.NewReader(shot))
+	return os.WriteFile(name, shot, 0o644) //nolint:gosec // a picture for everybody
 }
 
 // script runs a line of JavaScript.
