@@ -10,6 +10,10 @@ func didYouMean(text string, names []string, all string) string {
 	return all
 }
 
+// Nearest returns the name that text is a misspelling of, or "". At most a third of the letters
+// differ.
+func Nearest(text string, names []string) string { return nearest(text, names) }
+
 // nearest returns the name that text is a misspelling of, or "". At most a third of the
 // letters differ.
 func nearest(text string, names []string) string {

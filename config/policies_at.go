@@ -32,6 +32,9 @@ func (c *Config) policiesServer() *server {
 	return nil
 }
 
+// HasPoliciesAt reports whether the file has policies_at.
+func (c *Config) HasPoliciesAt() bool { return c.keys.PoliciesAt != nil }
+
 // PoliciesAt returns the server from which the table reads policies and overrides, in words, or
 // "" if it reads none.
 func (c *Config) PoliciesAt() string {
@@ -40,6 +43,23 @@ func (c *Config) PoliciesAt() string {
 		return ""
 	}
 	return strings.Join(at.options.Addrs, ", ")
+}
+
+// OpenPolicies opens the policies and overrides that the table reads, for a program that reads or
+// changes them. It returns nil if the table reads none. The caller must call close.
+func (c *Config) OpenPolicies() (store *redispolicies.Store, close func() error, err error) {
+	at := c.policiesServer()
+	if at == nil {
+		return nil, nil, nil
+	}
+	s := &Stack{Config: c}
+	o := at.options
+	o.CredentialsProvider = at.credentials()
+	client, err := s.newClient(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return redispolicies.NewStore(client, c.prefixed(redispolicies.DefaultPrefix)), s.Close, nil
 }
 
 // openPolicies makes the table watch the server of policies_at.

@@ -17,7 +17,7 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	if keys == nil {
 		return nil
 	}
-	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, sv.observed)
+	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, sv.observed.Observer)
 	if err != nil {
 		return &usageError{err}
 	}

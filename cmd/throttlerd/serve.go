@@ -99,7 +99,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}
 	if s.ConfigFile != "" {
 		// Before Open: the policies and overrides of a server are above the file's.
-		watch, err := policies.WatchFile(table.Source("file"), s.ConfigFile, &policies.FileOptions{Parse: c.ParsePolicies, Observer: observed})
+		watch, err := policies.WatchFile(table.Source("file"), s.ConfigFile, &policies.FileOptions{Parse: c.ParsePolicies, Observer: observed.Observer})
 		if err != nil {
 			return &usageError{err}
 		}
@@ -163,7 +163,7 @@ func (sv *service) reread() {
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, table *policies.Table, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry), Table: table, Observer: observed})
+	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry), Table: table, Observer: observed.Observer})
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // they use the stack

@@ -18,19 +18,25 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
 // server is the Redis server of policies and overrides.
-type server struct{ at, prefix, ca string }
+type server struct {
+	program
+	at, prefix, ca string
+	unchecked      bool
+}
 
 // serverOf defines the flags of a command that name a server.
 func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
 	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "the prefix of their Redis keys")
+	o.program.define(f)
 	f.StringVar(&o.ca, "cacert", "", "a PEM `file` of the CAs that signed the server's certificate, if the system does not trust them")
 	return o
 }
@@ -41,7 +47,7 @@ const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such a
 func (o *server) with(do func(s *redispolicies.Store) error) error {
 	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // not the flag's default: -h would print it, with a password
 	if o.at == "" {
-		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
+		return o.withConfigured(do)
 	}
 	client, err := o.client()
 	if err != nil {
@@ -49,6 +55,25 @@ func (o *server) with(do func(s *redispolicies.Store) error) error {
 	}
 	defer closing(client)
 	return do(redispolicies.NewStore(client, o.prefix))
+}
+
+// withConfigured calls do with the store that the program's configuration names.
+func (o *server) withConfigured(do func(s *redispolicies.Store) error) error {
+	service, err := o.read()
+	if err != nil && !errors.Is(err, inspect.ErrNothing) {
+		return err
+	}
+	if service != nil && service.Overrides {
+		s, end, err := service.Config.OpenPolicies()
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			defer func() { _ = end() }()
+			return do(s)
+		}
+	}
+	return usage("-redis is not set; it must be %s, or WEIR_REDIS must be, or policies_at in the file of -config, or -env must be throttlerd's environment", redisMustBe)
 }
 
 func (o *server) client() (redis.UniversalClient, error) {
@@ -293,6 +318,7 @@ func setOverride(c *command) subcommand {
 	c.flags.StringVar(&v.ParentKey, "parent-key", "", "the `key` that the policy's parent is charged for")
 	c.flags.StringVar(&v.Owner, "owner", "", "the `team` or person that sets it; $USER if not set")
 	c.flags.StringVar(&v.Reason, "reason", "", "`why`")
+	c.flags.BoolVar(&o.unchecked, "unchecked", false, "set it even if no program is known to have the policy, or to charge the key")
 	const (
 		line = "overrides set [-redis ADDR] [-for 1h | -until TIME] [-owner TEAM] [-reason WHY] [-parent-key KEY] POLICY KEY [-blocked | -unlimited | LIMIT...]"
 		args = "a policy and a key, such as core ip:203.0.113.7, and then limits, unless -blocked, -unlimited or -parent-key is set"
@@ -301,14 +327,24 @@ func setOverride(c *command) subcommand {
 		if v.Until, err = e.read(); err != nil {
 			return err
 		}
-		v.Policy, v.Key, v.Owner = c.args[0], c.args[1], cmp.Or(v.Owner, os.Getenv("USER"))
+		v.Policy, v.Key, v.Owner = c.args[0], key(c.args[1]), cmp.Or(v.Owner, os.Getenv("USER"))
 		if v.Limits, err = parseLimits(c.args[2:]); err != nil {
 			return err
+		}
+		if service, err := o.read(); err == nil {
+			v.Policy = service.PolicyName(v.Policy)
 		}
 		if err := v.Validate(); err != nil {
 			return errUsage{err}
 		}
 		if err := o.with(func(s *redispolicies.Store) error {
+			name, note, err := o.target(ctx, s, v.Policy, v.Key)
+			if err != nil {
+				return err
+			}
+			if v.Policy = name; note != "" && !c.json {
+				fmt.Fprintln(c.out, "note:", note)
+			}
 			was, err := s.Find(ctx, v.Policy, v.Key)
 			if was != nil {
 				c.keepOverride(v, was)
@@ -344,6 +380,10 @@ func removeOverride(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"overrides remove [-redis ADDR] POLICY KEY", 2, 2, "a policy and a key, such as core ip:203.0.113.7", func(ctx context.Context) error {
 		if err := o.with(func(s *redispolicies.Store) error {
+			if service, err := o.read(); err == nil {
+				c.args[0] = service.PolicyName(c.args[0])
+			}
+			c.args[1] = key(c.args[1])
 			v, err := s.Find(ctx, c.args[0], c.args[1])
 			if err == nil && v == nil {
 				return fmt.Errorf("policy %q has no override for %s; overrides lists them", c.args[0], printable(c.args[1]))

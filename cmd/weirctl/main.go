@@ -25,6 +25,7 @@ usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
   check FILE...                     say what is wrong with files of configuration, policies or Envoy's descriptors
   show KEY                          what a key has used of each policy
   reset KEY                         forget what it has used
+  explain DOMAIN KEY=VALUE...       which rules hold for a request, what each has counted, and which refuses
   top URL...                        the keys that are refused most, in all processes together
   policies                          list the policies that are kept in Redis
   policies set NAME LIMIT...        add one, or replace its limits
@@ -76,7 +77,7 @@ type subcommand struct {
 
 // commands define the flags of a command. run parses them, then runs the returned subcommand.
 var commands = map[string]func(c *command) subcommand{
-	"check": check, "show": show, "reset": reset, "top": top,
+	"check": check, "show": show, "explain": explain, "reset": reset, "top": top,
 	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
 	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride, "overrides remove-ended": removeEnded,
 }
@@ -101,7 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	define := commands[name]
 	if define == nil {
-		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, reset, top, policies or overrides\n", name)
+		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, explain, reset, top, policies or overrides\n", name)
 		return 2
 	}
 	c := &command{flags: flag.NewFlagSet(name, flag.ContinueOnError), out: stdout}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,8 +193,8 @@ func TestShow(t *testing.T) {
 			} {
 				r := rows[i]
 				counted := r.ResetAt != nil && time.Until(*r.ResetAt) > 0 && time.Until(*r.ResetAt) <= time.Minute
-				r.Limit, r.Unit, r.ResetAt, r.RetryAt = want.Limit, want.Unit, nil, nil
-				if r != want || counted != (want.Used > 0) {
+				r.Limit, r.Unit, r.ResetAt, r.RetryAt, r.Key = want.Limit, want.Unit, nil, nil, ""
+				if !reflect.DeepEqual(r, want) || counted != (want.Used > 0) {
 					t.Errorf("%+v, a reset in the next minute %t; want %+v", r, counted, want)
 				}
 			}
@@ -217,7 +218,7 @@ func TestShow(t *testing.T) {
 		})
 	}
 	none := write(t, "none.yaml", "backend: redis\nredis: {shards: [{name: a, primary: "+a.Addr+"}]}\n")
-	if _, wrong, status := weirctl(t, "show", "-config", none, "-policy", "core", "alice"); status != 2 || !strings.Contains(wrong, "none.yaml; -limit must say its limits\n") || !strings.Contains(wrong, "[-limit LIMIT]") {
+	if _, wrong, status := weirctl(t, "show", "-config", none, "-policy", "core", "alice"); status != 2 || !strings.Contains(wrong, "none.yaml; there is none, or -limit must say its limits\n") || !strings.Contains(wrong, "[-limit LIMIT]") {
 		t.Errorf("without policies: exit status %d, %s", status, wrong)
 	}
 	memory := write(t, "memory.yaml", "policies: {core: 60 per 1h}\n")
@@ -386,7 +387,7 @@ func TestTop(t *testing.T) {
 func TestTextIsPrintable(t *testing.T) {
 	const evil = "a\x1b[2J\u009b1m\u202eb\u2066\x7f\r\n\t\xff\U000e0001c"
 	at := testserver.Redis(t).Addr
-	must(t, "overrides", "set", "-redis", at, "-owner", evil, "-reason", evil, "-parent-key", strings.ToValidUTF8(evil, ""), "core", evil, "-blocked")
+	must(t, "overrides", "set", "-redis", at, "-owner", evil, "-reason", evil, "-parent-key", strings.ToValidUTF8(evil, ""), "core", evil, "-unchecked", "-blocked")
 	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(weirdebug.Refusals{Keys: []weirdebug.Refused{{Policy: evil, Label: evil, Count: 1}}})
 	}))

@@ -7,49 +7,75 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/local/consistency"
-	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/policies"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// counts are the flags that say where the counts are, and which a command is about.
-type counts struct {
-	file, backend, within string
-	own, names            words
-	limits                []string
+// program are the flags that name a program's configuration.
+type program struct {
+	file, env string
+	own       words
 }
 
-// ofKey returns the command of that name for the counts of a key. It calls do with the store,
-// and with a charge of one unit for the key under each requested policy.
-func ofKey(c *command, name string, do func(ctx context.Context, s *config.Stack, all []throttler.Charge) error) subcommand {
-	o := new(counts)
-	o.define(c.flags)
-	return subcommand{name + " [-config FILE] [-policy NAMES [-limit LIMIT]...] [-within KEY] [-backend NAME] [-own KEYS] KEY", 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
-		s, policies, err := o.open()
+func (o *program) define(f *flag.FlagSet) {
+	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
+	f.StringVar(&o.env, "env", "", "a `file` with throttlerd's environment, a NAME=VALUE in each line; this process' variables hold for the rest")
+	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
+}
+
+const configMustBe = "-config is not set; it must be the configuration file of the program, or WEIR_CONFIG must be, or -env must be a file with throttlerd's environment"
+
+// read reads the configuration. The error wraps inspect.ErrNothing if there is none.
+func (o *program) read() (*inspect.Service, error) {
+	environ := os.Environ()
+	if o.env != "" {
+		text, err := os.ReadFile(o.env)
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("-env: %w", err)
 		}
-		defer closing(s)
-		var all []throttler.Charge
-		for _, p := range policies {
-			all = append(all, throttler.Charge{Policy: p, Key: c.args[0], Cost: 1, Partition: o.within})
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
+			name, value, ok := strings.Cut(line, "=")
+			if line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			if !ok {
+				return nil, fmt.Errorf("-env: %s has the line %q; it must be NAME=VALUE", o.env, line)
+			}
+			if unquoted, err := strconv.Unquote(value); err == nil {
+				value = unquoted
+			}
+			environ = append(environ, name+"="+strings.Trim(value, "'"))
 		}
-		return do(ctx, s, all)
-	}}
+	}
+	if o.file != "" {
+		environ = append(environ, "WEIR_CONFIG="+o.file)
+	}
+	return inspect.Read(environ, o.own)
+}
+
+// counts are the flags of commands about counts.
+type counts struct {
+	program
+	backend, within string
+	names           words
+	limits          []string
 }
 
 func (o *counts) define(f *flag.FlagSet) {
-	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
+	o.program.define(f)
 	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask, such as redis; the one that serves if not set")
 	f.StringVar(&o.within, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
 	f.Var(&o.names, "policy", "`names` of policies; all of the file if not set")
@@ -57,161 +83,338 @@ func (o *counts) define(f *flag.FlagSet) {
 		o.limits = append(o.limits, text)
 		return nil
 	})
-	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
 }
 
-// open opens the store, and returns the requested policies.
-func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
-	o.file = cmp.Or(o.file, os.Getenv("WEIR_CONFIG"))
-	if o.file == "" {
-		return nil, nil, usage("-config is not set; it must be the configuration file of the program, or WEIR_CONFIG must be")
+// counter reads and resets counts.
+type counter struct {
+	service *inspect.Service
+	stack   *config.Stack
+	store   *redispolicies.Store // of policies and overrides, or nil
+	within  string
+	closers []func() error
+}
+
+func (o *counts) open() (*counter, error) {
+	service, err := o.read()
+	if errors.Is(err, inspect.ErrNothing) {
+		return nil, usage(configMustBe)
 	}
-	c, err := config.Read(o.file, &config.Options{Program: anything(o.own), Observer: weirlog.New(slog.New(slog.DiscardHandler), nil), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	known := maps.Clone(c.Policies)
-	for _, p := range c.DryRuns {
-		known[p.Name] = p
+	r := &counter{service: service, within: o.within}
+	if r.stack, err = service.Config.OpenStore(o.backend); err != nil {
+		return nil, err
 	}
+	r.closers = append(r.closers, r.stack.Close)
+	if service.Overrides {
+		var end func() error
+		if r.store, end, err = service.Config.OpenPolicies(); err == nil && end != nil {
+			r.closers = append(r.closers, end)
+		}
+	}
+	return r, err
+}
+
+// Close closes what was opened.
+func (r *counter) Close() error {
+	for _, end := range r.closers {
+		_ = end() // nothing was written that could be lost
+	}
+	return nil
+}
+
+// key returns an argument as a key: one in quotes may have escapes, as tables print them.
+func key(text string) string {
+	if unquoted, err := strconv.Unquote(text); err == nil && strings.HasPrefix(text, `"`) {
+		return unquoted
+	}
+	return text
+}
+
+// matches returns the counts of a key under the requested policies.
+func (o *counts) matches(r *counter, key string) ([]inspect.Match, error) {
 	if len(o.limits) > 0 {
 		if len(o.names) != 1 {
-			return nil, nil, usage("-limit is set, and -policy names %d policies; it must name one", len(o.names))
+			return nil, usage("-limit is set, and -policy names %d policies; it must name one", len(o.names))
 		}
 		p := &quota.Policy{Name: o.names[0]}
+		var err error
 		if p.Limits, err = parseLimits(o.limits); err == nil {
 			err = p.Validate()
 		}
-		if err != nil {
-			return nil, nil, err
-		}
-		known[p.Name] = p
+		return []inspect.Match{{Policy: p, Key: key}}, err
 	}
-	names := o.names
-	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(known))
+	matches, err := r.service.Key(o.names, key)
+	if err == nil && len(matches) == 0 {
+		err = fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", r.service.Config.File)
 	}
-	var all []*quota.Policy
-	for _, name := range names {
-		if known[name] == nil {
-			right := "-limit must say its limits" // for example, limits of a descriptor in another file
-			if len(known) > 0 {
-				right = "it must be one of " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + ", or " + right
-			}
-			return nil, nil, usage("-policy is %q, which is no policy of %s; %s", name, o.file, right)
-		}
-		all = append(all, known[name])
+	if err != nil && slices.ContainsFunc(o.names, func(name string) bool { return !r.service.Has(r.service.PolicyName(name)) }) {
+		err = usage("%w, or -limit must say its limits", err)
 	}
-	if len(all) == 0 {
-		return nil, nil, fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", o.file)
-	}
-	s, err := c.OpenStore(o.backend)
-	return s, all, err
+	return matches, err
 }
 
 // shown is the count of a key under one limit.
 type shown struct {
-	Policy    string      `json:"policy"`
-	Limit     quota.Limit `json:"limit"`
-	Unit      quota.Unit  `json:"unit"`
-	Used      int64       `json:"used"`
-	Remaining int64       `json:"remaining"`
-	ResetAt   *time.Time  `json:"reset_at,omitempty"` // nil if nothing is counted
-	Refused   bool        `json:"refused"`            // whether one more unit would be refused
-	RetryAt   *time.Time  `json:"retry_at,omitempty"` // when one more unit fits, if refused
-	Level     string      `json:"consistency,omitempty"`
-	Error     string      `json:"error,omitempty"`
+	Rule      string             `json:"rule,omitempty"`
+	Policy    string             `json:"policy"`
+	Key       string             `json:"key,omitempty"`
+	Limit     *quota.Limit       `json:"limit,omitempty"`
+	Unit      quota.Unit         `json:"unit"`
+	Used      int64              `json:"used"`
+	Remaining int64              `json:"remaining"`
+	ResetAt   *time.Time         `json:"reset_at,omitempty"` // nil if nothing is counted
+	Refused   bool               `json:"refused"`            // whether one more unit would be refused
+	RetryAt   *time.Time         `json:"retry_at,omitempty"` // when one more unit fits, if refused
+	Override  *policies.Override `json:"override,omitempty"` // in force
+	Level     string             `json:"consistency,omitempty"`
+	Notes     []string           `json:"notes,omitempty"`
+	Error     string             `json:"error,omitempty"`
+}
+
+// show returns the counts of a match, under the policy and the override in force.
+func (r *counter) show(ctx context.Context, m *inspect.Match) (rows []shown) {
+	row := shown{Rule: m.Rule, Policy: m.Policy.Name, Key: m.Key, Unit: m.Policy.Unit}
+	if m.Level != consistency.Exact {
+		row.Level = m.Level.String()
+	}
+	if m.Shadow {
+		row.Notes = append(row.Notes, "shadow_mode: refuses nothing")
+	}
+	if m.Note != "" {
+		row.Notes = append(row.Notes, m.Note)
+	}
+	p, override, err := r.resolve(ctx, m)
+	row.Override = override
+	switch {
+	case err != nil:
+		row.Error = err.Error()
+	case override != nil && override.Blocked:
+		row.Notes = append(row.Notes, "blocked")
+		rows = []shown{row}
+		if !m.Unlimited && !m.RefusesAll {
+			rows = r.peek(ctx, m.Policy, &row)
+		}
+		for i := range rows {
+			if rows[i].Refused, rows[i].RetryAt = true, nil; !override.Until.IsZero() {
+				rows[i].RetryAt = &override.Until
+			}
+		}
+		return rows
+	case override == nil && m.Unlimited, override != nil && len(p.Limits) == 0:
+		row.Notes = append(row.Notes, "unlimited")
+	case override == nil && p == m.Policy && m.RefusesAll:
+		row.Refused = true
+		row.Notes = append(row.Notes, "0 requests are allowed")
+	default:
+		return r.peek(ctx, p, &row)
+	}
+	return []shown{row}
+}
+
+// resolve returns the policy in force for a match, and the override that it comes from, or nil.
+func (r *counter) resolve(ctx context.Context, m *inspect.Match) (*quota.Policy, *policies.Override, error) {
+	if r.store == nil {
+		return m.Policy, nil, nil
+	}
+	stored, err := r.store.FindPolicy(ctx, m.Policy.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	override, err := r.store.Find(ctx, m.Policy.Name, m.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := r.stack.Clock().Now()
+	if override != nil && !override.Until.IsZero() && !now.Before(override.Until) {
+		override = nil
+	}
+	var table policies.Table
+	if err := table.Source("redis").Edit(func(e *policies.Edit) {
+		if stored != nil {
+			stored.Parent, stored.ParentKey = "", "" // of other policies
+			e.Set(stored)
+		}
+		if override != nil {
+			e.Override(*override)
+		}
+	}); err != nil {
+		return nil, nil, err
+	}
+	p, _, _ := table.View().Resolve(ctx, m.Policy, m.Key, now.UnixMilli())
+	return p, override, nil
+}
+
+// peek returns the counts of row's key under a policy.
+func (r *counter) peek(ctx context.Context, p *quota.Policy, row *shown) (rows []shown) {
+	d, err := r.stack.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: r.within})
+	if err != nil {
+		row.Error = err.Error()
+		return []shown{*row}
+	}
+	for _, s := range d.Limits() {
+		one := *row
+		one.fill(&s, d.At())
+		rows = append(rows, one)
+	}
+	return rows
+}
+
+func (row *shown) fill(s *decision.Status, now time.Time) {
+	limit := s.Limit
+	row.Limit, row.Used, row.Remaining, row.Refused = &limit, s.Used, s.Remaining, s.Refused
+	if s.ResetAt.After(now) {
+		row.ResetAt = &s.ResetAt
+	}
+	if s.Refused {
+		row.RetryAt = &s.RetryAt
+	}
+}
+
+// isCounted reports whether a row has units.
+func (row *shown) isCounted() bool { return row.Used > 0 }
+
+// showAll returns the counts of all matches, and how many could not be read.
+func (r *counter) showAll(ctx context.Context, matches []inspect.Match) (rows []shown, failed int) {
+	rows = []shown{}
+	for i := range matches {
+		for _, row := range r.show(ctx, &matches[i]) {
+			if row.Error != "" {
+				failed++
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows, failed
 }
 
 func show(c *command) subcommand {
-	return ofKey(c, "show", func(ctx context.Context, s *config.Stack, all []throttler.Charge) error {
-		rows, failed := []shown{}, 0
-		for _, charge := range all {
-			d, err := s.Throttler.Peek(ctx, charge)
-			if err != nil {
-				failed++
-				rows = append(rows, shown{Policy: charge.Policy.Name, Error: err.Error()})
-				continue
+	o := new(counts)
+	o.define(c.flags)
+	keys := c.flags.String("keys", "", "a `file` with a key, or an address, in each line, in which to find the hash in the argument; - for the standard input")
+	const line = "show [-config FILE | -env FILE] [-policy NAMES [-limit LIMIT]...] [-within KEY] [-backend NAME] [-own KEYS] KEY, or show -keys FILE HASH"
+	return subcommand{line, 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
+		r, err := o.open()
+		if err != nil {
+			return err
+		}
+		defer closing(r)
+		k := key(c.args[0])
+		if isHash(k) {
+			if k, err = r.keyOf(ctx, k, *keys, c); err != nil {
+				return err
 			}
-			for _, status := range d.Limits() {
-				rows = append(rows, shownOf(s.Config, status.Policy.Name, &status, d.At()))
+			if !c.json {
+				fmt.Fprintf(c.out, "the key is %s\n", printable(k))
 			}
 		}
-		if err := printCounts(c, rows); err != nil {
+		matches, err := o.matches(r, k)
+		if err != nil {
+			return err
+		}
+		rows, failed := r.showAll(ctx, matches)
+		if err := printCounts(c, rows, false); err != nil {
 			return err
 		}
 		if failed > 0 {
-			return fmt.Errorf("the counts of %d of %d policies could not be read", failed, len(all))
+			return fmt.Errorf("the counts of %d of %d policies could not be read", failed, len(matches))
 		}
-		return nil
-	})
+		return r.unlessMeant(ctx, matches, rows, k)
+	}}
 }
 
-func printCounts(c *command, rows []shown) error {
+func printCounts(c *command, rows []shown, rules bool) error {
 	if c.json {
 		return printJSON(c.out, rows)
 	}
 	now := time.Now()
-	t := newTable(c.out, "POLICY", "LIMIT", "USED", "REMAINING", "RESET", "NOTE")
-	for _, r := range rows {
-		if r.Error != "" {
-			t.row(r.Policy, "-", "-", "-", "-", r.Error)
-			continue
+	head := []any{"POLICY", "LIMIT", "USED", "REMAINING", "RESET", "NOTE"}
+	if rules {
+		head = append([]any{"RULE", "KEY"}, head...)
+	}
+	t := newTable(c.out, head...)
+	for _, row := range rows {
+		cells := []any{row.Policy, "-", "-", "-", "-", cmp.Or(row.Error, noteOf(&row, now))}
+		if row.Limit != nil {
+			reset := "-"
+			if row.ResetAt != nil {
+				reset = when(*row.ResetAt, now)
+			}
+			copy(cells[1:], []any{textOf(*row.Limit), row.Used, row.Remaining, reset})
 		}
-		reset := "-"
-		if r.ResetAt != nil {
-			reset = when(*r.ResetAt, now)
+		if rules {
+			cells = append([]any{cmp.Or(row.Rule, "-"), printable(row.Key)}, cells...)
 		}
-		t.row(r.Policy, textOf(r.Limit), r.Used, r.Remaining, reset, noteOf(&r, now))
+		t.row(cells...)
 	}
 	return t.flush()
 }
 
 func closing(c io.Closer) { _ = c.Close() } // nothing was written that could be lost
 
-func shownOf(c *config.Config, name string, s *decision.Status, now time.Time) shown {
-	r := shown{
-		Policy: name, Limit: s.Limit, Unit: s.Policy.Unit, Used: s.Used, Remaining: s.Remaining, Refused: s.Refused,
-	}
-	if s.ResetAt.After(now) {
-		r.ResetAt = &s.ResetAt
-	}
-	if s.Refused {
-		r.RetryAt = &s.RetryAt
-	}
-	if level := c.Levels[strings.TrimSuffix(name, ".dry-run")]; level != consistency.Exact {
-		r.Level = level.String()
-	}
-	return r
-}
-
 // noteOf explains the numbers.
-func noteOf(r *shown, now time.Time) string {
-	var all []string
+func noteOf(row *shown, now time.Time) string {
+	matches := row.Notes
 	switch {
-	case r.ResetAt == nil:
-		all = append(all, "nothing is counted")
-	case r.Refused:
-		all = append(all, "refused until "+when(*r.RetryAt, now))
+	case row.Refused && row.RetryAt != nil && row.RetryAt.Equal(decision.Never), row.Refused && row.RetryAt == nil:
+		matches = append(matches, "refused")
+	case row.Refused:
+		matches = append(matches, "refused until "+when(*row.RetryAt, now))
+	case row.Limit != nil && row.ResetAt == nil:
+		matches = append(matches, "nothing is counted")
 	}
-	switch r.Level {
+	if o := row.Override; o != nil {
+		text := "override"
+		if o.Owner != "" {
+			text += " of " + printable(o.Owner)
+		}
+		if o.Reason != "" {
+			text += ": " + printable(o.Reason)
+		}
+		if !o.Until.IsZero() && !o.Blocked {
+			text += ", until " + when(o.Until, now)
+		}
+		matches = append(matches, text)
+	}
+	switch row.Level {
 	case consistency.Leased.String():
-		all = append(all, "leased: units that processes hold count as used")
+		matches = append(matches, "leased: units that processes hold count as used")
 	case consistency.Synced.String():
-		all = append(all, "synced: processes count, and this store does not")
+		matches = append(matches, "synced: processes count, and this store does not")
 	}
-	return cmp.Or(strings.Join(all, "; "), "-")
+	return cmp.Or(strings.Join(matches, "; "), "-")
 }
 
 func reset(c *command) subcommand {
-	return ofKey(c, "reset", func(ctx context.Context, s *config.Stack, all []throttler.Charge) (err error) {
+	o := new(counts)
+	o.define(c.flags)
+	return subcommand{"reset [-config FILE | -env FILE] [-policy NAMES [-limit LIMIT]...] [-within KEY] [-backend NAME] [-own KEYS] KEY", 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
+		r, err := o.open()
+		if err != nil {
+			return err
+		}
+		defer closing(r)
+		k := key(c.args[0])
+		matches, err := o.matches(r, k)
+		if err != nil {
+			return err
+		}
+		rows, failedReads := r.showAll(ctx, matches)
+		counted := failedReads > 0
+		for i := range rows {
+			counted = counted || rows[i].isCounted() || rows[i].Level == consistency.Synced.String()
+		}
+		if !counted {
+			return cmp.Or(r.unlessMeant(ctx, matches, rows, k), fmt.Errorf("nothing is counted for %s under %s; write the key as the program charges it, such as ip:203.0.113.7 or subject:alice", printable(k), namesOf(matches)))
+		}
 		names, failed := []string{}, []error(nil)
-		for _, charge := range all { // one by one, so that a failure does not stop the rest
-			if err := s.Throttler.Reset(ctx, charge); err != nil {
-				failed = append(failed, fmt.Errorf("%s: %w", charge.Policy.Name, err))
+		for _, m := range matches { // one by one, so that a failure does not stop the rest
+			if err := r.stack.Throttler.Reset(ctx, throttler.Charge{Policy: m.Policy, Key: k, Partition: o.within}); err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", m.Policy.Name, err))
 				continue
 			}
-			names = append(names, charge.Policy.Name)
+			names = append(names, m.Policy.Name)
 		}
 		if c.json {
 			err = printJSON(c.out, map[string][]string{"reset": names})
@@ -219,5 +422,13 @@ func reset(c *command) subcommand {
 			_, err = fmt.Fprintf(c.out, "nothing is counted any more under %s\n", strings.Join(names, ", "))
 		}
 		return errors.Join(append(failed, err)...)
-	})
+	}}
+}
+
+func namesOf(matches []inspect.Match) string {
+	var names []string
+	for _, m := range matches {
+		names = append(names, m.Policy.Name)
+	}
+	return strings.Join(names, ", ")
 }

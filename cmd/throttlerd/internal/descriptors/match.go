@@ -146,3 +146,8 @@ func (d *Domain) OverrideLabels(entries Entries) Labels {
 	}
 	return labels
 }
+
+// NewEntry returns an entry.
+func NewEntry(key, value string) *commonv3.RateLimitDescriptor_Entry {
+	return &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}
+}

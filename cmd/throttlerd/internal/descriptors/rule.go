@@ -37,6 +37,7 @@ type Limit = ratelimitv3.RateLimitResponse_RateLimit
 // Rule is the limit of a descriptor, prepared for decisions. It is immutable.
 type Rule struct {
 	Index  int           // in Set.Rules
+	Keys   []string      // of the descriptor's entries, with the '*' of patterns
 	Path   string        // of the descriptor: domain.key_value.key; two rules may have the same, such as a_b of key a and of key a_b
 	Labels Labels        // of its metrics
 	Limit  *Limit        // as answers show it; shared by them
@@ -64,11 +65,11 @@ type Labels struct{ Domain, Key1, Key2 string }
 // Valued reports whether r's labels depend on values of the request: see LabelsOf.
 func (r *Rule) Valued() bool { return r.valued }
 
-// newRule returns the rule of d at path, with the name of a policy, and these labels.
-func newRule(d *envoyfile.Descriptor, path, name string, labels Labels, valued bool) *Rule {
+// newRule returns the rule of d at path, with these keys and labels.
+func newRule(d *envoyfile.Descriptor, path string, keys []string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
-		Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
+		Keys: keys, Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
 		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
 		detailed: d.DetailedMetric, valued: valued,
@@ -80,10 +81,11 @@ func newRule(d *envoyfile.Descriptor, path, name string, labels Labels, valued b
 	for _, n := range l.Replaces {
 		r.Replaces = append(r.Replaces, n.Name)
 	}
+	name := policyName(labels.Domain + "." + strings.Join(keys, "."))
 	if r.Counts() {
-		r.Policy = l.Policy(policyName(name))
+		r.Policy = l.Policy(name)
 	} else {
-		r.Policy = &quota.Policy{Name: policyName(name), Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
+		r.Policy = &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
 	}
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -62,7 +63,7 @@ func New(files []*envoyfile.File, merge bool) (*Set, error) {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
 			s.domains[name] = d
 		}
-		s.add(&d.node, f.Descriptors, name, name, Labels{Domain: name}, 0, false)
+		s.add(&d.node, f.Descriptors, name, nil, Labels{Domain: name}, 0, false)
 	}
 	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
 	for i, r := range s.list {
@@ -72,11 +73,11 @@ func New(files []*envoyfile.File, merge bool) (*Set, error) {
 }
 
 // add adds the descriptors at path to n. keys are the keys of the path.
-func (s *Set) add(n *node, all []envoyfile.Descriptor, path, keys string, labels Labels, depth int, valued bool) {
+func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, keys []string, labels Labels, depth int, valued bool) {
 	for i := range all {
 		d, labels := &all[i], labels
 		name := d.String()
-		path, keys := path+"."+name, keys+"."+d.Key
+		path, keys := path+"."+name, append(slices.Clip(keys), d.Key)
 		switch depth {
 		case 0:
 			labels.Key1 = name
@@ -115,6 +116,9 @@ func (n *node) next(d *envoyfile.Descriptor) *node {
 
 // Empty reports whether s has no domain.
 func (s *Set) Empty() bool { return len(s.domains) == 0 }
+
+// Names returns the names of the domains, in order.
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.domains)) }
 
 // Domain returns a domain, or nil.
 func (s *Set) Domain(name string) *Domain { return s.domains[name] }

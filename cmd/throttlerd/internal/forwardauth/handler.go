@@ -5,6 +5,7 @@ package forwardauth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -46,10 +47,34 @@ type handler struct {
 // c does not have, the error wraps throttler.ErrInvalid. A nil observer means
 // weirlog.Default().
 func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.Observer) (http.Handler, error) {
-	h := &handler{keys: keys, rules: keys.Rules, refuses: keys.AmbiguousPaths == refuseAmbiguous, observer: observer}
-	if h.observer == nil {
+	h, err := newHandler(c, keys)
+	if err != nil {
+		return nil, err
+	}
+	if h.observer = observer; observer == nil {
 		h.observer = weirlog.Default()
 	}
+	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], Observer: h.observer}
+	options.Refuse = func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
+		x.DocumentationURL = keys.Documentation
+		x.Write(w, r)
+	}
+	if all := slices.Concat(h.limits...); len(all) > 0 {
+		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // the code below doesn't check keys and policies
+			return nil, err
+		}
+	}
+	limit, err := middleware.New(t, middleware.ClassifierFunc(func(r *http.Request) []throttler.Charge { return forwardedOf(r).charges }, slices.Collect(maps.Values(c.Policies))...), options)
+	if err != nil {
+		return nil, err
+	}
+	h.check = limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	return h, nil
+}
+
+// newHandler returns a handler that knows the rules, and can't decide yet.
+func newHandler(c *config.Config, keys *Keys) (*handler, error) {
+	h := &handler{keys: keys, rules: keys.Rules, refuses: keys.AmbiguousPaths == refuseAmbiguous}
 	var trusted []netip.Prefix
 	for _, n := range keys.TrustedProxies {
 		trusted = append(trusted, netip.Prefix(n))
@@ -68,22 +93,43 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 		h.limits = append(h.limits, limits)
 		h.usesHosts = h.usesHosts || h.rules[i].usesHosts()
 	}
-	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], Observer: h.observer}
-	options.Refuse = func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
-		x.DocumentationURL = keys.Documentation
-		x.Write(w, r)
+	return h, nil
+}
+
+// Charged is a charge of a request, and the index of the rule that makes it.
+type Charged struct {
+	Rule int
+	throttler.Charge
+}
+
+// Explain returns the charges of a request as its proxy would forward it, from address, and
+// whether its path is ambiguous. An error says why it would be refused without a decision.
+func Explain(c *config.Config, keys *Keys, address string, r *http.Request) (all []Charged, ambiguous bool, err error) {
+	h, err := newHandler(c, keys)
+	if err != nil {
+		return nil, false, err
 	}
-	if all := slices.Concat(h.limits...); len(all) > 0 {
-		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // the code below doesn't check keys and policies
-			return nil, err
+	r = r.Clone(r.Context())
+	r.RemoteAddr = netip.AddrPortFrom(netip.Prefix(keys.TrustedProxies[0]).Addr(), 1).String()
+	r.Header.Set("X-Forwarded-For", address)
+	f := &forwarded{method: strings.ToUpper(r.Method), host: hostOf(http.Header{"X-Forwarded-Host": {r.Host}})}
+	path, ok := pathOf(r.URL.RequestURI())
+	if ok {
+		f.readings, ok = read(path)
+	}
+	if !ok {
+		return nil, false, fmt.Errorf("%q is no path", r.URL.RequestURI())
+	}
+	if f.readings.ambiguous && h.refuses {
+		return nil, true, errors.New("the path can be read in several ways, and ambiguous_paths is refuse")
+	}
+	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f))
+	for _, i := range h.decide(f, r.Header) {
+		for _, charge := range h.charges([]int{i}, r) {
+			all = append(all, Charged{i, charge})
 		}
 	}
-	limit, err := middleware.New(t, middleware.ClassifierFunc(func(r *http.Request) []throttler.Charge { return forwardedOf(r).charges }, slices.Collect(maps.Values(c.Policies))...), options)
-	if err != nil {
-		return nil, err
-	}
-	h.check = limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
-	return h, nil
+	return all, f.readings.ambiguous, nil
 }
 
 // decide returns the rules that charge a request: the first that matches it or, if its path has
