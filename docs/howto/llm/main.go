@@ -1,10 +1,11 @@
-// Command llm limits the requests and tokens of an LLM gateway.
+// Command llm limits the requests, parallel answers and tokens of an LLM gateway.
 package main
 
 import (
 	"io"
 	"log"
 	"net/http"
+	"os"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -14,34 +15,30 @@ import (
 )
 
 var (
-	requests  = &throttler.Policy{Name: "requests", Limits: []throttler.Limit{{Quota: 60, Window: time.Minute}}}
+	requests = &throttler.Policy{Name: "requests", Limits: []throttler.Limit{
+		{Quota: 60, Window: time.Minute}, {Quota: 4, Window: 30 * time.Second, Algorithm: quota.InFlight}}}
 	orgTokens = &throttler.Policy{Name: "org-tokens", Unit: quota.Tokens, Limits: []throttler.Limit{
 		{Quota: 10_000, Window: time.Minute}, {Quota: 2_000_000, Calendar: quota.Calendar{Period: quota.Month}}}}
 	userTokens = &throttler.Policy{Name: "user-tokens", Unit: quota.Tokens, Limits: []throttler.Limit{{Quota: 1000, Window: time.Minute}}}
 )
 
-// newServer returns a gateway. The model answers until the client hangs up, and returns the
-// tokens used, or -1 if the process that gets the receipt will settle them.
-func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *http.Request, text string) int64, send func(receipt string)) (http.Handler, error) {
+// newGateway returns a handler that reserves an estimate and a place, and calls answer: a model,
+// which sends the receipt to the worker with the tokens used, also if the client hangs up.
+func newGateway(t *throttler.Throttler, answer func(w http.ResponseWriter, r *http.Request, text, receipt string)) (http.Handler, error) {
 	gateway := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		org, user := r.Header.Get("X-Org"), r.Header.Get("X-User")        // from your authentication
-		inOrg := func(p *throttler.Policy, key string) throttler.Charge { // a capped charge waits for at most a full quota
+		org, user := r.Header.Get("X-Org"), r.Header.Get("X-User")           // from your authentication
+		estimate := func(p *throttler.Policy, key string) throttler.Charge { // a capped charge waits for at most a full quota
 			return throttler.Charge{Policy: p, Key: key, Cost: int64(len(text)/4 + 256), Mode: quota.Capped}.Within(org)
 		}
-		if !middleware.Take(w, r, requests.Charge(org), inOrg(orgTokens, org), inOrg(userTokens, user)) {
-			return
-		}
-		d, ok := middleware.FromContext(r.Context())
-		if tokens := answer(w, r, string(text)); tokens >= 0 {
-			_ = middleware.SetCostOf(r, "org-tokens", tokens) // also if the client has hung up
-			_ = middleware.SetCostOf(r, "user-tokens", tokens)
-		} else if receipt, err := t.Receipt(d); ok && err == nil {
-			send(receipt)
+		if middleware.Take(w, r, requests.Charge(org), estimate(orgTokens, org), estimate(userTokens, user)) {
+			d, _ := middleware.FromContext(r.Context())
+			receipt, _ := t.Receipt(d) // none in an outage: nothing is settled then
+			answer(w, r, string(text), receipt)
 		}
 	})
 	limit, err := middleware.New(t, middleware.InHandler(), &middleware.Options{Dialect: middleware.OpenAI{}})
@@ -52,7 +49,9 @@ func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *htt
 }
 
 func main() {
-	h, err := newServer(throttler.New(memorybackend.NewDefault(), nil), func(http.ResponseWriter, *http.Request, string) int64 { return 42 }, nil)
+	t, bills := throttler.New(memorybackend.NewDefault(), &throttler.Options{ReceiptKey: []byte(os.Getenv("RECEIPT_KEY"))}), make(chan bill, 100)
+	go work(t, bills)
+	h, err := newGateway(t, func(_ http.ResponseWriter, _ *http.Request, _, receipt string) { bills <- bill{receipt, 42} })
 	if err != nil {
 		log.Fatal(err)
 	}

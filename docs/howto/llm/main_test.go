@@ -14,52 +14,68 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
+// Example runs the gateway and a worker of another process, before and after an answer ends.
 func Example() {
-	clk := clock.NewManual(time.Unix(1_900_000_000, 0))
-	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk, ReceiptKey: []byte("from the secrets of the deployment")})
-	var tokens int64
-	var receipt string
-	h, err := newServer(t, func(http.ResponseWriter, *http.Request, string) int64 { return tokens }, func(text string) { receipt = text })
+	ctx, clk, store := context.Background(), clock.NewManual(time.Unix(1_900_000_000, 0)), memorybackend.NewDefault()
+	options := &throttler.Options{Clock: clk, ReceiptKey: []byte("from the secrets of the deployment")}
+	gateway, worker := throttler.New(store, options), throttler.New(store, options)
+	var answer func(receipt string)
+	h, err := newGateway(gateway, func(_ http.ResponseWriter, _ *http.Request, _, receipt string) { answer(receipt) })
 	if err != nil {
 		log.Fatal(err)
 	}
-	ask := func(ctx context.Context, text string) {
+	show := func(what string) {
+		fmt.Print(what, ":")
+		for _, c := range []throttler.Charge{requests.Charge("acme"), orgTokens.Charge("acme"), userTokens.Charge("alice").Within("acme")} {
+			d, err := gateway.Peek(ctx, c)
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Print(" ", c.Policy.Name)
+			for l := range c.Policy.Limits {
+				fmt.Print(" ", d.Limit(l).Used)
+			}
+		}
+		fmt.Println()
+	}
+	ask := func(text string) {
 		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(text))
 		r.Header.Set("X-Org", "acme")
 		r.Header.Set("X-User", "alice")
 		h.ServeHTTP(w, r)
-		fmt.Printf("%d %q", w.Code, w.Header().Get("Retry-After"))
-		for _, p := range []*throttler.Policy{requests, orgTokens, userTokens} {
-			key := "acme"
-			if p == userTokens {
-				key = "alice"
-			}
-			d, err := t.Peek(ctx, p.Charge(key).Within("acme"))
-			if err != nil {
-				log.Fatal(err)
-			}
-			fmt.Print(" ", p.Name, " ", d.Limit(0).Used)
+		show(fmt.Sprintf("%d %q", w.Code, w.Header().Get("Retry-After")))
+	}
+	deliver := func(b bill) {
+		if err := settle(ctx, worker, b); err != nil {
+			log.Fatal(err)
 		}
-		fmt.Println()
+		show("settled")
 	}
-	tokens = 300
-	ask(context.Background(), "short")
-	tokens = -1
-	ask(context.Background(), "short")
-	d, err := t.Open(receipt)
-	if err != nil {
-		log.Fatal(err)
+
+	var late bill
+	answer = func(receipt string) {
+		late = bill{receipt, 300}
+		show("in flight")
 	}
-	if _, err := t.Settle(context.Background(), d, 1, 500, 500); err != nil {
-		log.Fatal(err)
-	}
-	tokens = 300
-	ask(context.Background(), strings.Repeat("long ", 2000))
+	ask("short")
+	deliver(late)
+	deliver(late)
+
+	answer = func(receipt string) { deliver(bill{receipt, 500}) }
+	ask("short")
+	ask(strings.Repeat("long ", 2000))
 	clk.Advance(time.Minute)
-	ask(context.Background(), strings.Repeat("long ", 2000))
+	ask(strings.Repeat("long ", 2000))
+	deliver(late)
 	// Output:
-	// 200 "" requests 1 org-tokens 300 user-tokens 300
-	// 200 "" requests 2 org-tokens 557 user-tokens 557
-	// 429 "60" requests 2 org-tokens 800 user-tokens 800
-	// 200 "" requests 1 org-tokens 300 user-tokens 300
+	// in flight: requests 1 1 org-tokens 257 257 user-tokens 257
+	// 200 "": requests 1 0 org-tokens 257 257 user-tokens 257
+	// settled: requests 1 0 org-tokens 300 300 user-tokens 300
+	// settled: requests 1 0 org-tokens 300 300 user-tokens 300
+	// settled: requests 2 1 org-tokens 800 800 user-tokens 800
+	// 200 "": requests 2 0 org-tokens 800 800 user-tokens 800
+	// 429 "60": requests 2 0 org-tokens 800 800 user-tokens 800
+	// settled: requests 1 1 org-tokens 500 1300 user-tokens 500
+	// 200 "": requests 1 0 org-tokens 500 1300 user-tokens 500
+	// settled: requests 1 0 org-tokens 500 1300 user-tokens 500
 }
