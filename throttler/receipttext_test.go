@@ -73,14 +73,16 @@ func TestReceiptIsOurs(t *testing.T) {
 	if _, err := throttler.New(backend, nil).Receipt(d); !errors.Is(err, throttler.ErrReceiptKey) {
 		t.Errorf("a receipt without a key: %v, want an error that wraps ErrReceiptKey", err)
 	}
-	func() {
-		defer func() {
-			if text := fmt.Sprint(recover()); !strings.Contains(text, "ReceiptKey has 15 bytes; it must have 16 or more") {
-				t.Errorf("a short key: %v, want a panic that says what it must be", text)
-			}
+	for _, key := range []string{"15 bytes long..", ""} {
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, fmt.Sprintf("ReceiptKey has %d bytes; it must have 16 or more", len(key))) {
+					t.Errorf("a short key: %v, want a panic that says what it must be", text)
+				}
+			}()
+			throttler.New(backend, &throttler.Options{ReceiptKey: []byte(key)})
 		}()
-		throttler.New(backend, &throttler.Options{ReceiptKey: []byte("15 bytes long..")})
-	}()
+	}
 	if shown := fmt.Sprintf("%v %+v", receiptOptions, &receiptOptions); strings.Contains(shown, "secret") {
 		t.Errorf("options show the secret: %s", shown)
 	}

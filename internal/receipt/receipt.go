@@ -44,10 +44,11 @@ type Key struct {
 }
 
 // NewKey returns the key of a secret of MinSecret bytes or more, which all processes share, or
-// no key for an empty one. A shorter one is an error that wraps quota.ErrInvalid.
+// no key for nil. A shorter one is an error that wraps quota.ErrInvalid: also an empty one, which
+// may be an environment variable that is not set.
 func NewKey(secret []byte) (Key, error) {
 	switch n := len(secret); {
-	case n == 0:
+	case secret == nil:
 		return Key{}, nil
 	case n < MinSecret:
 		return Key{}, invalid.Errorf("ReceiptKey has %d bytes; it must have %d or more, the same in all processes", n, MinSecret)
