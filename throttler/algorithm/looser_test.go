@@ -15,7 +15,7 @@ import (
 // alone returns the maximum units that l by itself admits within w ms, both ends included.
 // Across the edge of a window, that is twice the quota; for a sliding log, once.
 func alone(l throttler.Limit, w int64) int64 {
-	window := l.Window.Milliseconds()
+	window := l.Length().Milliseconds()
 	switch {
 	case l.Algorithm.Drains():
 		return l.Capacity() + w*l.Quota/window
@@ -30,7 +30,8 @@ func alone(l throttler.Limit, w int64) int64 {
 // As docs/start/algorithms.md promises, it is the maximum of the looser version alone. For token
 // buckets, the looser version has the larger burst and the faster rate of the two; for
 // queues, the longer wait and the faster rate. For windows, a quota of the longer window is
-// added, for charges before its record began.
+// added, for charges before its record began. Aligned windows and a calendar's add up, and one
+// quota of the shorter for each record of the longer.
 func looser(a, b throttler.Limit, w int64) int64 {
 	most := max(alone(a, w), alone(b, w))
 	switch rate := max(perMs(a), perMs(b)); {
@@ -40,9 +41,20 @@ func looser(a, b throttler.Limit, w int64) int64 {
 	case a.Algorithm.Drains():
 		return max(a.Capacity(), b.Capacity()) + int64(rate*float64(w)+1e-9)
 	}
-	if a.Window > b.Window {
-		most += a.Quota
-	} else if a.Window < b.Window {
+	if a.Length() > b.Length() {
+		a, b = b, a
+	}
+	switch sameWindow := a.Calendar.IsZero() && b.Calendar.IsZero() && a.Window == b.Window; {
+	case sameWindow && a.Aligned != b.Aligned:
+		most += max(a.Quota, b.Quota)
+	case sameWindow:
+	case a.Aligned || b.Aligned || !a.Calendar.IsZero() || !b.Calendar.IsZero():
+		extra := a.Quota
+		if a.Length() == b.Length() {
+			extra = max(a.Quota, b.Quota)
+		}
+		return alone(a, w) + alone(b, w) + (w/b.Length().Milliseconds()+1)*extra
+	case a.Window < b.Window:
 		most += b.Quota
 	}
 	return most
@@ -66,6 +78,9 @@ func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	if l.Algorithm.Drains() && rng.IntN(3) == 0 {
 		n.Burst = 1 + rng.Int64N(2*l.Quota)
 	}
+	if l.Algorithm == throttler.FixedWindow && rng.IntN(2) == 0 {
+		n.Aligned = true
+	}
 	return n
 }
 
@@ -80,7 +95,16 @@ func TestSequentialTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
 			if a.Drains() && rng.IntN(2) == 0 {
 				l.Burst = 1 + rng.Int64N(2*l.Quota)
 			}
+			l.Aligned = a == throttler.FixedWindow && rng.IntN(2) == 0
 			takeInTurns(t, rng, l, otherVersion(l, rng))
+		}
+		month := throttler.Limit{Quota: 1 + rng.Int64N(30), Calendar: quota.Calendar{Period: quota.Month, Day: uint8(1 + rng.IntN(31))}}
+		for _, other := range []throttler.Limit{
+			{Quota: 1 + rng.Int64N(30), Calendar: quota.Calendar{Period: quota.Month, Day: uint8(1 + rng.IntN(31))}},
+			{Quota: 1 + rng.Int64N(30), Calendar: quota.Calendar{Period: quota.Week}},
+			{Quota: 1 + rng.Int64N(30), Window: time.Duration(1+rng.IntN(1000)) * time.Hour, Aligned: rng.IntN(2) == 0},
+		} {
+			takeInTurns(t, rng, month, other)
 		}
 	}
 }
@@ -91,13 +115,17 @@ func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
 	type unit struct{ at, cost int64 }
 	var admitted []unit
 	now, share := int64(day), rng.IntN(11) // of ten requests, for the first version
-	pause := versions[rng.IntN(2)].Window.Milliseconds()
+	pause, edge := versions[rng.IntN(2)].Length().Milliseconds(), now
 	for range 250 {
 		switch rng.IntN(40) {
 		case 0:
 			now += rng.Int64N(pause + 1)
 		case 1:
 			share = rng.IntN(11)
+		case 2, 3: // when a time to reset or to retry is over
+			if edge < now+2*pause {
+				now = max(now, edge)
+			}
 		default:
 			now += rng.Int64N(pause/20+2) * rng.Int64N(2)
 		}
@@ -108,7 +136,12 @@ func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
 		if rng.IntN(5) == 0 {
 			cost = 1 + rng.Int64N(min(versions[version].Capacity(), 5))
 		}
-		if allowed, _ := c.take(version, cost, now); !allowed {
+		if rng.IntN(5) == 0 { // as much as fits
+			cost = max(versions[version].Capacity()-c.used(version, now), 1)
+		}
+		allowed, results := c.take(version, cost, now)
+		if edge = results[0].ResetAt; !allowed {
+			edge = results[0].RetryAt
 			continue
 		}
 		admitted = append(admitted, unit{now, cost})
