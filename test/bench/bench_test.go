@@ -85,9 +85,9 @@ func TestHung(t *testing.T) {
 	defer lab.close()
 	// rueidislimiter v1.0.76 is left out because it fails under the race detector: when a
 	// context ends, it reuses the buffer of the key while the client may still be writing it.
-	some := slices.DeleteFunc(without(peers.Redis(), peers.Variant, peers.Ceiling), func(p peers.Peer) bool { return p.Name == "rueidislimiter" })
-	samples := lab.hang(t.Context(), some)
-	for _, p := range some {
+	contenders := slices.DeleteFunc(exclude(peers.Redis(), peers.Variant, peers.Ceiling), func(p peers.Peer) bool { return p.Name == "rueidislimiter" })
+	samples := lab.hang(t.Context(), contenders)
+	for _, p := range contenders {
 		values := samples[p.Name].values
 		if values["first_ms"] <= 0 || values["deadline_first_ms"] <= 0 {
 			t.Errorf("%s: %v", p.Name, values)
@@ -279,20 +279,20 @@ func TestInterrupt(t *testing.T) {
 // children returns the processes started by pid.
 func children(t *testing.T, pid int) []int {
 	t.Helper()
-	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []int
-	for line := range strings.Lines(string(out)) {
+	var pids []int
+	for line := range strings.Lines(string(output)) {
 		fields := strings.Fields(line)
 		if len(fields) == 2 && fields[1] == strconv.Itoa(pid) {
 			child, err := strconv.Atoi(fields[0])
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, child)
+			pids = append(pids, child)
 		}
 	}
-	return all
+	return pids
 }

@@ -15,10 +15,10 @@ import (
 // needs: a client as expensive as grpc-go's would be slower than the measured service.
 type connection struct {
 	net.Conn
-	out    *bufio.Writer
-	framer *http2.Framer
-	fields []byte // the header fields of each call, encoded
-	stream uint32
+	buffered *bufio.Writer
+	framer   *http2.Framer
+	fields   []byte // the header fields of each call, encoded
+	stream   uint32
 }
 
 // dial connects to a gRPC server, for calls of method.
@@ -36,12 +36,12 @@ func dial(addr, method string) (*connection, error) {
 	} {
 		_ = encoder.WriteField(f) // memory does not fail
 	}
-	c := &connection{Conn: conn, out: bufio.NewWriter(conn), fields: fields.Bytes(), stream: 1}
-	c.framer = http2.NewFramer(c.out, bufio.NewReader(conn))
+	c := &connection{Conn: conn, buffered: bufio.NewWriter(conn), fields: fields.Bytes(), stream: 1}
+	c.framer = http2.NewFramer(c.buffered, bufio.NewReader(conn))
 	c.framer.SetReuseFrames()
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	// Written with the first call. A bufio.Writer repeats an error when it is flushed.
-	_, _ = c.out.WriteString(http2.ClientPreface)
+	_, _ = c.buffered.WriteString(http2.ClientPreface)
 	_ = c.framer.WriteSettings()
 	_ = c.framer.WriteWindowUpdate(0, 1<<30) // more than the answers of a measurement
 	return c, nil
@@ -54,7 +54,7 @@ func (c *connection) call(message []byte) (answer []byte, err error) {
 	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.fields, EndHeaders: true})
 	_ = c.framer.WriteData(stream, true, append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)) //nolint:gosec // a request is short
 	for {
-		if err := c.out.Flush(); err != nil {
+		if err := c.buffered.Flush(); err != nil {
 			return nil, err
 		}
 		frame, err := c.framer.ReadFrame()

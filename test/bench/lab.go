@@ -122,8 +122,8 @@ func (l *lab) run(ctx context.Context, rows []row, seed uint64, isQuick bool, pr
 		Machine: machine, Commit: "unknown", Started: time.Now().UTC().Truncate(time.Second), Seed: seed,
 		Passes: l.passes, SampleMS: l.sample.Milliseconds(), PatienceMS: l.patience.Milliseconds(), Keys: len(l.keys), Quick: isQuick,
 	}
-	if out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
-		set.Commit = strings.TrimSpace(string(out))
+	if output, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
+		set.Commit = strings.TrimSpace(string(output))
 	}
 	set.Results, err = run(ctx, rows, l.passes, rand.New(rand.NewPCG(seed, seed)), progress)
 	return set, err
@@ -158,7 +158,7 @@ func (l *lab) behindNetwork(s *server) string {
 // fill lets peer see each key of p once, so that measurements do not include new keys.
 func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config peers.Config) {
 	if name := peer.Name + ", " + p.name; !s.filled[name] {
-		with(peer.Open, config, func(l *peers.Limiter) sample {
+		useLimiter(peer.Open, config, func(l *peers.Limiter) sample {
 			fill(ctx, l, p.keys)
 			return sample{}
 		})
@@ -166,8 +166,8 @@ func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config pe
 	}
 }
 
-// with opens a limiter for a measurement, and closes it.
-func with(open func(peers.Config) (*peers.Limiter, error), config peers.Config, measure func(*peers.Limiter) sample) sample {
+// useLimiter opens a limiter for a measurement, and closes it.
+func useLimiter(open func(peers.Config) (*peers.Limiter, error), config peers.Config, measure func(*peers.Limiter) sample) sample {
 	limiter := must(open(config))
 	defer limiter.Close()
 	return measure(limiter)

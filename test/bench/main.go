@@ -61,9 +61,9 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	length := flags.Duration("sample", 0, "length of a measurement; default 300ms, 50ms if quick, or 2s of services")
 	maxKeys := flags.Int("max-keys", 0, "how many keys the growth rows go to; default 1000000, or 100000 if quick. 10000000 takes some 6 GB of memory, and minutes more")
 	seed := flags.Uint64("seed", 0, "of the order of measurements; if 0, a random one, which is printed")
-	out := flags.String("out", "", "write the results to this `file`, as JSON")
+	output := flags.String("out", "", "write the results to this `file`, as JSON")
 	docs := flags.String("docs", "", "write results, figures and tables into the documentation of the repository in this `directory`")
-	from := flags.String("from", "", "measure nothing; take the results from this `file`")
+	input := flags.String("from", "", "measure nothing; take the results from this `file`")
 	guard := flags.String("guard", "", "measure the rows of the summary, and fail if weir, next to the best rival, lost more than a tenth since the run in this `file`")
 	empty := flags.String("empty", "", "be a service that decides nothing, at this `address`")
 	if err := flags.Parse(args); err != nil {
@@ -82,8 +82,8 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	if *from != "" {
-		set, err = result.Read(*from)
+	if *input != "" {
+		set, err = result.Read(*input)
 	} else {
 		s := full
 		if *quickly {
@@ -123,8 +123,8 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	_, _ = io.WriteString(stdout, report.Text(set))
-	if *out != "" {
-		err = set.Write(*out)
+	if *output != "" {
+		err = set.Write(*output)
 	}
 	if *docs != "" && err == nil {
 		err = report.Publish(*docs, set)

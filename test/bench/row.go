@@ -112,22 +112,22 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 
 // visit adds a sample to a result. A failed peer does not end the run; the next pass measures
 // it again.
-func visit(ctx context.Context, c cell, to *result.Result) error {
+func visit(ctx context.Context, c cell, target *result.Result) error {
 	s, err := try(func() sample { return c.measure(ctx) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		to.Err = err.Error()
+		target.Err = err.Error()
 		return nil
 	}
-	if to.Values == nil {
-		to.Values = make(map[string][]float64)
+	if target.Values == nil {
+		target.Values = make(map[string][]float64)
 	}
 	for metric, value := range s.values {
-		to.Values[metric] = append(to.Values[metric], result.Round(value))
+		target.Values[metric] = append(target.Values[metric], result.Round(value))
 	}
-	to.Text = s.text
+	target.Text = s.text
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 // quota is almost whole.
 func (l *lab) bytesRows() []row {
 	return []row{
-		{name: "bytes/redis", once: true, cells: cellsOf(without(peers.Redis(), peers.Variant), l.bytesInRedis)},
+		{name: "bytes/redis", once: true, cells: cellsOf(exclude(peers.Redis(), peers.Variant), l.bytesInRedis)},
 		{name: "bytes/memory", once: true, cells: cellsOf(peers.Memory(), l.bytesInMemory)},
 	}
 }
@@ -23,7 +23,7 @@ func (l *lab) bytesInRedis(ctx context.Context, peer peers.Peer) sample {
 	server := l.redis("bytes")
 	defer l.stop("bytes")
 	empty := server.number("memory", "used_memory")
-	with(peer.Open, peers.Config{Quota: 60, Window: window, Redis: server.Addr, Keys: len(l.keys)}, func(limiter *peers.Limiter) sample {
+	useLimiter(peer.Open, peers.Config{Quota: 60, Window: window, Redis: server.Addr, Keys: len(l.keys)}, func(limiter *peers.Limiter) sample {
 		fill(ctx, limiter, l.keys)
 		return sample{}
 	}) // the closed connections' buffers belong to no client

@@ -105,10 +105,10 @@ func (l *lab) redisBenchmark(ctx context.Context, script string, args []string, 
 	check(err)
 	run := func(n int) float64 {
 		flags := []string{"-h", "127.0.0.1", "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-r", strconv.Itoa(len(l.keys)), "-n", strconv.Itoa(n), "-q"}
-		out := must(exec.CommandContext(ctx, "redis-benchmark", append(flags, args...)...).Output())
-		found := perSecond.FindAllSubmatch(out, -1)
+		output := must(exec.CommandContext(ctx, "redis-benchmark", append(flags, args...)...).Output())
+		found := perSecond.FindAllSubmatch(output, -1)
 		if len(found) == 0 {
-			check(fmt.Errorf("redis-benchmark printed %q", out))
+			check(fmt.Errorf("redis-benchmark printed %q", output))
 		}
 		return must(strconv.ParseFloat(string(found[len(found)-1][1]), 64))
 	}

@@ -27,7 +27,7 @@ func (l *lab) growthRows() (rows []row) {
 			config.Redis = server.Addr
 			p := pattern{"allowed", unlimited, clientKeys(n)}
 			server.fill(ctx, peers.Weir, p, config)
-			return with(peers.Weir.Open, config, func(limiter *peers.Limiter) sample {
+			return useLimiter(peers.Weir.Open, config, func(limiter *peers.Limiter) sample {
 				return l.load(ctx, limiter, server, p, growthGoroutines, false)
 			})
 		})
@@ -65,7 +65,7 @@ func (l *lab) growthRows() (rows []row) {
 func (l *lab) growInRedis(ctx context.Context, open func(peers.Config) (*peers.Limiter, error), goroutines int) sample {
 	server := l.redis("growth")
 	allowed, _, _ := l.patterns()
-	return with(open, peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: len(l.keys)}, func(limiter *peers.Limiter) sample {
+	return useLimiter(open, peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: len(l.keys)}, func(limiter *peers.Limiter) sample {
 		return l.load(ctx, limiter, server, allowed, goroutines, false)
 	})
 }
@@ -78,7 +78,7 @@ func (l *lab) growInMemory(ctx context.Context, open func(peers.Config) (*peers.
 // growLog measures decisions about one key, one at a time. The log is full, so each take adds
 // a charge and drops one.
 func (l *lab) growLog(ctx context.Context, charges int, redis string, measure func(*peers.Limiter, string) sample) sample {
-	return with(peers.WeirLog, peers.Config{Quota: int64(charges), Redis: redis, Keys: 1}, func(limiter *peers.Limiter) sample {
+	return useLimiter(peers.WeirLog, peers.Config{Quota: int64(charges), Redis: redis, Keys: 1}, func(limiter *peers.Limiter) sample {
 		key := fmt.Sprintf("log-%d", time.Now().UnixNano()) // a new log for each pass
 		fill(ctx, limiter, slices.Repeat([]string{key}, charges))
 		return measure(limiter, key)

@@ -43,12 +43,12 @@ func (l *lab) handlerRow(name string, contenders []peers.Peer, p pattern, measur
 	free := p
 	free.quota = unlimited // the bare handler refuses nothing
 	bare := cell{report.BareHandler, peers.Ceiling, func(ctx context.Context) sample { return measure(ctx, hello, free) }}
-	cells := cellsOf(without(contenders, peers.Variant, peers.Ceiling), func(ctx context.Context, peer peers.Peer) sample {
+	cells := cellsOf(exclude(contenders, peers.Variant, peers.Ceiling), func(ctx context.Context, peer peers.Peer) sample {
 		config := peers.Config{Quota: p.quota, Window: window, Keys: len(p.keys)}
 		if strings.Contains(name, "redis") {
 			config.Redis = l.redis("http").Addr
 		}
-		return with(peer.Open, config, func(limiter *peers.Limiter) sample { return measure(ctx, wrap(limiter)(hello), p) })
+		return useLimiter(peer.Open, config, func(limiter *peers.Limiter) sample { return measure(ctx, wrap(limiter)(hello), p) })
 	})
 	return row{name: name, cells: append([]cell{bare}, cells...)}
 }

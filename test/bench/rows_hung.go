@@ -12,7 +12,7 @@ import (
 // but does not answer: with the client's own settings, and with a context that ends after
 // hungDeadline. The peers wait at the same time.
 func (l *lab) hungRows() []row {
-	contenders := without(peers.Redis(), peers.Variant, peers.Ceiling)
+	contenders := exclude(peers.Redis(), peers.Variant, peers.Ceiling)
 	var once sync.Once
 	var samples map[string]sample
 	return []row{{name: "hung", once: true, cells: cellsOf(contenders, func(ctx context.Context, p peers.Peer) sample {
@@ -38,8 +38,8 @@ func (l *lab) hang(ctx context.Context, contenders []peers.Peer) map[string]samp
 				took := l.decideHung(ctx, limiter, deadline, &calling)
 				mu.Lock()
 				defer mu.Unlock()
-				for i, which := range []string{"first_ms", "next_ms"}[:len(took)] {
-					samples[p.Name].values[prefix+which] = float64(took[i]) / float64(time.Millisecond)
+				for i, metric := range []string{"first_ms", "next_ms"}[:len(took)] {
+					samples[p.Name].values[prefix+metric] = float64(took[i]) / float64(time.Millisecond)
 				}
 			})
 		}

@@ -53,7 +53,7 @@ func walk(p pattern, seed uint64) []string {
 
 // decideInMemory measures a goroutine for each of the requests.
 func (l *lab) decideInMemory(ctx context.Context, open func(peers.Config) (*peers.Limiter, error), config peers.Config, p pattern, requests [][]string) sample {
-	return with(open, config, func(limiter *peers.Limiter) sample {
+	return useLimiter(open, config, func(limiter *peers.Limiter) sample {
 		fill(ctx, limiter, p.keys)
 		if allowed := must(limiter.Take(ctx, p.keys[0])); allowed != (p.quota > 1) {
 			check(fmt.Errorf("allowed is %v for the second request under a quota of %d", allowed, p.quota))

@@ -40,13 +40,13 @@ func (l *lab) redisRows() (rows []row) {
 		rows = append(rows, l.redisRow("redis", hot, g, peers.Redis()), l.redisRow("redis", refused, g, peers.Redis()))
 	}
 	for _, g := range l.distant {
-		rows = append(rows, l.redisRow("network", allowed, g, without(peers.Redis(), peers.Variant)))
+		rows = append(rows, l.redisRow("network", allowed, g, exclude(peers.Redis(), peers.Variant)))
 	}
 	return rows
 }
 
-// without returns the peers in none of the roles.
-func without(contenders []peers.Peer, roles ...peers.Role) []peers.Peer {
+// exclude returns the peers in none of the roles.
+func exclude(contenders []peers.Peer, roles ...peers.Role) []peers.Peer {
 	return slices.DeleteFunc(contenders, func(p peers.Peer) bool { return slices.Contains(roles, p.Role) })
 }
 
@@ -59,7 +59,7 @@ func (l *lab) redisRow(kind string, p pattern, goroutines int, contenders []peer
 		if distant {
 			config.Redis = l.behindNetwork(server)
 		}
-		return with(peer.Open, config, func(limiter *peers.Limiter) sample { return l.load(ctx, limiter, server, p, goroutines, distant) })
+		return useLimiter(peer.Open, config, func(limiter *peers.Limiter) sample { return l.load(ctx, limiter, server, p, goroutines, distant) })
 	})}
 }
 

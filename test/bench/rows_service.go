@@ -88,8 +88,8 @@ func (l *lab) build(ctx context.Context) {
 	for _, args := range [][]string{{"-C", "../../cmd/throttlerd", "install", "."}, {"-C", l.programs, "install", "github.com/envoyproxy/ratelimit/src/service_cmd@" + serviceVersion}} {
 		c := exec.CommandContext(ctx, "go", args...)
 		c.Env = append(os.Environ(), "GOWORK=off", "GOBIN="+l.programs)
-		if out, err := c.CombinedOutput(); err != nil {
-			check(fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out))
+		if output, err := c.CombinedOutput(); err != nil {
+			check(fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, output))
 		}
 	}
 	pin(ctx, os.Getpid(), fmt.Sprintf("1-%d", runtime.NumCPU()-1))

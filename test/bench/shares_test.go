@@ -36,7 +36,7 @@ func BenchmarkShares(b *testing.B) {
 	for shared.Status().Quotas[0].Units < 4_000_000 {
 		runtime.Gosched()
 	}
-	by := func(backend driver.Backend) func() {
+	takes := func(backend driver.Backend) func() {
 		t := throttler.New(backend, nil)
 		return func() {
 			if _, err := t.Take(context.Background(), policy.Charge("alice")); err != nil {
@@ -48,18 +48,18 @@ func BenchmarkShares(b *testing.B) {
 	for _, peer := range []struct {
 		name string
 		take func()
-	}{{"shares", by(shared)}, {"memory", by(memorybackend.NewDefault())}, {"x-time-rate", func() { limiter.Allow() }}} {
+	}{{"shares", takes(shared)}, {"memory", takes(memorybackend.NewDefault())}, {"x-time-rate", func() { limiter.Allow() }}} {
 		for _, goroutines := range []int{1, 2, 8} {
 			b.Run(fmt.Sprintf("%s/%d", peer.name, goroutines), func(b *testing.B) {
-				var all sync.WaitGroup
+				var running sync.WaitGroup
 				for range goroutines {
-					all.Go(func() {
+					running.Go(func() {
 						for range b.N / goroutines {
 							peer.take()
 						}
 					})
 				}
-				all.Wait()
+				running.Wait()
 			})
 		}
 	}

@@ -17,8 +17,8 @@ const longWindow = 90 * 24 * time.Hour
 // Each peer allows its quota and refuses further calls, for each key: only real limiters are
 // compared.
 func TestPeersLimit(t *testing.T) {
-	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
-		for _, p := range all {
+	for store, contenders := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
+		for _, p := range contenders {
 			t.Run(store+"/"+p.Name, func(t *testing.T) {
 				l := open(t, p, Config{Quota: 3, Window: longWindow, Keys: 10}, store)
 				for _, key := range []string{"10.0.0.1", "10.0.0.2"} {
@@ -36,8 +36,8 @@ func TestPeersLimit(t *testing.T) {
 
 // A quota above the number of requests refuses none, even from a hundred goroutines.
 func TestPeersAllowALot(t *testing.T) {
-	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
-		for _, p := range all {
+	for store, contenders := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
+		for _, p := range contenders {
 			t.Run(store+"/"+p.Name, func(t *testing.T) {
 				l := open(t, p, Config{Quota: 1_000_000_000, Window: time.Hour, Keys: 100}, store)
 				var wg sync.WaitGroup
@@ -60,8 +60,8 @@ func TestPeersAllowALot(t *testing.T) {
 // second request under a quota of 1.
 func TestMiddlewares(t *testing.T) {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
-	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
-		for _, p := range all {
+	for store, contenders := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
+		for _, p := range contenders {
 			t.Run(store+"/"+p.Name, func(t *testing.T) {
 				l := open(t, p, Config{Quota: 1, Window: longWindow, Keys: 10}, store)
 				if l.Wrap == nil {

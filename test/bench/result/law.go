@@ -27,7 +27,7 @@ func FitLaw(x, y []float64) Law {
 	power.A = math.Exp(power.A)
 	for _, l := range []*Law{&line, &power} {
 		for i := range x {
-			l.Error += math.Pow(l.At(x[i])/y[i]-1, 2)
+			l.Error += math.Pow(l.Value(x[i])/y[i]-1, 2)
 		}
 		l.Error = math.Sqrt(l.Error / float64(len(x)))
 	}
@@ -37,8 +37,8 @@ func FitLaw(x, y []float64) Law {
 	return power
 }
 
-// At returns y at x.
-func (l Law) At(x float64) float64 {
+// Value returns y at x.
+func (l Law) Value(x float64) float64 {
 	if l.Linear {
 		return l.A + l.B*x
 	}

@@ -53,10 +53,10 @@ func TestFitLawFindsTheLaw(t *testing.T) {
 	for _, law := range []Law{{Linear: true, A: 2, B: 0.5}, {A: 3, B: 0.7}, {A: 4, B: 0}} {
 		var x, y []float64
 		for v := 1.0; v < 1e5; v *= 10 {
-			x, y = append(x, v), append(y, law.At(v))
+			x, y = append(x, v), append(y, law.Value(v))
 		}
 		got := FitLaw(x, y)
-		if got.Error > 1e-6 || math.Abs(got.At(500)/law.At(500)-1) > 1e-6 {
+		if got.Error > 1e-6 || math.Abs(got.Value(500)/law.Value(500)-1) > 1e-6 {
 			t.Errorf("%v was fitted by %v, off by %v", law, got, got.Error)
 		}
 	}

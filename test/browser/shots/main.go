@@ -102,10 +102,10 @@ func film(ctx context.Context, d *demo.Demo, dir string) error {
 	}
 	// One palette for all frames, and two seconds more of the last one.
 	const filter = "tpad=stop_mode=clone:stop_duration=2,split[a][b];[a]palettegen[palette];[b][palette]paletteuse=dither=none"
-	out, err := exec.CommandContext(ctx, "ffmpeg", "-v", "error", "-y", "-framerate", fmt.Sprint(int(time.Second/frameTime)),
+	output, err := exec.CommandContext(ctx, "ffmpeg", "-v", "error", "-y", "-framerate", fmt.Sprint(int(time.Second/frameTime)),
 		"-i", filepath.Join(frames, "%03d.png"), "-vf", filter, filepath.Join(dir, "page.gif")).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("ffmpeg: %w\n%s", err, out)
+		return fmt.Errorf("ffmpeg: %w\n%s", err, output)
 	}
 	return nil
 }

@@ -69,15 +69,15 @@ func SVG(f figure.Figure) []byte {
 	write(9, 36*px, faint, f.Subtitle)
 	tiles := draw.Tiles{Rows: rows, Cols: columns, PadTop: header, PadBottom: margin, PadLeft: margin, PadRight: margin, PadX: 20 * px, PadY: 20 * px}
 	for i, p := range f.Panels {
-		at := tiles.At(canvas, i%columns, i/columns)
+		place := tiles.At(canvas, i%columns, i/columns)
 		if len(p.Bars) > 0 {
-			bars(p).Draw(at)
+			bars(p).Draw(place)
 			continue
 		}
 		lines, legend := lines(p)
-		space := legend.Rectangle(at).Size().X
-		lines.Draw(draw.Crop(at, 0, -space-6*px, 0, 0))
-		legend.Draw(draw.Crop(at, at.Max.X-at.Min.X-space, 0, 0, -30*px))
+		space := legend.Rectangle(place).Size().X
+		lines.Draw(draw.Crop(place, 0, -space-6*px, 0, 0))
+		legend.Draw(draw.Crop(place, place.Max.X-place.Min.X-space, 0, 0, -30*px))
 	}
 	var b bytes.Buffer
 	_, _ = svg.WriteTo(&b) // memory does not fail
@@ -104,13 +104,13 @@ func newPlot(title, note string) *plot.Plot {
 // ticks writes the labels of t by Number.
 func ticks(t plot.Ticker) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) []plot.Tick {
-		all := t.Ticks(low, high)
-		for i := range all {
-			if all[i].Label != "" {
-				all[i].Label = Number(all[i].Value)
+		labeled := t.Ticks(low, high)
+		for i := range labeled {
+			if labeled[i].Label != "" {
+				labeled[i].Label = Number(labeled[i].Value)
 			}
 		}
-		return all
+		return labeled
 	})
 }
 
@@ -182,9 +182,9 @@ func lines(p figure.Panel) (*plot.Plot, plot.Legend) {
 }
 
 // spans draws events behind lines, and their names from top to bottom.
-func spans(l *plot.Plot, all []figure.Span) {
+func spans(l *plot.Plot, labeled []figure.Span) {
 	low, high := l.Y.Min, l.Y.Max
-	for _, s := range all {
+	for _, s := range labeled {
 		area := must(plotter.NewPolygon(plotter.XYs{{X: s.From, Y: low}, {X: s.To, Y: low}, {X: s.To, Y: high}, {X: s.From, Y: high}}))
 		c := colorOf(figure.Plain, s.Color)
 		area.Color, area.LineStyle.Width = color.NRGBA{c.R, c.G, c.B, 40}, 0
@@ -204,13 +204,13 @@ func bars(p figure.Panel) *plot.Plot {
 	b := newPlot(p.Title, p.Note)
 	names, longest := make([]string, len(p.Bars)), 0.0
 	for i, bar := range p.Bars {
-		at := len(p.Bars) - 1 - i
-		names[at] = bar.Name
+		place := len(p.Bars) - 1 - i
+		names[place] = bar.Name
 		c, total := colorOf(bar.Class, 0), 0.0
 		var below *plotter.BarChart
 		for _, part := range bar.Parts {
 			chart := must(plotter.NewBarChart(plotter.Values{part}, 11*px))
-			chart.Horizontal, chart.XMin, chart.Color, chart.LineStyle.Width = true, float64(at), c, 0
+			chart.Horizontal, chart.XMin, chart.Color, chart.LineStyle.Width = true, float64(place), c, 0
 			if below != nil {
 				chart.StackOn(below)
 			}
@@ -221,7 +221,7 @@ func bars(p figure.Panel) *plot.Plot {
 		if label == "" {
 			label = Number(total)
 		}
-		text := must(plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: total, Y: float64(at)}}, Labels: []string{label}}))
+		text := must(plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: total, Y: float64(place)}}, Labels: []string{label}}))
 		text.TextStyle[0].Font.Size, text.TextStyle[0].Color, text.TextStyle[0].YAlign = 8, faint, draw.YCenter
 		text.Offset = vg.Point{X: 3, Y: 1}
 		b.Add(text)

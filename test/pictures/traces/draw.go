@@ -38,11 +38,11 @@ func panel(a quota.Algorithm) figure.Panel {
 	used := figure.Series{Name: "used"}
 	for i, s := range curve {
 		if i > 0 && curve[i-1].used != s.used { // a step
-			used.X, used.Y = append(used.X, s.at.Seconds()), append(used.Y, float64(curve[i-1].used))
+			used.X, used.Y = append(used.X, s.instant.Seconds()), append(used.Y, float64(curve[i-1].used))
 		} else if i > 0 && i < len(curve)-1 && curve[i+1].used == s.used {
 			continue
 		}
-		used.X, used.Y = append(used.X, s.at.Seconds()), append(used.Y, float64(s.used))
+		used.X, used.Y = append(used.X, s.instant.Seconds()), append(used.Y, float64(s.used))
 	}
 	limit := figure.Series{Name: "quota", Class: figure.Ceiling, X: []float64{0, duration.Seconds()}, Y: []float64{perWindow, perWindow}}
 	served := figure.Series{Name: "served", Class: figure.Ours, Loose: true}

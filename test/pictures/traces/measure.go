@@ -60,13 +60,13 @@ func printFigures(w io.Writer) {
 	fmt.Fprintf(w, "%d per %d s, %d requests of %d clients each, seed 1\n\n", measuredQuota, measuredWindow/1000, clients*perClient, clients)
 	fmt.Fprintln(w, "| traffic | wrongly allowed | wrongly refused | mean error of used | most in any window |")
 	fmt.Fprintln(w, "|---|---:|---:|---:|---:|")
-	var all figures
+	var sum figures
 	for _, t := range traffics {
 		f := measureEstimate(t)
-		all.add(f)
+		sum.add(f)
 		fmt.Fprintf(w, "| %s | %s |\n", t.name, f)
 	}
-	fmt.Fprintf(w, "| **all** | %s |\n\n", all)
+	fmt.Fprintf(w, "| **all** | %s |\n\n", sum)
 	fmt.Fprintf(w, "Most in any window, of a quota of %d, by traffic that aims at it: fixed window %d, token bucket %d.\n",
 		measuredQuota, worstWindow(throttler.FixedWindow), worstWindow(throttler.TokenBucket))
 }
@@ -74,7 +74,7 @@ func printFigures(w io.Writer) {
 type figures struct {
 	decisions, overAllowed, overRefused int
 	errorSum                            float64
-	most                                int64
+	highest                             int64
 }
 
 func (f *figures) add(o figures) {
@@ -82,12 +82,12 @@ func (f *figures) add(o figures) {
 	f.overAllowed += o.overAllowed
 	f.overRefused += o.overRefused
 	f.errorSum += o.errorSum
-	f.most = max(f.most, o.most)
+	f.highest = max(f.highest, o.highest)
 }
 
 func (f figures) String() string {
 	n := float64(f.decisions)
-	return fmt.Sprintf("%.3f %% | %.3f %% | %.1f %% | %d", 100*float64(f.overAllowed)/n, 100*float64(f.overRefused)/n, 100*f.errorSum/n/measuredQuota, f.most)
+	return fmt.Sprintf("%.3f %% | %.3f %% | %.1f %% | %d", 100*float64(f.overAllowed)/n, 100*float64(f.overRefused)/n, 100*f.errorSum/n/measuredQuota, f.highest)
 }
 
 func measureEstimate(t traffic) figures {
@@ -117,7 +117,7 @@ func measureEstimate(t traffic) figures {
 			if fits {
 				s.Charge(limits, 1, now, results[:])
 				admitted = append(admitted, now)
-				f.most = max(f.most, int64(len(admitted)))
+				f.highest = max(f.highest, int64(len(admitted)))
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func measureEstimate(t traffic) figures {
 
 // worstWindow sends a full quota late in a window, and then as many requests as are allowed
 // within a window's length.
-func worstWindow(a quota.Algorithm) (most int) {
+func worstWindow(a quota.Algorithm) (highest int) {
 	limits := []throttler.Limit{{Quota: measuredQuota, Window: measuredWindow * time.Millisecond, Algorithm: a}}
 	var s algorithm.State
 	var results [1]driver.Result
@@ -138,7 +138,7 @@ func worstWindow(a quota.Algorithm) (most int) {
 		if s.Evaluate(limits, 1, now, results[:]) {
 			s.Charge(limits, 1, now, results[:])
 			admitted = append(admitted, now)
-			most = max(most, len(admitted))
+			highest = max(highest, len(admitted))
 		}
 	}
 	const began = 1_900_000_800_000
@@ -146,5 +146,5 @@ func worstWindow(a quota.Algorithm) (most int) {
 	for now := int64(began + measuredWindow - 100); now < began+3*measuredWindow; now++ {
 		take(now)
 	}
-	return most
+	return highest
 }

@@ -19,10 +19,10 @@ const (
 // arrivals is the traffic: a trickle, a burst on either side of the tenth
 // second, silence, an overload of four a second, and a trickle again.
 func arrivals() []time.Duration {
-	var all []time.Duration
-	every := func(from, to, step time.Duration) {
-		for at := from; at < to; at += step {
-			all = append(all, at)
+	var times []time.Duration
+	every := func(begin, end, step time.Duration) {
+		for instant := begin; instant < end; instant += step {
+			times = append(times, instant)
 		}
 	}
 	const s, ms = time.Second, time.Millisecond
@@ -31,20 +31,20 @@ func arrivals() []time.Duration {
 	every(10200*ms, 11200*ms, 100*ms)
 	every(26*s, 36*s, 250*ms)
 	every(38*s, 58*s, 1500*ms)
-	return all
+	return times
 }
 
 // outcome is the outcome of one arrival.
 type outcome struct {
-	at      time.Duration
-	start   time.Duration // when it may start; differs from at only in the leaky bucket
+	instant time.Duration
+	start   time.Duration // when it may start; differs from instant only in the leaky bucket
 	allowed bool
 }
 
 // sample is the number of units used at an instant.
 type sample struct {
-	at   time.Duration
-	used int64
+	instant time.Duration
+	used    int64
 }
 
 // play runs the arrivals through one algorithm. It also returns the used units at each step,
@@ -57,8 +57,8 @@ func play(a quota.Algorithm) (outcomes []outcome, curve []sample, resets []time.
 	p := &throttler.Policy{Name: "trace", Limits: []throttler.Limit{{Quota: perWindow, Window: window, Algorithm: a}}}
 	charge := p.Charge("client")
 	next := arrivals()
-	for at := time.Duration(0); at <= duration; at += step {
-		for len(next) > 0 && next[0] <= at {
+	for instant := time.Duration(0); instant <= duration; instant += step {
+		for len(next) > 0 && next[0] <= instant {
 			c.Set(began.Add(next[0]))
 			d, err := t.Take(context.Background(), charge)
 			if err != nil {
@@ -70,12 +70,12 @@ func play(a quota.Algorithm) (outcomes []outcome, curve []sample, resets []time.
 			}
 			next = next[1:]
 		}
-		c.Set(began.Add(at))
+		c.Set(began.Add(instant))
 		d, err := t.Peek(context.Background(), charge)
 		if err != nil {
 			panic(err)
 		}
-		curve = append(curve, sample{at, d.Limit(0).Used})
+		curve = append(curve, sample{instant, d.Limit(0).Used})
 	}
 	return outcomes, curve, resets
 }

@@ -8,9 +8,9 @@ import (
 
 // packet is data on its way to a client, or the end of its connection if data is nil.
 type packet struct {
-	due  time.Time
-	to   net.Conn
-	data []byte
+	due    time.Time
+	target net.Conn
+	data   []byte
 }
 
 // Relay serves a slow network on a free port: it forwards a server's answers a round trip after
@@ -28,9 +28,9 @@ func Relay(upstream string, roundTrip time.Duration) (addr string, stop func(), 
 	go func() {
 		for p := range queue {
 			if time.Sleep(time.Until(p.due)); p.data == nil {
-				_ = p.to.Close()
+				_ = p.target.Close()
 			} else {
-				_, _ = p.to.Write(p.data) // the connection's reader will notice an error
+				_, _ = p.target.Write(p.data) // the connection's reader will notice an error
 			}
 		}
 	}()
@@ -55,16 +55,16 @@ func Relay(upstream string, roundTrip time.Duration) (addr string, stop func(), 
 	return listener.Addr().String(), func() { _ = listener.Close() }, nil
 }
 
-func receive(from, to net.Conn, delay time.Duration, queue chan<- packet) {
+func receive(source, target net.Conn, delay time.Duration, queue chan<- packet) {
 	buffer := make([]byte, 16<<10)
 	for {
-		n, err := from.Read(buffer)
+		n, err := source.Read(buffer)
 		due := time.Now().Add(delay)
 		if n > 0 {
-			queue <- packet{due, to, append([]byte(nil), buffer[:n]...)}
+			queue <- packet{due, target, append([]byte(nil), buffer[:n]...)}
 		}
 		if err != nil {
-			queue <- packet{due: due, to: to}
+			queue <- packet{due: due, target: target}
 			return
 		}
 	}

@@ -20,7 +20,7 @@ func Figures(s *result.Set) map[string][]byte {
 		f := figure.Figure{Title: "Envoy's rate limit service over gRPC", Subtitle: "One redis-server, on one core with the service.", Columns: 2, PanelHeight: 150}
 		for _, row := range rows {
 			n := strings.TrimPrefix(row, "service/descriptors/") + " descriptors, "
-			f.Panels = append(f.Panels, bars(s, n+"decisions a second", col("", row, "per_s").more()), bars(s, n+"CPU µs a decision", col("", row, "cpu_us")))
+			f.Panels = append(f.Panels, bars(s, n+"decisions a second", col("", row, "per_s").highestBest()), bars(s, n+"CPU µs a decision", col("", row, "cpu_us")))
 		}
 		return map[string][]byte{"service.svg": draw.SVG(f)}
 	}
@@ -50,8 +50,8 @@ func Figures(s *result.Set) map[string][]byte {
 			Title: "HTTP requests per second", Subtitle: "A handler alone, and behind each limiter, over loopback. Longer is better.",
 			Columns: 2, PanelHeight: 290,
 			Panels: []figure.Panel{
-				bars(s, "Counting in memory", col("", "http/memory", "per_s").more()),
-				bars(s, "Counting in Redis", col("", "http/redis", "per_s").more()),
+				bars(s, "Counting in memory", col("", "http/memory", "per_s").highestBest()),
+				bars(s, "Counting in Redis", col("", "http/redis", "per_s").highestBest()),
 			},
 		}),
 		"growth.svg": draw.SVG(figure.Figure{
@@ -67,7 +67,7 @@ func class(r peers.Role) figure.Class {
 
 func rateLines(s *result.Set, title, prefix string) figure.Panel {
 	panel := figure.Panel{Title: title, XLabel: "goroutines", LogX: true, LogY: true}
-	columns := many(s, prefix, "per_s")
+	columns := columnsOf(s, prefix, "per_s")
 	if len(columns) == 0 {
 		return figure.Panel{Title: title}
 	}
@@ -116,12 +116,12 @@ func growthPanels(s *result.Set) (panels []figure.Panel) {
 		}
 		law := result.FitLaw(x, y)
 		fit := figure.Series{Class: figure.Fit}
-		for at := x[0]; at <= x[len(x)-1]*1.0001; at *= 1.2 {
-			fit.X, fit.Y = append(fit.X, at), append(fit.Y, max(law.At(at), y[0]/100))
+		for position := x[0]; position <= x[len(x)-1]*1.0001; position *= 1.2 {
+			fit.X, fit.Y = append(fit.X, position), append(fit.Y, max(law.Value(position), y[0]/100))
 		}
-		unit, _, _ := strings.Cut(g.what, ",")
+		unit, _, _ := strings.Cut(g.quantity, ",")
 		panels = append(panels, figure.Panel{
-			Title: strings.ToUpper(g.what[:1]) + g.what[1:], Note: g.unit + ": " + law.String(), XLabel: unit, LogX: true, LogY: true,
+			Title: strings.ToUpper(g.quantity[:1]) + g.quantity[1:], Note: g.unit + ": " + law.String(), XLabel: unit, LogX: true, LogY: true,
 			Series: []figure.Series{fit, {Class: figure.Ours, X: x, Y: y, Dots: true}},
 		})
 	}

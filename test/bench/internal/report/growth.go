@@ -10,7 +10,7 @@ import (
 
 // growthRows are the growing quantities, and the metrics of their cost.
 var growthRows = []struct {
-	prefix, what, metric, unit string
+	prefix, quantity, metric, unit string
 }{
 	{"growth/keys/redis/", "keys, Redis", "redis_us", "Redis CPU µs"},
 	{"growth/keys/memory/", "keys, in memory", "cpu_ns", "CPU ns"},
@@ -25,7 +25,7 @@ var growthRows = []struct {
 
 // series returns weir's medians in the rows that begin with prefix.
 func series(s *result.Set, prefix, metric string) (x, y []float64) {
-	for _, c := range many(s, prefix, metric) {
+	for _, c := range columnsOf(s, prefix, metric) {
 		r := s.Ours(c.row)
 		if v := r.Median(metric); !math.IsNaN(v) && v > 0 {
 			x, y = append(x, r.X), append(y, v)
@@ -46,14 +46,14 @@ func growth(s *result.Set) string {
 		ends := func(values []float64) string {
 			return draw.Number(values[0]) + " to " + draw.Number(values[len(values)-1])
 		}
-		rows = append(rows, []string{g.what, g.unit, law.String(), ends(x), ends(y), fmt.Sprintf("± %.0f %%", 100*law.Error)})
+		rows = append(rows, []string{g.quantity, g.unit, law.String(), ends(x), ends(y), fmt.Sprintf("± %.0f %%", 100*law.Error)})
 	}
 	return table(3, []string{"x", "cost of a decision", "law", "x from, to", "cost from, to", "fits"}, rows)
 }
 
 func balance(s *result.Set) string {
 	var rows [][]string
-	for _, c := range many(s, "growth/shards/", "fullest") {
+	for _, c := range columnsOf(s, "growth/shards/", "fullest") {
 		r := s.Ours(c.row)
 		rows = append(rows, []string{c.head, fmt.Sprintf("%.3f", r.Median("fullest")), fmt.Sprintf("1/%.0f × %.3f", r.X+1, r.Median("moved_share")), draw.Number(r.Median("cpu_ns"))})
 	}
@@ -64,7 +64,7 @@ func balance(s *result.Set) string {
 // processes.
 func fleet(s *result.Set) string {
 	var rows [][]string
-	for _, c := range many(s, "fleet/", "per_s") {
+	for _, c := range columnsOf(s, "fleet/", "per_s") {
 		row, r := []string{c.head}, s.Ours(c.row)
 		for _, metric := range []string{"per_s", "redis_us", "client_us", "per_call", "connections"} {
 			row = append(row, draw.Number(r.Median(metric)))

@@ -72,9 +72,9 @@ func setup(s *result.Set) string {
 }
 
 func rates(s *result.Set, prefix string) string {
-	columns := many(s, prefix, "per_s")
+	columns := columnsOf(s, prefix, "per_s")
 	for i := range columns {
-		columns[i] = columns[i].more()
+		columns[i] = columns[i].highestBest()
 	}
 	return compare(s, "decisions per second", columns...)
 }
@@ -109,10 +109,10 @@ func ceilings(s *result.Set) string {
 }
 
 func network(s *result.Set) string {
-	columns := many(s, "network/allowed/", "p50_us")
+	columns := columnsOf(s, "network/allowed/", "p50_us")
 	for i, c := range columns {
 		columns[i].head += " p50 µs"
-		columns = append(columns, col(c.head+" per s", c.row, "per_s").more())
+		columns = append(columns, col(c.head+" per s", c.row, "per_s").highestBest())
 	}
 	return compare(s, "round trip of 1 ms", columns...)
 }
@@ -161,21 +161,21 @@ func bareShare(head, row string) column {
 
 func httpLoad(s *result.Set, store string) string {
 	row := "http/" + store
-	return compare(s, "counting in "+store, col("p99 µs", row, "p99_us"), col("requests per s", row, "per_s").more(), bareShare("÷ bare", row))
+	return compare(s, "counting in "+store, col("p99 µs", row, "p99_us"), col("requests per s", row, "per_s").highestBest(), bareShare("÷ bare", row))
 }
 
 // summarized are the columns of the summary, which Worse compares, too.
 func summarized() []column {
 	columns := []column{
 		col("p99 µs, g64", "redis/allowed/g64", "p99_us"),
-		col("refused per second, g64", "redis/refused/g64", "per_s").more(),
-		col("refused per second, g256", "redis/refused/g256", "per_s").more(),
-		col("one hot key per second, g64", "redis/hot/g64", "per_s").more(),
+		col("refused per second, g64", "redis/refused/g64", "per_s").highestBest(),
+		col("refused per second, g256", "redis/refused/g256", "per_s").highestBest(),
+		col("one hot key per second, g64", "redis/hot/g64", "per_s").highestBest(),
 		col("Redis CPU µs a decision, g64", "redis/allowed/g64", "redis_us"),
 		col("client CPU µs a decision, g64", "redis/allowed/g64", "client_us"),
 		col("allocations a decision, g64", "redis/allowed/g64", "allocs"),
 		col("Redis bytes per client", "bytes/redis", "bytes"),
-		col("per second behind 1 ms, g64", "network/allowed/g64", "per_s").more(),
+		col("per second behind 1 ms, g64", "network/allowed/g64", "per_s").highestBest(),
 		col("in memory, uniform, ns", "memory/uniform", "ns"), col("in memory, zipf, ns", "memory/zipf", "ns"),
 		col("in memory, hot, ns", "memory/hot", "ns"), col("in memory, refused, ns", "memory/refused", "ns"),
 		added("middleware in memory, ns", "middleware/memory/allowed", "ns"),
@@ -183,7 +183,7 @@ func summarized() []column {
 		bareShare("HTTP requests ÷ bare handler, memory", "http/memory"), bareShare("HTTP requests ÷ bare handler, redis", "http/redis"),
 	}
 	for i, g := range []string{"g1", "g16", "g64", "g256"} {
-		columns = slices.Insert(columns, i, col("allowed per second, "+g, "redis/allowed/"+g, "per_s").more())
+		columns = slices.Insert(columns, i, col("allowed per second, "+g, "redis/allowed/"+g, "per_s").highestBest())
 	}
 	return columns
 }
@@ -213,8 +213,8 @@ func summary(s *result.Set) string {
 // the same pass, lost more than a tenth since the stored run: in every pass, and more than the
 // passes of the stored run differ.
 func Worse(stored, now *result.Set) (lines []string, err error) {
-	if was, is := stored.Machine, now.Machine; was.CPU != is.CPU || was.Cores != is.Cores {
-		return nil, fmt.Errorf("the stored run is of another machine: %s, %d cores; this one is %s, %d cores", was.CPU, was.Cores, is.CPU, is.Cores)
+	if before, after := stored.Machine, now.Machine; before.CPU != after.CPU || before.Cores != after.Cores {
+		return nil, fmt.Errorf("the stored run is of another machine: %s, %d cores; this one is %s, %d cores", before.CPU, before.Cores, after.CPU, after.Cores)
 	}
 	for _, c := range summarized() {
 		merit := func(s *result.Set) float64 {
@@ -253,7 +253,7 @@ func services(s *result.Set) string {
 		s.Started.Format(time.DateOnly), s.Machine.Cores, shared, s.Machine.Go, draw.Number(float64(s.Keys)), s.Passes, s.SampleMS)
 	for _, row := range s.Rows("service/descriptors/") {
 		text += "\n" + compare(s, "descriptors: "+strings.TrimPrefix(row, "service/descriptors/"),
-			col("p50 µs", row, "p50_us"), col("p99 µs", row, "p99_us"), col("CPU µs a decision", row, "cpu_us"), col("decisions a second", row, "per_s").more())
+			col("p50 µs", row, "p50_us"), col("p99 µs", row, "p99_us"), col("CPU µs a decision", row, "cpu_us"), col("decisions a second", row, "per_s").highestBest())
 	}
 	var rows [][]string
 	for _, row := range s.Rows("service/hung/") {

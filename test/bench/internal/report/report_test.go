@@ -21,7 +21,7 @@ func TestCompare(t *testing.T) {
 		{Row: "r", Peer: "broken", Err: "no answer"},
 		{Row: "r", Peer: "sloppy", Values: map[string][]float64{"per_s": {40}, "errors_pct": {12.5}}},
 	}}
-	c := col("g1", "r", "per_s").more()
+	c := col("g1", "r", "per_s").highestBest()
 	const want = `| per second | g1 |
 |---|---:|
 | **weir** | **120** |
@@ -102,9 +102,9 @@ func TestWorse(t *testing.T) {
 			t.Errorf("%s: got %q, error %v; want %q", name, got, err, c.want)
 		}
 	}
-	other := *stored
-	other.Machine.Cores = 64
-	if _, err := Worse(stored, &other); err == nil {
+	changed := *stored
+	changed.Machine.Cores = 64
+	if _, err := Worse(stored, &changed); err == nil {
 		t.Error("a run of another machine is no error")
 	}
 }

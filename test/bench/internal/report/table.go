@@ -12,13 +12,13 @@ import (
 	"github.com/weir-go/weir/test/internal/draw"
 )
 
-// table returns a table in Markdown, or nothing if it has no rows. Its first columns, as many
-// as left, are texts, and the others numbers.
-func table(left int, head []string, rows [][]string) string {
+// table returns a table in Markdown, or nothing if it has no rows. The first columns, as many
+// as texts, are aligned left, and the others, numbers, right.
+func table(texts int, head []string, rows [][]string) string {
 	if len(rows) == 0 {
 		return ""
 	}
-	text := "| " + strings.Join(head, " | ") + " |\n|" + strings.Repeat("---|", left) + strings.Repeat("---:|", len(head)-left) + "\n"
+	text := "| " + strings.Join(head, " | ") + " |\n|" + strings.Repeat("---|", texts) + strings.Repeat("---:|", len(head)-texts) + "\n"
 	for _, row := range rows {
 		text += "| " + strings.Join(row, " | ") + " |\n"
 	}
@@ -37,7 +37,7 @@ type column struct {
 
 func col(head, row, metric string) column { return column{head: head, row: row, metric: metric} }
 
-func (c column) more() column { c.highest = true; return c }
+func (c column) highestBest() column { c.highest = true; return c }
 
 // value returns r's value in the column.
 func (c column) value(s *result.Set, r result.Result) float64 {
@@ -59,8 +59,8 @@ func (c column) merit(s *result.Set, r result.Result) float64 {
 	return -c.value(s, r)
 }
 
-// many returns columns of a metric, one for each row that begins with prefix.
-func many(s *result.Set, prefix, metric string) (columns []column) {
+// columnsOf returns columns of a metric, one for each row that begins with prefix.
+func columnsOf(s *result.Set, prefix, metric string) (columns []column) {
 	rows := s.Rows(prefix)
 	slices.SortStableFunc(rows, func(a, b string) int { return cmp.Compare(s.Row(a)[0].X, s.Row(b)[0].X) })
 	for _, r := range rows {
@@ -72,8 +72,8 @@ func many(s *result.Set, prefix, metric string) (columns []column) {
 // compare returns a table with a line for each peer: weir, its rivals, best first by the last
 // column, and variants and ceilings in italics. Its last line is weir's value divided by the
 // best rival's. Below is a line about the differences between the passes.
-func compare(s *result.Set, what string, columns ...column) string {
-	head, ratios, compared := []string{what}, []string{""}, false
+func compare(s *result.Set, title string, columns ...column) string {
+	head, ratios, compared := []string{title}, []string{""}, false
 	for _, c := range columns {
 		r := ratio(s, c)
 		if head = append(head, c.head); math.IsNaN(r) {
