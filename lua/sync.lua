@@ -1,13 +1,16 @@
 -- sync.lua: a root of local/synced, which agrees on counters with all processes.
 --
--- KEYS[1]  process   the number of its last call
--- KEYS[i]  counter   from 2 on: the counters of the call
--- ARGV[1]  header    '>Bdd': mode, number, now in ms; then for each limit of the counters
---                    '>Bd': kind, and span in ms: the window, or the time between two units
--- ARGV[2]  entries   for each counter '>Hddd': index of its limit in the header, units, x,
---                    said
--- Returns  one string: 'o' and the counters, or 'u' if an ADD does not follow the process's
---          last call, and nothing was done.
+-- KEYS[1]  key       of an addition, the number of the process's last one; of a claim, how many
+--                    processes claimed the part; of a resend, the counters resent lately
+-- ARGV[1]  header    '>dd': number, now in ms; then for each limit of the counters '>Bddd': kind,
+--                    span in ms (the window, or the time between two units), length of the
+--                    window in ms, and how far in the future a bucket's instant may be, in ms
+-- ARGV[2]  entries   for each counter '>c12Hddd': name, index of its limit in the header, units,
+--                    x, bound
+-- ARGV[3]  prefix    of the counters' keys
+-- Returns  one string: 'o' and the counters; or that nothing was done: 'u', an addition does not
+--          follow the process's last one; 'b', enough was resent for now; 's', enough processes
+--          have claimed the part.
 --
 -- A root knows no policies: each call contains the kind and span of its limits. So processes
 -- that have another quota for a while, or for a key, add to the same counter.
@@ -16,77 +19,115 @@
 -- alone drains it, and the units ever added; for a window, its index since the epoch, and its
 -- units.
 --
--- An ADD adds units: a window's to the window x. Its number makes a call that is sent twice
--- count once, and shows whether this server still knows earlier calls: a process sends the
--- next number after a reply to the last, so a server that has not seen the last number has
--- lost its memory, or was restored from an older copy. Number 1 begins a process, and follows
--- no call. A bucket's instant becomes at least x, which the process knows: its units may have
--- come when the bucket was empty. A counter that was evicted begins at said, which this server
--- last replied to the process: a bucket's instant, or a window's units. A counter of a new
--- length continues another: said is negative, and a window has at least -said units. A STATE,
--- for a process that this server does not know, raises counters to the values that the process
--- knows: the instant x, or the units of the window x.
+-- An entry adds units: a window's to the window x. A bucket's instant becomes at least x, which
+-- the process knows: its units may have come when the bucket was empty. Units raise it to the
+-- header's bound at most, so that a debt ends, and never lower it. The entry's bound is the last
+-- reply of this server to the process: an instant, or a window's units. A counter that was evicted
+-- begins there. If the bound is negative, a counter that exists is raised to -bound, too: the
+-- server may have lost its memory since the reply, or the counter continues one of another length.
+--
+-- Number 1 begins a process, and the next number follows a reply to the last. So an addition that
+-- is sent twice counts once, and a server that has not seen the last number has lost its memory,
+-- or was restored from an older copy. Number 0 is a resend, entries without units, or without
+-- entries a claim: a few processes resend each part of the counters.
 
-local ADD, STATE = 1, 2
 local WINDOW = 2 -- a bucket is 1
 -- The last second of the year 9999. A debt may take longer, and Redis would fail.
 local LAST_INSTANT = 253402300799000 -- ms
 local MARGIN = 10000 -- ms that a counter outlives its last unit
--- A silent process is remembered for many times the longest Sync: otherwise an ADD that is sent
--- again would count twice, and each ADD would find its process forgotten.
+-- A silent process is remembered for many times the longest Sync: otherwise an addition that is
+-- sent again would count twice, and each addition would find its process forgotten.
 local PROCESS = 3600000 -- ms
+local COPIES, CLAIM = 8, 600000 -- processes that resend a part, and ms that they are remembered
+-- Some 4 µs for each resent counter are a quarter of the time.
+local RESENT, RESENDING = 6250, 100 -- counters, in so many ms
 
-local call, unpack, pack = redis.call, struct.unpack, struct.pack
-local header, entries = ARGV[1], ARGV[2]
-local mode, number, now, at = unpack('>Bdd', header)
+local call, unpack, pack, spread = redis.call, struct.unpack, struct.pack, unpack
+local max, min = math.max, math.min
+local header, entries, prefix = ARGV[1], ARGV[2], ARGV[3]
+local number, now, place = unpack('>dd', header)
 
-local kinds, spans = {}, {}
-while at <= #header do
-    local n = #kinds + 1
-    kinds[n], spans[n], at = unpack('>Bd', header, at)
+local new = true
+if number > 0 then
+    local last = tonumber(call('GET', KEYS[1]) or 0)
+    if last < number - 1 then
+        return 'u'
+    end
+    new = number > last
+    if new then
+        call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
+    end
+elseif entries == '' then
+    local copies = call('INCR', KEYS[1])
+    call('PEXPIRE', KEYS[1], CLAIM)
+    return copies > COPIES and 's' or 'o'
+else
+    local n = #entries / 38
+    local resent = call('INCRBY', KEYS[1], n)
+    if resent == n then
+        call('PEXPIRE', KEYS[1], RESENDING)
+    end
+    if resent > RESENT then
+        return 'b'
+    end
 end
 
-local last = tonumber(call('GET', KEYS[1]))
-if mode == ADD and (last or 0) < number - 1 then
-    return 'u'
-end
-local new = mode == STATE or not last or number > last
-if new then
-    call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
+local kinds, spans, bounds, suffixes = {}, {}, {}, {}
+while place <= #header do
+    local n, length = #kinds + 1, nil
+    kinds[n], spans[n], length, bounds[n], place = unpack('>Bddd', header, place)
+    suffixes[n] = string.format(kinds[n] == WINDOW and 'w%.0f' or 'b%.0f', length)
 end
 
-local reply, next = {'o'}, 1
-for i = 2, #KEYS do
-    local limit, units, x, said
-    limit, units, x, said, next = unpack('>Hddd', entries, next)
-    local state = call('GET', KEYS[i])
+local keys, limits, added, xs, reached = {}, {}, {}, {}, {}
+place = 1
+while place <= #entries do
+    local n, name, limit = #keys + 1, nil, nil
+    name, limit, added[n], xs[n], reached[n], place = unpack('>c12Hddd', entries, place)
+    limits[n] = limit + 1
+    keys[n] = prefix .. name .. suffixes[limit + 1]
+end
+if #keys == 0 then
+    return 'o'
+end
+
+local states, reply, written = call('MGET', spread(keys)), {'o'}, {}
+for i, key in ipairs(keys) do
+    local units, x, bound, limit = added[i], xs[i], reached[i], limits[i]
+    local state = written[key] or states[i]
+    local isWindow = kinds[limit] == WINDOW
     local a, b
-    local isWindow = kinds[limit + 1] == WINDOW
     if state and #state == 16 then
         a, b = unpack('>dd', state)
     elseif isWindow then
-        a, b = said ~= 0 and x or 0, math.abs(said)
+        a, b = bound ~= 0 and x or 0, math.abs(bound)
     else
-        a, b = math.max(said, 0), 0
+        a, b = max(bound, 0), 0
     end
     local life
     if not new and state then -- a repeated call, which was counted
         life = nil
     elseif isWindow then
-        if x >= a and (units ~= 0 or said < 0 or x > a or not state) then
-            b = math.max(x > a and 0 or b, -said)
-            b = mode == STATE and math.max(b, units) or math.max(b + units, 0)
-            a, life = x, (x + 1) * spans[limit + 1] - now
+        if x >= a and (units ~= 0 or bound < 0 or x > a or not state) then
+            b = max(max(x > a and 0 or b, -bound) + units, 0)
+            a, life = x, (x + 1) * spans[limit] - now
         end
-    elseif mode == STATE or units ~= 0 or said < 0 or a > 0 and not state then
-        a, b = math.min(math.max(a + units * spans[limit + 1], x), LAST_INSTANT), b + units
+    elseif units ~= 0 or bound < 0 or a > 0 and not state then
+        a, b = max(a, -bound), b + units
+        local later = a + units * spans[limit]
+        if units > 0 then
+            later = max(a, min(later, now + bounds[limit]))
+        end
+        a = min(max(later, x), LAST_INSTANT)
         life = a - now
     end
-    if life then
+    local before = state
+    if life or not state then
         state = pack('>dd', a, b)
-        call('SET', KEYS[i], state, 'PX', string.format('%.0f', math.max(life, 0) + MARGIN))
-    elseif not state then
-        state = pack('>dd', a, b)
+    end
+    if life and state ~= before then
+        call('SET', key, state, 'PX', string.format('%.0f', max(life, 0) + MARGIN))
+        written[key] = state
     end
     reply[#reply + 1] = state
 end

@@ -61,12 +61,12 @@ type count struct {
 	window float64 // index of the window, since the epoch; 0 for a bucket
 	endsAt int64   // ms, of the window
 
-	// total includes the units of all processes until at, and of this process since.
+	// total includes the units of all processes until time, and of this process since.
 	total tally
-	at    int64   // ms
+	time  int64   // ms
 	rate  float64 // of the others in the last syncs, in units per ms
 	usual float64 // of the others in about 20 syncs
-	own   float64 // of this process in about 20 syncs
+	local float64 // of this process in about 20 syncs
 
 	// floor is a lower bound of total that needs no reply: zero in a new window, the
 	// instant until which a bucket was empty, or the total of a count of another length
@@ -87,18 +87,20 @@ type tally struct {
 
 // view contains the last reply of one root.
 type view struct {
-	known bool
+	epoch uint32  // of the root, when it replied; 0 if it did not
 	acked int64   // units of this process that are in a and b
 	a, b  float64 // as the root keeps them: see sync.lua
-	at    int64   // ms, of the reply
+	time  int64   // ms, of the reply
 }
+
+func (v *view) answered() bool { return v.epoch != 0 }
 
 // tally returns the root's tally of the count, or false if it is unknown or of another window.
 func (v *view) tally(l *limit, window float64) (t tally, ok bool) {
 	if l.kind == bucket {
-		return tally{v.a, v.acked}, v.known
+		return tally{v.a, v.acked}, v.answered()
 	}
-	return tally{v.b, v.acked}, v.known && v.a == window
+	return tally{v.b, v.acked}, v.answered() && v.a == window
 }
 
 // roll begins a new window if the last has ended.
@@ -108,10 +110,10 @@ func (c *count) roll(l *limit, now int64) {
 	}
 	w := l.windowAt(now)
 	start := int64(w * l.ms)
-	if start-c.at > l.recent {
+	if start-c.time > l.recent {
 		c.rate = c.usual
 	}
-	c.window, c.at, c.endsAt = w, start, int64((w+1)*l.ms)
+	c.window, c.time, c.endsAt = w, start, int64((w+1)*l.ms)
 	c.total, c.floor, c.part = tally{}, tally{}, 0
 	for i := range c.views {
 		c.views[i] = view{}
@@ -121,23 +123,23 @@ func (c *count) roll(l *limit, now int64) {
 // goOn makes c, which was counted under was, continue under a limit of another quota. A
 // bucket will have drained at the same instant, so that all processes agree on it, including
 // processes with the old quota.
-func (c *count) goOn(was *limit) {
-	if was.kind == bucket { // later units move the instant by another number of ms
-		c.total, c.floor = tally{c.value(was, c.total), c.part}, tally{c.value(was, c.floor), c.part}
+func (c *count) goOn(former *limit) {
+	if former.kind == bucket { // later units move the instant by another number of ms
+		c.total, c.floor = tally{c.value(former, c.total), c.part}, tally{c.value(former, c.floor), c.part}
 	}
 }
 
 // begin makes c, a new count, continue from the count of a limit of the same kind and
 // another length: from the instant of a bucket, or the units of a window that has not
 // ended.
-func (c *count) begin(l *limit, from *count, was *limit, now int64) {
+func (c *count) begin(l *limit, from *count, former *limit, now int64) {
 	c.roll(l, now)
-	if was.kind == window && from.window < was.windowAt(now) {
+	if former.kind == window && from.window < former.windowAt(now) {
 		return
 	}
-	c.total, c.at = tally{max(from.value(was, from.total), 0), 0}, now
+	c.total, c.time = tally{max(from.value(former, from.total), 0), 0}, now
 	c.floor = c.total
-	c.rate, c.usual, c.own = from.rate, from.usual, from.own
+	c.rate, c.usual, c.local = from.rate, from.usual, from.local
 }
 
 // others estimates the units that the others have added since the last reply. A reply that
@@ -145,11 +147,11 @@ func (c *count) begin(l *limit, from *count, was *limit, now int64) {
 // or, if all together used nearly all of the quota, their part of it: the rest of the quota
 // would be a small difference of two estimates.
 func (c *count) others(l *limit, now int64) float64 {
-	age := max(now-c.at, 0)
+	age := max(now-c.time, 0)
 	recent := min(age, l.recent)
 	usual := c.usual
-	if all := c.usual + c.own; all > nearly*l.rate {
-		usual = l.rate * c.usual / all
+	if total := c.usual + c.local; total > nearly*l.rate {
+		usual = l.rate * c.usual / total
 		if l.kind == bucket && age > l.recent/2 { // a window has no rate while it fills
 			recent = 0 // whatever their last rate was, the quota bounds their units since
 		}
@@ -180,31 +182,39 @@ func (c *count) used(l *limit, now int64) float64 {
 // empty returns the instant at which a bucket will have drained.
 func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.used(l, now)*l.ms }
 
-// least returns a lower bound of a bucket's total: the units that this process added since
+// base returns a lower bound of a bucket's total: the units that this process added since
 // the bucket was empty. Every root needs it along with units, because a root has no clock
 // to see that the bucket was empty. It gets no more: the others send it their own units, and
 // another root's total may contain units that they have yet to send to this root.
-func (c *count) least(l *limit) float64 { return c.value(l, c.floor) }
+func (c *count) base(l *limit) float64 { return c.value(l, c.floor) }
 
-// known returns the total to send to a root that has lost its memory. The others send it
-// their own units, so a bucket's estimate is sent only if no root has answered for a while.
-func (c *count) known(l *limit, now int64) float64 {
-	if l.kind == bucket && now-c.at > l.recent {
-		return c.empty(l, now)
+// late returns x and the bound of an entry that has a bucket's level instead of late units. The
+// level is an estimate if no root has answered for a while. Late units fill the bucket up to
+// goal, unless this process alone added more: a debt that was recorded, and not one of errors.
+func (c *count) late(l *limit, now int64) (x, bound float64) {
+	level, capacity := c.value(l, c.total), float64(l.capacity)*l.ms
+	if now-c.time > l.recent {
+		level = c.empty(l, now)
 	}
-	return max(c.value(l, c.total), 0)
+	if x = c.base(l); x <= float64(now)+capacity+tolerance {
+		x = 0
+	}
+	return x, -min(level, float64(now)+goal*capacity)
 }
 
-// said returns root i's last total of the count, in case the root has evicted the count.
-// It is 0 if that total no longer counts. If root i has not replied, it is minus the floor,
-// which the root's total must reach: a count that continues another has a floor.
-func (c *count) said(l *limit, i int, now int64) float64 {
+// bound returns root i's last total of the count, in case the root has evicted the count.
+// It is 0 if that total no longer counts. It is negative if the root's total must reach it: the
+// root has lost its memory since, or has not replied, and this count continues another, from a
+// floor.
+func (c *count) bound(l *limit, i int, epoch uint32, now int64) float64 {
 	t, ok := c.views[i].tally(l, c.window)
 	switch {
 	case !ok:
 		return -c.floor.total
 	case l.kind == bucket && t.total <= float64(now):
 		return 0
+	case c.views[i].epoch != epoch:
+		return -t.total
 	}
 	return t.total
 }
@@ -325,44 +335,44 @@ func (c *count) report(l *limit, now int64, r *driver.Result) {
 // pending returns the units that root i has not acknowledged.
 func (c *count) pending(i int) int64 { return c.part - c.views[i].acked }
 
-// learn processes the reply of root i to a call made in windowSent: its state, a and b, which
-// includes the first part units of this process. The units of others reach a root lag ms
-// late. learn reports whether others may be adding units.
-func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now, lag int64) (busy bool) {
-	v := &c.views[i]
-	if l.kind == window && (windowSent != c.window || a > c.window) {
+// learn processes the reply of root i to an entry: its state, a and b, which includes the units
+// of the entry. The units of others reach a root lag ms late. learn reports whether others may be
+// adding units.
+func (c *count) learn(l *limit, i int, epoch uint32, e *entry, a, b float64, now, lag int64) (busy bool) {
+	v, part, units := &c.views[i], e.part, float64(e.units)
+	if l.kind == window && (e.window != c.window || a > c.window) {
 		return true // the window has ended, here or for another process
 	}
-	busy = !v.known || b-v.b != float64(part-v.acked)
-	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // otherwise the root lost its memory
-		c.learnRates(l, float64(part-v.acked), b-v.b, b, float64(now-v.at))
+	busy = !v.answered() || b-v.b != units
+	if v.epoch == epoch && now > v.time && b >= v.b/2 && (l.kind == bucket || a == v.a) { // otherwise the root evicted it
+		c.learnRates(l, units, b-v.b, b, float64(now-v.time))
 	}
 	if l.kind == window && a == c.window {
 		part = min(part, int64(b)) // the root evicted the counter, and another process knew less of it
 	}
-	*v = view{known: true, acked: part, a: a, b: b, at: now}
+	*v = view{epoch, part, a, b, now}
 	c.merge(l, now-lag)
 	return busy
 }
 
-// merge sets the total to the largest of the roots' totals and the floor, as of at.
-func (c *count) merge(l *limit, at int64) {
+// merge sets the total to the largest of the roots' totals and the floor, as of time.
+func (c *count) merge(l *limit, time int64) {
 	largest := c.floor
 	for k := range c.views {
 		if t, ok := c.views[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
 			largest = t
 		}
 	}
-	c.total, c.at = largest, at
+	c.total, c.time = largest, time
 	if l.kind == window {
-		c.at = max(c.at, int64(c.window*l.ms))
+		c.time = max(c.time, int64(c.window*l.ms))
 	}
 }
 
-// learnRates updates the rates by the units that were added within ms, own by this process
-// and all together, to a total that is b now.
-func (c *count) learnRates(l *limit, own, all, b, ms float64) {
-	rate, weight := max(all-own, 0)/ms, 0.5
+// learnRates updates the rates by the units that were added within ms, local by this process
+// and sum by all, to a total that is b now.
+func (c *count) learnRates(l *limit, local, sum, b, ms float64) {
+	rate, weight := max(sum-local, 0)/ms, 0.5
 	// Others send once a sync: a shorter time says less, unless a window fills.
 	if l.kind == bucket {
 		weight = min(ms/float64(l.recent/2), weight)
@@ -375,5 +385,5 @@ func (c *count) learnRates(l *limit, own, all, b, ms float64) {
 		}
 	}
 	c.usual += (rate - c.usual) * 2 * weight / memory
-	c.own += (max(own, 0)/ms - c.own) * 2 * weight / memory
+	c.local += (max(local, 0)/ms - c.local) * 2 * weight / memory
 }

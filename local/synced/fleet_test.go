@@ -29,6 +29,7 @@ type fleet struct {
 	syncs     syncs
 	started   int
 	oneWay    time.Duration // the longest time that a call, or a reply, takes
+	cut       func(process int, root *modelRoot) bool
 	random    *rand.Rand
 	at        time.Duration
 }
@@ -94,7 +95,7 @@ func (f *fleet) start(ahead time.Duration) *process {
 	o.Clock = skewed{f.clock, ahead}
 	servers := make([]server, len(f.roots))
 	for k := range servers {
-		servers[k] = &modelServer{f.roots[k], fmt.Sprint("process-", f.started)}
+		servers[k] = &modelServer{f.roots[k], f, f.started}
 	}
 	b := newBackend(servers, &o)
 	p := &process{backend: b, policies: new(policies.Table)}
@@ -107,11 +108,11 @@ func (f *fleet) start(ahead time.Duration) *process {
 	return p
 }
 
-// send begins a sync, as syncUntilClosed does.
+// send begins a round trip, as syncUntilClosed does.
 func (f *fleet) send(s *syncer) time.Duration {
 	s.began = s.due
-	if !s.process.backend.prepare(context.Background(), s.aggregator) {
-		return f.rest(s)
+	if !s.process.backend.prepare(s.aggregator, t0.Add(s.due)) {
+		return f.pause(s)
 	}
 	s.next = func() time.Duration { return f.arrive(s) }
 	return f.upTo(f.oneWay + 1)
@@ -119,10 +120,10 @@ func (f *fleet) send(s *syncer) time.Duration {
 
 // arrive makes the root execute the calls. Its reply takes time, too.
 func (f *fleet) arrive(s *syncer) time.Duration {
-	s.replies, s.err = s.aggregator.server.call(context.Background(), s.aggregator.batch.calls)
+	s.replies, s.err = s.aggregator.server.call(context.Background(), s.aggregator.calls)
 	s.next = func() time.Duration {
-		s.process.backend.conclude(s.aggregator, s.replies, s.err)
-		return f.rest(s)
+		s.process.backend.conclude(s.aggregator, s.replies, s.err, t0.Add(s.due))
+		return f.pause(s)
 	}
 	if s.err != nil {
 		return max(2*f.options.Sync, minTimeout)
@@ -130,11 +131,14 @@ func (f *fleet) arrive(s *syncer) time.Duration {
 	return f.upTo(f.oneWay + 1)
 }
 
-// rest waits for the next sync.
-func (f *fleet) rest(s *syncer) time.Duration {
+// pause waits for the next round trip.
+func (f *fleet) pause(s *syncer) time.Duration {
 	s.next = func() time.Duration { return f.send(s) }
-	sync := f.options.Sync
-	return max(sync-(s.due-s.began), sync/10) + f.upTo(sync/50) // a timer is never early
+	wait := s.process.backend.pause(s.aggregator, t0.Add(s.began), t0.Add(s.due))
+	if wait == 0 {
+		return 0
+	}
+	return wait + f.upTo(f.options.Sync/50) // a timer is never early
 }
 
 type skewed struct {

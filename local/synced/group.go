@@ -2,6 +2,7 @@ package synced
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/weir-go/weir/internal/rendezvous"
 )
@@ -11,6 +12,7 @@ type group struct {
 	servers []server
 	first   int    // index of its first aggregator
 	every   uint64 // a bit for each root
+	silent  atomic.Int32
 }
 
 // groups contains all groups. Each counter belongs to one.
@@ -22,25 +24,28 @@ type groups struct {
 
 // groupsOf returns the groups of servers, in the order of their first servers.
 func groupsOf(servers []server) *groups {
-	all := &groups{roots: len(servers)}
+	divided := &groups{roots: len(servers)}
 	var names []string
 	for _, s := range servers {
 		i := slices.Index(names, s.groupName())
 		if i < 0 {
 			i = len(names)
-			names, all.groups = append(names, s.groupName()), append(all.groups, new(group))
+			names, divided.groups = append(names, s.groupName()), append(divided.groups, new(group))
 		}
-		all.groups[i].servers = append(all.groups[i].servers, s)
+		divided.groups[i].servers = append(divided.groups[i].servers, s)
 	}
 	first := 0
-	for _, g := range all.groups {
+	for _, g := range divided.groups {
 		n := len(g.servers)
 		g.first, g.every = first, ^uint64(0)>>(64-min(n, MaxRoots))
 		first += n
 	}
-	all.ring = rendezvous.New(0, names) // it hashes root names, which no client can choose
-	return all
+	divided.ring = rendezvous.New(0, names) // it hashes names, which no client can choose
+	return divided
 }
 
-// of returns the group that keeps the counters of a root name.
-func (all *groups) of(root string) *group { return all.groups[all.ring.Choose(root)] }
+// choose returns the group that keeps the counters of a name.
+func (g *groups) choose(name string) *group { return g.groups[g.ring.Choose(name)] }
+
+// isSilent reports whether no root of g answered its last call.
+func (g *group) isSilent() bool { return int(g.silent.Load()) == len(g.servers) }

@@ -87,7 +87,7 @@ func runHistory(t *testing.T, seed uint64) {
 		case 3:
 			clear(root.counters)
 		case 4:
-			clear(root.processes)
+			clear(root.numbers)
 		case 5:
 			i := r.IntN(len(f.processes))
 			f.replace(i, 0)

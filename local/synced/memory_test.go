@@ -1,6 +1,7 @@
 package synced
 
 import (
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"runtime"
@@ -43,8 +44,8 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 	for name, fault := range map[string]func(root, older *modelRoot){
 		"all":           func(root, _ *modelRoot) { root.flush() },
 		"counters":      func(root, _ *modelRoot) { clear(root.counters) },
-		"processes":     func(root, _ *modelRoot) { clear(root.processes) },
-		"since a while": func(root, older *modelRoot) { root.counters, root.processes = older.counters, older.processes },
+		"processes":     func(root, _ *modelRoot) { clear(root.numbers) },
+		"since a while": func(root, older *modelRoot) { root.counters, root.numbers = older.counters, older.numbers },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 3, 1, Options{})
@@ -62,7 +63,7 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 			f.advance(f.at + 3*DefaultSync)
 			f.used(charge)
 			root := f.roots[0]
-			older := &modelRoot{counters: maps.Clone(root.counters), processes: maps.Clone(root.processes)}
+			older := &modelRoot{counters: maps.Clone(root.counters), numbers: maps.Clone(root.numbers)}
 			take(f.processes[0])
 			f.used(charge)
 			fault(root, older)
@@ -74,7 +75,7 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 				}
 			}
 			for key, state := range root.counters {
-				if strings.Contains(key, "/w") && state[1] != 75 {
+				if isWindow(key) && state[1] != 75 {
 					t.Errorf("the root has %v of %s, want 75 units", state, key)
 				}
 			}
@@ -162,11 +163,12 @@ func TestResendsAfterAnEviction(t *testing.T) {
 	f.taking(0, hourAndBucket, 10)
 	b.syncOnce(t.Context(), r)
 	f.taking(0, hourAndBucket, 50)
-	b.prepare(t.Context(), r)
-	if _, err := r.server.call(t.Context(), r.batch.calls); err != nil {
+	r.due = time.Time{}
+	b.prepare(r, time.Now())
+	if _, err := r.server.call(t.Context(), r.calls); err != nil {
 		t.Fatal(err)
 	}
-	b.conclude(r, nil, errDown) // the reply is lost
+	b.conclude(r, nil, errDown, time.Now()) // the reply is lost
 	clear(f.roots[0].counters)
 	b.syncOnce(t.Context(), r)
 	f.taking(0, hourAndBucket, 1)
@@ -194,21 +196,28 @@ func TestFirstCallsThatFail(t *testing.T) {
 		}
 	}
 	r := b.aggregators[0]
-	b.prepare(t.Context(), r)
-	if len(r.batch.calls) != 6 {
-		t.Fatalf("%d calls, want one for each limit of each key", len(r.batch.calls))
+	b.prepare(r, time.Now())
+	if len(r.calls) != 6 {
+		t.Fatalf("%d calls, want one for each limit of each key", len(r.calls))
 	}
-	for i := range r.batch.calls {
-		if i != 2 && i != 3 {
-			f.roots[0].run(r.server.(*modelServer).process, &r.batch.calls[i])
+	var replies [][]byte
+	for i := range r.calls {
+		if i == 2 || i == 3 {
+			continue
+		}
+		if reply := f.roots[0].run(&r.calls[i]); i < 2 {
+			replies = append(replies, reply)
 		}
 	}
-	b.conclude(r, nil, errDown)
+	b.conclude(r, replies, errDown, time.Now())
+	if len(r.calls) != 4 {
+		t.Fatalf("%d calls are to be sent again, want those without a reply, 4", len(r.calls))
+	}
 	for range 3 {
 		b.syncOnce(t.Context(), r)
 	}
 	for key, state := range f.roots[0].counters {
-		if state[1] != 1 && strings.Contains(key, "/w") {
+		if state[1] != 1 && isWindow(key) {
 			t.Errorf("the root has %v of %s, want 1 unit", state, key)
 		}
 	}
@@ -260,15 +269,19 @@ func TestLongKeysAreNotKept(t *testing.T) {
 	runtime.KeepAlive(f)
 }
 
-// The names of keys at roots are the same in all processes, and in all versions.
-func TestRootNames(t *testing.T) {
+// The names of counters at roots are the same in all processes, and in all versions.
+func TestNames(t *testing.T) {
+	core := &throttler.Policy{Name: "core"}
 	for want, c := range map[string]throttler.Charge{
-		"E81lip3JjD-GjnIh": {Key: "alice", Partition: "alice"},
-		"grC0Er04yfl4aa1c": {Key: "alice", Partition: "team"},
+		"a5c41492e157759aa0540d42": {Policy: core, Key: "alice", Partition: "alice"},
+		"b69844f440bbe26a7cb6e90d": {Policy: core, Key: "alice", Partition: "team"},
 	} {
-		if got := rootName(&c); got != want {
-			t.Errorf("%q of %q is %q at roots; want %q", c.Key, c.Partition, got, want)
+		if n := nameOf(&c); hex.EncodeToString(n[:]) != want {
+			t.Errorf("%q of %q is %x at roots; want %s", c.Key, c.Partition, n, want)
 		}
+	}
+	if n := pooledName("core", 7); hex.EncodeToString(n[:]) != "48df3bb4f33350b0bfb064ac" {
+		t.Errorf("a pooled counter is %x at roots", n)
 	}
 }
 

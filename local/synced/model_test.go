@@ -8,34 +8,43 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 )
 
-// remembered is PROCESS of sync.lua, in ms.
-var remembered = func() float64 {
+// constants of sync.lua.
+var constants = func() map[string]float64 {
 	script, err := os.ReadFile("../../lua/sync.lua") // lua.Sync has shorter names
 	if err != nil {
 		panic(err)
 	}
-	ms, err := strconv.Atoi(string(regexp.MustCompile(`local PROCESS = (\d+)`).FindSubmatch(script)[1]))
-	if err != nil {
-		panic(err)
+	values := map[string]float64{}
+	for _, line := range regexp.MustCompile(`(?m)^local ([A-Z, ]+) = ([0-9, ]+)`).FindAllSubmatch(script, -1) {
+		names, numbers := strings.Split(string(line[1]), ", "), strings.Split(strings.TrimSpace(string(line[2])), ", ")
+		for i, name := range names {
+			if values[name], err = strconv.ParseFloat(numbers[i], 64); err != nil {
+				panic(err)
+			}
+		}
 	}
-	return float64(ms)
+	return values
 }()
 
 // modelRoot is a model of sync.lua.
 type modelRoot struct {
-	mu        sync.Mutex
-	root      string
-	group     string
-	processes map[string]float64
-	heardOf   map[string]float64 // by process: when, in ms
-	counters  map[string][2]float64
-	down      bool // it executes and answers nothing
-	deaf      bool // it executes calls, and its replies are lost
-	entries   int  // received
+	mu       sync.Mutex
+	root     string
+	group    string
+	numbers  map[string]expiring // by key: the numbers of processes, claims and resends
+	counters map[string][2]float64
+	down     bool // it executes and answers nothing
+	deaf     bool // it executes calls, and its replies are lost
+	entries  int  // received
+	trips    int
 }
+
+// expiring is a number until a time in ms.
+type expiring struct{ number, until float64 }
 
 func newModelRoot(name string) *modelRoot {
 	m := &modelRoot{root: name}
@@ -44,14 +53,14 @@ func newModelRoot(name string) *modelRoot {
 }
 
 func (m *modelRoot) flush() {
-	m.processes, m.heardOf = map[string]float64{}, map[string]float64{}
-	m.counters = map[string][2]float64{}
+	m.numbers, m.counters = map[string]expiring{}, map[string][2]float64{}
 }
 
 // modelServer is a modelRoot as one process reaches it.
 type modelServer struct {
 	*modelRoot
-	process string
+	fleet   *fleet
+	process int
 }
 
 func (m *modelServer) name() string      { return m.root }
@@ -62,12 +71,13 @@ var errDown = errors.New("the root does not answer")
 func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.down {
+	if m.down || m.fleet.cut != nil && m.fleet.cut(m.process, m.modelRoot) {
 		return nil, errDown
 	}
+	m.trips++
 	var replies [][]byte
 	for i := range calls {
-		replies = append(replies, m.run(m.process, &calls[i]))
+		replies = append(replies, m.run(&calls[i]))
 	}
 	if m.deaf {
 		return nil, errDown
@@ -75,63 +85,91 @@ func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
 	return replies, nil
 }
 
-func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uint64(b)) }
+// modelLimit is a limit in a header.
+type modelLimit struct {
+	kind                kind
+	span, length, bound float64
+}
 
 // run is the model of sync.lua.
-func (m *modelRoot) run(process string, c *call) []byte {
-	how, number, now := mode(c.header[0]), double(c.header[1:]), double(c.header[9:])
-	var spans []span
-	for at := 17; at < len(c.header); at += 9 {
-		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
+func (m *modelRoot) run(c *call) []byte {
+	number, now := double(c.header), double(c.header[8:])
+	var limits []modelLimit
+	for h := c.header[16:]; len(h) > 0; h = h[25:] {
+		limits = append(limits, modelLimit{kind(h[0]), double(h[1:]), double(h[9:]), double(h[17:])})
 	}
-	last, known := m.processes[process]
-	if known = known && now < m.heardOf[process]+remembered; !known {
-		last = 0
+	last := m.numbers[c.key]
+	if last.until <= now {
+		last.number = 0
 	}
-	if how == add && last < number-1 {
-		return []byte{'u'}
+	n := len(c.entries) / entrySize
+	fresh := number == 0 || number > last.number
+	switch {
+	case number > 0:
+		if last.number < number-1 {
+			return []byte{'u'}
+		}
+		if fresh {
+			m.numbers[c.key] = expiring{number, now + constants["PROCESS"]}
+		}
+	case n == 0:
+		m.numbers[c.key] = expiring{last.number + 1, now + constants["CLAIM"]}
+		if last.number+1 > constants["COPIES"] {
+			return []byte{'s'}
+		}
+	default:
+		if last.number == 0 {
+			last.until = now + constants["RESENDING"]
+		}
+		last.number += float64(n)
+		m.numbers[c.key] = last
+		if last.number > constants["RESENT"] {
+			return []byte{'b'}
+		}
 	}
 	reply := []byte{'o'}
-	isNew := how == state || !known || number > last
-	if isNew {
-		m.processes[process], m.heardOf[process] = number, now
-	}
-	for i, key := range c.keys {
+	for i := range n {
 		m.entries++
-		e := c.entries[26*i:]
-		l, units, x, said := spans[binary.BigEndian.Uint16(e)], double(e[2:]), double(e[10:]), double(e[18:])
-		s, exists := m.counters[string(key)]
+		e := c.entries[entrySize*i:]
+		l := limits[binary.BigEndian.Uint16(e[12:])]
+		units, x, bound := double(e[14:]), double(e[22:]), double(e[30:])
+		key := string(e[:12]) + string(letterOf[l.kind]) + strconv.FormatFloat(l.length, 'f', 0, 64)
+		s, exists := m.counters[key]
 		a, b := s[0], s[1]
 		switch {
 		case exists:
 		case l.kind == bucket:
-			a = max(said, 0)
-		case said != 0:
-			a, b = x, math.Abs(said)
+			a = max(bound, 0)
+		case bound != 0:
+			a, b = x, math.Abs(bound)
 		}
 		changed := false
 		switch {
-		case !isNew && exists:
+		case !fresh && exists:
 		case l.kind == window:
-			if x >= a && (units != 0 || said < 0 || x > a || !exists) {
+			if x >= a && (units != 0 || bound < 0 || x > a || !exists) {
 				if x > a {
 					b = 0
 				}
-				b = max(b, -said)
-				if how == state {
-					b = max(b, units)
-				} else {
-					b = max(b+units, 0)
-				}
-				a, changed = x, true
+				a, b, changed = x, max(max(b, -bound)+units, 0), true
 			}
-		case how == state || units != 0 || said < 0 || a > 0 && !exists:
-			a, b, changed = min(max(a+units*l.ms, x), lastInstant), b+units, true
+		case units != 0 || bound < 0 || a > 0 && !exists:
+			a = max(a, -bound)
+			later := a + units*l.span
+			if units > 0 {
+				later = max(a, min(later, now+l.bound))
+			}
+			a, b, changed = min(max(later, x), lastInstant), b+units, true
 		}
-		if changed || exists {
-			m.counters[string(key)] = [2]float64{a, b}
+		if changed {
+			m.counters[key] = [2]float64{a, b}
 		}
 		reply = appendDouble(appendDouble(reply, a), b)
 	}
 	return reply
 }
+
+var letterOf = map[kind]rune{bucket: 'b', window: 'w'}
+
+// isWindow reports whether a counter's key is a window's.
+func isWindow(key string) bool { return key[12] == 'w' }

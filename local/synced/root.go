@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"io"
 	"strconv"
@@ -23,14 +22,15 @@ type server interface {
 	name() string
 	groupName() string
 
-	// call makes the calls, in order, in one round trip, and returns their replies.
+	// call makes the calls, in order, in one round trip. It returns the replies up to the first
+	// call without one, and an error if there is such a call.
 	call(ctx context.Context, calls []call) ([][]byte, error)
 }
 
 // redisServer is a server behind a Redis client.
 type redisServer struct {
 	Root
-	process string // key of this process
+	prefix  string
 	timeout time.Duration
 }
 
@@ -47,8 +47,7 @@ func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) 
 	if strings.ContainsAny(prefix, "{}") {
 		return nil, invalid.Errorf("synced: Prefix is %q; it must not have braces", prefix)
 	}
-	process := prefix + "p:" + rand.Text()
-	all := make([]server, len(roots))
+	servers := make([]server, len(roots))
 	for i, r := range roots {
 		switch r.Client.(type) {
 		case nil:
@@ -64,21 +63,21 @@ func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) 
 				return nil, invalid.Errorf("synced: roots[%d].Name is %q, as roots[%d].Name is; names must differ", i, r.Name, k)
 			}
 		}
-		all[i] = &redisServer{r, process, timeout}
+		servers[i] = &redisServer{r, prefix, timeout}
 	}
-	for _, g := range groupsOf(all).groups {
+	for _, g := range groupsOf(servers).groups {
 		if n := len(g.servers); n > MaxRoots {
 			return nil, invalid.Errorf("synced: roots has %d of the group %q; a group has at most %d", n, g.servers[0].groupName(), MaxRoots)
 		}
 	}
-	return all, nil
+	return servers, nil
 }
 
 func (s *redisServer) name() string      { return s.Name }
 func (s *redisServer) groupName() string { return s.Group }
 
 func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout+time.Duration(len(calls))*perCallTime)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	replies, err := s.send(ctx, calls, "evalsha", syncHash)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -87,56 +86,49 @@ func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) 
 	return replies, err
 }
 
-func (s *redisServer) send(ctx context.Context, calls []call, command, source string) ([][]byte, error) {
+func (s *redisServer) send(ctx context.Context, calls []call, command, source string) (replies [][]byte, err error) {
 	pipe := s.Client.Pipeline()
 	cmds := make([]*redis.StringCmd, len(calls))
 	for i := range calls {
 		c := &calls[i]
-		args := make([]any, 0, 6+len(c.keys))
-		args = append(args, command, source, 1+len(c.keys), s.process)
-		for _, key := range c.keys {
-			args = append(args, key)
-		}
-		args = append(args, c.header, c.entries)
-		cmds[i] = redis.NewStringCmd(ctx, args...)
+		cmds[i] = redis.NewStringCmd(ctx, command, source, 1, c.key, c.header, c.entries, s.prefix)
 		_ = pipe.Process(ctx, cmds[i]) // queues it
 	}
-	_, err := pipe.Exec(ctx)
-	if err != nil {
-		return nil, err
-	}
-	replies := make([][]byte, len(cmds))
-	for i, cmd := range cmds {
-		replies[i] = []byte(cmd.Val())
+	_, _ = pipe.Exec(ctx)
+	for _, cmd := range cmds {
+		if cmd.Err() != nil {
+			return replies, cmd.Err()
+		}
+		replies = append(replies, []byte(cmd.Val()))
 	}
 	return replies, nil
 }
 
-// key returns the Redis key of c's count under l, such as weir-sync:E81lip3JjD-GjnIh/core/w60000.
-// It is the same under all quotas. A policy has at most one limit of an algorithm and a length.
-func (b *Backend) key(c *counter, l *limit) []byte {
-	key := append([]byte(nil), b.opts.Prefix...)
-	key = append(append(key, c.root...), '/')
-	key = append(append(key, c.policy.Name...), '/', letters[l.kind])
-	return strconv.AppendInt(key, l.length, 10)
-}
+// processName returns a new name of this process at a root.
+func processName() string { return rand.Text() }
 
-var letters = [...]byte{bucket: 'b', window: 'w'}
+// name names a counter at roots, the same in all processes: 96 bits of SHA-256. No client can
+// find a second key for another's hash. The script adds the algorithm and the length of the window
+// to the Redis key, because a policy has at most one limit of each.
+type name [12]byte
 
-// rootName returns the name of c's key and partition in roots' keys, the same in all
-// processes: 96 bits of SHA-256. No client can find a second key for another's hash.
-func rootName(c *quota.Charge) string {
+func nameOf(c *quota.Charge) name {
 	partition := c.Partition
 	if partition == c.Key {
 		partition = ""
 	}
+	return hash(c.Policy.Name, c.Key, partition)
+}
+
+// pooledName returns the name of a pooled counter. It has one part less than others.
+func pooledName(policy string, number int) name { return hash(policy, strconv.Itoa(number)) }
+
+func hash(parts ...string) (n name) {
 	h := sha256.New()
-	for _, part := range []string{c.Key, partition} {
+	for _, part := range parts {
 		_ = binary.Write(h, binary.LittleEndian, uint64(len(part))) // a hash returns no errors
 		_, _ = io.WriteString(h, part)
 	}
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
+	copy(n[:], h.Sum(nil))
+	return n
 }
-
-// pooledRootName returns the name of a pooled counter. No hash contains a colon.
-func pooledRootName(number int) string { return "pooled:" + strconv.Itoa(number) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,53 +35,65 @@ func TestScriptIsTheModel(t *testing.T) {
 	model := newModelRoot("root")
 	ctx := context.Background()
 
-	names := []string{"a", "b", "c", "d"}
-	spans := []span{{bucket, 0.1}, {bucket, 1000.0 / 7}, {window, 1000}}
+	const prefix = "weir-sync:"
+	type name = [12]byte
+	names := []name{{'a'}, {'b'}, {'c'}, {'d'}}
+	limits := []modelLimit{{bucket, 0.1, 1000, 300}, {bucket, 1000.0 / 7, 1000, 4000}, {window, 1000, 1000, 0}}
 	numbers := map[string]float64{}
 	sent := map[string][]call{}
 	now := 1.9e12
 	for step := range 3000 {
 		now += float64(r.IntN(200)) - 20
-		process := string(rune('p' + r.IntN(3)))
+		process := prefix + "p:" + string(rune('p'+r.IntN(3)))
 		var c call
-		if old := sent[process]; len(old) > 0 && r.IntN(5) == 0 {
+		switch old := sent[process]; {
+		case len(old) > 0 && r.IntN(5) == 0:
 			c = old[r.IntN(len(old))]
-		} else {
-			numbers[process]++
-			how := add
-			if r.IntN(10) == 0 {
-				how = state
+		default:
+			number := 0.0
+			switch r.IntN(8) {
+			case 0:
+				c.key = prefix + "resent"
+			case 1:
+				c.key = prefix + "claims:" + string(rune('1'+r.IntN(3)))
+			default:
+				numbers[process]++
+				c.key, number = process, numbers[process]
 			}
-			c.header = appendDouble(appendDouble([]byte{byte(how)}, numbers[process]), now)
-			for _, s := range spans {
-				c.header = appendDouble(append(c.header, byte(s.kind)), s.ms)
+			c.header = appendDouble(appendDouble(nil, number), now)
+			for _, l := range limits {
+				c.header = appendDouble(appendDouble(appendDouble(append(c.header, byte(l.kind)), l.span), l.length), l.bound)
 			}
 			for i, name := range names {
-				if r.IntN(2) == 0 {
+				if r.IntN(2) == 0 || strings.Contains(c.key, "claims") {
 					continue
 				}
-				l := i % len(spans)
-				units := float64(r.IntN(20) - 5)
-				x := now + float64(r.IntN(5000))
-				if spans[l].kind == window {
-					x = math.Floor((now - float64(r.IntN(3)*500)) / spans[l].ms)
-				}
-				if how == state {
-					units = math.Abs(units)
-				}
-				c.keys = append(c.keys, []byte("weir-sync:"+name))
-				c.entries = binary.BigEndian.AppendUint16(c.entries, uint16(l))
-				said := 0.0
-				if r.IntN(3) == 0 {
-					said = float64(r.IntN(30))
-					if spans[l].kind == bucket {
-						said += now
+				for range 1 + r.IntN(6)/5 { // a counter may be twice in a call
+					l := i % len(limits)
+					units := float64(r.IntN(20) - 5)
+					x := now + float64(r.IntN(5000))
+					if limits[l].kind == window {
+						x = math.Floor((now - float64(r.IntN(3)*500)) / limits[l].span)
 					}
-					if r.IntN(2) == 0 {
-						said = -said
+					if number == 0 {
+						units = 0
 					}
+					bound := 0.0
+					if r.IntN(3) == 0 {
+						bound = float64(r.IntN(30))
+						if limits[l].kind == bucket {
+							bound += now
+						}
+						if r.IntN(2) == 0 {
+							bound = -bound
+						}
+					}
+					c.entries = binary.BigEndian.AppendUint16(append(c.entries, name[:]...), uint16(l))
+					c.entries = appendDouble(appendDouble(appendDouble(c.entries, units), x), bound)
 				}
-				c.entries = appendDouble(appendDouble(appendDouble(c.entries, units), x), said)
+			}
+			if number == 0 && len(c.entries) == 0 {
+				c.key = prefix + "claims:1"
 			}
 			sent[process] = append(sent[process], c)
 		}
@@ -91,9 +104,9 @@ func TestScriptIsTheModel(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 2: // the server evicts a counter
-			evicted := "weir-sync:" + names[r.IntN(len(names))]
+			evicted := string(names[0][:]) + "b1000"
 			delete(model.counters, evicted)
-			if err := client.Del(ctx, evicted).Err(); err != nil {
+			if err := client.Del(ctx, prefix+evicted).Err(); err != nil {
 				t.Fatal(err)
 			}
 		case 1:
@@ -101,19 +114,20 @@ func TestScriptIsTheModel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		real := &redisServer{Root{Name: "root", Client: client}, "weir-sync:p:" + process, minTimeout * 50}
+		real := &redisServer{Root{Name: "root", Client: client}, prefix, minTimeout * 50}
 		got, err := real.call(ctx, []call{c})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := model.run(process, &c)
+		want := model.run(&c)
 		if string(got[0]) != string(want) {
 			t.Fatalf("step %d: the script replied\n%x, the model\n%x", step, got[0], want)
 		}
 		// Redis expires by its own clock, which is years behind: each key must have an expiry.
-		for _, key := range c.keys {
-			if ttl := client.PTTL(ctx, string(key)).Val(); ttl == -1 {
-				t.Fatalf("step %d: %s never expires", step, key)
+		keys := client.Keys(ctx, "*").Val()
+		for _, key := range keys {
+			if ttl := client.PTTL(ctx, key).Val(); ttl == -1 {
+				t.Fatalf("step %d: %q never expires", step, key)
 			}
 		}
 	}

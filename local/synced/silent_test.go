@@ -30,7 +30,7 @@ func TestASilentRootIsLogged(t *testing.T) {
 	a := &aggregator{server: root}
 	sync := func() {
 		for range 10 {
-			_, _ = b.call(t.Context(), a, nil)
+			_, _ = b.call(t.Context(), a)
 		}
 	}
 	sync()

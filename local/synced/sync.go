@@ -15,10 +15,16 @@ import (
 
 // Bounds of a sync.
 const (
-	perCall     = 1000                  // counters in one call: a root does nothing else for a millisecond or two
-	perCallTime = 20 * time.Millisecond // additional time of a sync for each call, on a busy root
-	minTimeout  = 100 * time.Millisecond
-	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
+	perCall    = 250 // counters in one call: a root does nothing else for half a millisecond
+	perTrip    = 16  // calls in one round trip
+	minTimeout = 100 * time.Millisecond
+
+	// lateAfter is the number of syncs without a reply after which the units of a bucket are
+	// late: the bucket had time to drain while they waited.
+	lateAfter = 3
+
+	// goal is the part of a bucket's capacity up to which late units fill it.
+	goal = 0.75
 )
 
 // aggregator is what this process knows about one root. One goroutine syncs with it.
@@ -28,25 +34,36 @@ type aggregator struct {
 	index  int // in the group
 	list   int // index in stripes' dirty
 
-	number float64 // of the last call
-	known  bool    // the root has this process's number
-	batch  *batch  // the batch without a reply, or nil
-	spare  []*counter
+	// epoch counts the memories of the root: it lost each but the last. In each, this process
+	// has a key with the number of its last addition.
+	epoch   uint32
+	process string
+	number  float64
 
-	up atomic.Bool
+	calls []call // without a reply; sent again until there is one
+	queue []*counter
+	due   time.Time // of the next sync
+	heard time.Time // when the root replied last
+	late  lateness
+	resend
+
+	silent  atomic.Bool  // it did not answer the last call
+	replied atomic.Int64 // heard, in ms since the epoch; 0 before the first reply
+	losses  atomic.Int64
 }
 
-// batch contains the calls of one sync. Additions are sent again, the same bytes, until they
-// are answered or too old. A state is built each time.
-type batch struct {
-	mode  mode
-	calls []call
-	tries int
-}
+// lateness is whether the units that a root lacks are late.
+type lateness int
+
+const (
+	inTime  lateness = iota
+	late             // the root did not answer for lateAfter syncs
+	lateEnd          // it answers: the sync that began since has the last late units
+)
 
 // call is one call of the script.
 type call struct {
-	keys    [][]byte
+	key     string
 	header  []byte
 	entries []byte
 	about   []entry
@@ -54,12 +71,15 @@ type call struct {
 
 // entry is one counter in a call.
 type entry struct {
-	s      *stripe
 	c      *counter
 	view   *view   // of the root: identifies the count
 	part   int64   // units of this process, including this call
+	units  int64   // of this call
 	window float64 // at the time of the call
 }
+
+// entrySize is the number of an entry's bytes: see sync.lua.
+const entrySize = 38
 
 func (b *Backend) syncUntilClosed(a *aggregator) {
 	// Processes that start together must not sync together.
@@ -68,273 +88,361 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 	for {
 		select {
 		case <-b.closed.Done():
-			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.opts.Sync, minTimeout))
-			if a.batch != nil { // it is sent again, without the latest units
+			ctx, cancel := context.WithTimeout(context.Background(), b.timeout())
+			defer cancel()
+			if len(a.calls) == 0 || b.trip(ctx, a) { // the units of lost calls go first
 				b.syncOnce(ctx, a)
 			}
-			b.syncOnce(ctx, a)
-			cancel()
 			return
 		case <-timer.C:
 		}
 		began := time.Now()
-		b.syncOnce(b.closed, a)
-		timer.Reset(max(b.opts.Sync-time.Since(began), b.opts.Sync/10))
+		if b.prepare(a, began) {
+			replies, err := b.call(b.closed, a)
+			b.conclude(a, replies, err, time.Now())
+		}
+		timer.Reset(b.pause(a, began, time.Now()))
 	}
 }
 
-// syncOnce sends a batch to the root of a, and processes the replies.
+func (b *Backend) timeout() time.Duration { return max(2*b.opts.Sync, minTimeout) }
+
+// syncOnce makes a whole sync with the root of a, or gives up when it doesn't answer.
 func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
-	if !b.prepare(ctx, a) {
-		return
+	a.due = time.Time{}
+	for b.trip(ctx, a) && len(a.queue)+len(a.calls) > 0 {
 	}
-	replies, err := b.call(ctx, a, a.batch.calls)
-	b.conclude(a, replies, err)
 }
 
-// call makes calls to the root of a.
-func (b *Backend) call(ctx context.Context, a *aggregator, calls []call) ([][]byte, error) {
+// trip makes a round trip to the root of a, and reports whether it answered.
+func (b *Backend) trip(ctx context.Context, a *aggregator) bool {
+	if b.prepare(a, time.Now()) {
+		replies, err := b.call(ctx, a)
+		b.conclude(a, replies, err, time.Now())
+	}
+	return !a.silent.Load()
+}
+
+// call makes the calls of a.
+func (b *Backend) call(ctx context.Context, a *aggregator) ([][]byte, error) {
 	start := time.Now()
-	replies, err := a.server.call(ctx, calls)
-	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: len(calls), Start: start, Duration: time.Since(start), Err: err})
+	replies, err := a.server.call(ctx, a.calls)
+	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: len(a.calls), Start: start, Duration: time.Since(start), Err: err})
 	if b.closed.Err() == nil { // a call that Close ends says nothing
 		b.opts.Observer.Checked(observe.Checked{Backend: "synced", Shard: a.server.name(), Server: "root", Open: err != nil, Err: err})
 	}
 	return replies, err
 }
 
-// prepare makes the next batch for the root of a, unless there is one to send again. It reports
-// whether there is a batch.
-func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
+// prepare makes the next calls to the root of a, unless there are calls to send again. It
+// reports whether there are any.
+func (b *Backend) prepare(a *aggregator, clock time.Time) bool {
+	if a.heard.IsZero() {
+		a.heard = clock
+		b.remember(a)
+	}
 	now := b.opts.Clock.Now().UnixMilli()
-	if a.batch != nil && (a.batch.mode == state || a.batch.tries >= staleAfter) {
-		a.batch, a.known = nil, false
+	if a.late == inTime && a.silent.Load() && clock.Sub(a.heard) > lateAfter*max(b.opts.Sync, minTimeout) {
+		a.late = late
+		b.makeLate(a, now)
 	}
-	if a.batch == nil {
-		switch {
-		case a.known, a.number == 0: // at first, this process knows only its own additions
-			a.batch = b.additions(a, now)
-		case !a.up.Load(): // first find out whether it answers
-			if _, err := b.call(ctx, a, newBatchWriter(b, a, add, now).finish().calls); err != nil {
-				b.stats.failed.Add(1)
-				return false // the state would be outdated by the time the root answers
-			}
-			fallthrough
-		default:
-			a.batch = b.state(a, now)
+	switch {
+	case len(a.calls) > 0:
+	case !clock.Before(a.due):
+		a.due = clock.Add(b.opts.Sync)
+		if a.late == late {
+			a.late = lateEnd
 		}
+		b.takeDirty(a, now)
+		b.add(a, now)
+	case len(a.queue) > 0:
+		b.add(a, now)
+	default:
+		b.writeResend(a, clock, now)
 	}
-	a.batch.tries++
-	return true
+	for i := range a.calls { // made before, perhaps
+		copy(a.calls[i].header[8:], appendDouble(nil, float64(now)))
+	}
+	return len(a.calls) > 0
 }
 
-// conclude processes the root's replies to a's batch, or the error.
-func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
-	if err != nil {
-		a.up.Store(false)
-		b.stats.failed.Add(1)
-		return
+// conclude processes the root's replies to the calls of a. They are in order, up to the first
+// call without one; err says why there are not more.
+func (b *Backend) conclude(a *aggregator, replies [][]byte, err error, clock time.Time) {
+	if failed := err != nil; a.silent.Swap(failed) != failed {
+		b.changed(a, failed)
 	}
-	a.up.Store(true)
-	b.stats.syncs.Add(1)
-	done := a.batch
-	a.batch = nil
+	if err != nil {
+		b.stats.failed.Add(1)
+	} else {
+		b.stats.syncs.Add(1)
+	}
 	now := b.opts.Clock.Now().UnixMilli()
-	for i, reply := range replies {
-		if !b.learn(a, &done.calls[i], reply, now) {
-			a.known = false // it lost this process's units, or is not a root: it gets the state
+	for _, reply := range replies {
+		a.heard = clock
+		a.replied.Store(clock.UnixMilli())
+		if c := &a.calls[0]; !b.learn(a, c, reply, now) {
+			b.refused(a, reply, clock)
 			return
 		}
+		a.calls = a.calls[1:]
 	}
-	a.known = true
+	if len(a.calls) > 0 {
+		return
+	}
+	a.calls = nil
+	if a.late == lateEnd && len(a.queue) == 0 {
+		a.late = inTime
+	}
 }
 
-// additions returns the batch that adds the units that the root of a lacks to the counters in
-// its lists.
-func (b *Backend) additions(a *aggregator, now int64) *batch {
-	w := newBatchWriter(b, a, add, now)
-	for i := range b.stripes {
-		s := &b.stripes[i]
-		all := s.takeDirty(a.list, a.spare)
-		for at := 0; at < len(all); at += keyed.AtOnce {
+// pause returns how long to wait for the next round trip, after one that began and ended at
+// these times.
+func (b *Backend) pause(a *aggregator, began, ended time.Time) time.Duration {
+	sync := b.opts.Sync
+	switch untilDue := a.due.Sub(ended); {
+	case a.silent.Load():
+		return max(sync-ended.Sub(began), sync/10)
+	case len(a.calls)+len(a.queue) > 0 && untilDue > sync/2: // the rest of the time is for others
+		return 0
+	case a.resends() && len(a.queue) == 0:
+		return max(min(untilDue, a.resend.next.Sub(ended)), 0)
+	default:
+		return max(untilDue, sync/10)
+	}
+}
+
+// remember begins an epoch of the root of a.
+func (b *Backend) remember(a *aggregator) {
+	a.epoch++
+	a.process, a.number, a.calls = b.opts.Prefix+"p:"+processName(), 0, nil
+}
+
+// refused processes a reply other than 'o' to the first call of a.
+func (b *Backend) refused(a *aggregator, reply []byte, clock time.Time) {
+	if a.calls[0].isResend() && len(reply) == 1 && (reply[0] == 'b' || reply[0] == 's') {
+		b.postpone(a, reply[0] == 's', clock)
+		return
+	}
+	// It lost the numbers of this process, or is not a root.
+	for i := range a.calls {
+		for k := range a.calls[i].about {
+			s, c := b.stripeFor(a.calls[i].about[k].c), a.calls[i].about[k].c
 			s.mu.Lock()
-			for _, c := range all[at:min(at+keyed.AtOnce, len(all))] {
-				if w.write(s, c); c.watched > now {
-					s.dirty[a.list] = append(s.dirty[a.list], c)
-				} else if c.dirty &^= 1 << a.index; c.dirty == 0 {
-					c.unwatch()
-				}
-			}
+			s.markDirty(c, a.index)
 			s.mu.Unlock()
 		}
-		clear(all)
-		a.spare = all
 	}
-	return w.finish()
+	b.remember(a)
+	a.losses.Add(1)
+	b.beginResend(a, clock)
 }
 
-// state returns the batch that sends the root of a all totals that this process knows of
-// counters in use. It includes drained counters with pending units, so that these don't go with
-// later units.
-func (b *Backend) state(a *aggregator, now int64) *batch {
-	w := newBatchWriter(b, a, state, now)
+// takeDirty begins a sync with the root of a: it moves the counters in its lists to its queue,
+// and those with little room to the front.
+func (b *Backend) takeDirty(a *aggregator, now int64) {
+	var first, others []*counter
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		s.forgetRemoved(a.list)
+		dirty := s.dirty[a.list]
+		s.dirty[a.list] = nil
 		s.mu.Unlock()
-		for end := math.MaxInt; end > 0; {
+		for begin := 0; begin < len(dirty); begin += keyed.AtOnce {
 			s.mu.Lock()
-			end = s.Sweep(end, func(c *counter) bool {
-				if c.group == a.group && (c.fill(now) > 0 || c.hasPending(a.index)) {
-					w.write(s, c)
+			for _, c := range dirty[begin:min(begin+keyed.AtOnce, len(dirty))] {
+				if c.isContested(now) {
+					first = append(first, c)
+				} else {
+					others = append(others, c)
 				}
-				return false
-			})
+			}
 			s.mu.Unlock()
 		}
 	}
-	return w.finish()
+	a.queue = append(append(first, a.queue...), others...)
 }
 
-// mode is the mode of a call: see sync.lua.
-type mode byte
-
-const (
-	add   mode = 1
-	state mode = 2
-)
-
-// batchWriter makes a batch.
-type batchWriter struct {
-	b     *Backend
-	a     *aggregator
-	mode  mode
-	now   int64
-	batch *batch
-	call  *call
-	spans map[span]uint16 // of the call: their indexes in its header
+// add makes the calls that add the units that the root of a lacks to the counters in its queue,
+// as many as fit into a round trip. There is at least one, which shows whether the root has
+// lost its memory.
+func (b *Backend) add(a *aggregator, now int64) {
+	w := newWriter(b, a, a.process, now)
+	w.begin()
+	sent := 0
+	for sent < len(a.queue) && !w.isFull(perTrip) {
+		c := a.queue[sent]
+		s := b.stripeFor(c)
+		s.mu.Lock()
+		for n := 0; n < keyed.AtOnce && sent < len(a.queue) && int(a.queue[sent].stripe) == s.index && !w.isFull(perTrip); n++ {
+			c = a.queue[sent]
+			w.write(c)
+			c.dirty &^= 1 << a.index
+			a.queue[sent] = nil
+			sent++
+		}
+		s.mu.Unlock()
+	}
+	if a.queue = a.queue[sent:]; len(a.queue) == 0 {
+		a.queue = nil
+	}
+	a.calls = w.calls
 }
 
-func newBatchWriter(b *Backend, a *aggregator, m mode, now int64) *batchWriter {
-	return &batchWriter{b: b, a: a, mode: m, now: now, batch: &batch{mode: m}, spans: make(map[span]uint16)}
+// makeLate makes the bucket's units in the calls of a late: the calls have the levels instead.
+func (b *Backend) makeLate(a *aggregator, now int64) {
+	for i := range a.calls {
+		for k := range a.calls[i].about {
+			e := &a.calls[i].about[k]
+			s := b.stripeFor(e.c)
+			s.mu.Lock()
+			n := e.c.countOf(e.view, a.index)
+			if n < 0 || e.c.limits[n].kind == bucket {
+				e.units = 0
+				x, bound := 0.0, 0.0
+				if n >= 0 {
+					x, bound = e.c.counts[n].late(&e.c.limits[n], now)
+				}
+				values := a.calls[i].entries[(k+1)*entrySize-24:][:0]
+				appendDouble(appendDouble(appendDouble(values, 0), x), bound)
+			}
+			s.mu.Unlock()
+		}
+	}
 }
 
-// write adds the counts of c, whose stripe is locked.
-func (w *batchWriter) write(s *stripe, c *counter) {
+// writer makes calls.
+type writer struct {
+	b      *Backend
+	a      *aggregator
+	key    string
+	now    int64
+	calls  []call
+	limits map[spanOf]uint16 // of the last call: their indexes in its header
+}
+
+// spanOf is a limit in the header of a call.
+type spanOf struct {
+	span
+	length int64
+	bound  float64
+}
+
+func newWriter(b *Backend, a *aggregator, key string, now int64) *writer {
+	return &writer{b: b, a: a, key: key, now: now, limits: make(map[spanOf]uint16)}
+}
+
+// isFull reports whether w has so many calls with all their counters.
+func (w *writer) isFull(calls int) bool {
+	return len(w.calls) >= calls && len(w.calls[len(w.calls)-1].about) >= w.b.perCall
+}
+
+// begin begins a call.
+func (w *writer) begin() {
+	clear(w.limits)
+	number := 0.0
+	if w.key == w.a.process {
+		w.a.number++
+		number = w.a.number
+	}
+	w.calls = append(w.calls, call{key: w.key, header: appendDouble(appendDouble(nil, number), float64(w.now))})
+}
+
+func (c *call) isResend() bool { return double(c.header) == 0 }
+
+// write adds the counts of c, whose stripe is locked, with the units that the root lacks.
+func (w *writer) write(c *counter) {
 	c.forgetFormer(w.now)
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		if w.call == nil || len(w.call.about) == w.b.perCall {
-			w.begin()
-		}
-		units, x, said := float64(count.pending(w.a.index)), count.least(l), count.said(l, w.a.index, w.now)
+		units, x, bound := count.pending(w.a.index), count.base(l), count.bound(l, w.a.index, w.a.epoch, w.now)
 		switch {
-		case l.kind == window && w.mode == state:
-			units, x = count.known(l, w.now), count.window
 		case l.kind == window:
 			x = count.window
-		case w.mode == state:
-			units, x = 0, count.known(l, w.now)
+			if w.a.late != inTime && !count.views[w.a.index].answered() && count.total.total > 0 {
+				units, bound = 0, -count.value(l, count.total) // other roots have the sum
+			}
+		case w.a.late != inTime:
+			units = 0
+			x, bound = count.late(l, w.now)
 		}
-		w.call.keys = append(w.call.keys, w.b.key(c, l))
-		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, w.span(l.span))
-		w.call.entries = appendDouble(appendDouble(appendDouble(w.call.entries, units), x), said)
-		w.call.about = append(w.call.about, entry{s, c, &count.views[w.a.index], count.part, count.window})
+		w.append(c, k, entry{c, &count.views[w.a.index], count.part, units, count.window}, x, bound)
 	}
 }
 
-// span returns the index of s in the header of the call, and adds s if necessary.
-func (w *batchWriter) span(s span) uint16 {
-	i, ok := w.spans[s]
-	if !ok {
-		i = uint16(len(w.spans))
-		w.spans[s] = i
-		w.call.header = appendDouble(append(w.call.header, byte(s.kind)), s.ms)
-	}
-	return i
-}
-
-// begin begins a call.
-func (w *batchWriter) begin() {
-	w.a.number++
-	clear(w.spans)
-	header := appendDouble(append([]byte(nil), byte(w.mode)), w.a.number)
-	w.batch.calls = append(w.batch.calls, call{header: appendDouble(header, float64(w.now))})
-	w.call = &w.batch.calls[len(w.batch.calls)-1]
-}
-
-// finish returns the batch. It has at least one call, which makes the process known.
-func (w *batchWriter) finish() *batch {
-	if w.call == nil {
+// append adds an entry for count k of c.
+func (w *writer) append(c *counter, k int, e entry, x, bound float64) {
+	if len(w.calls) == 0 || len(w.calls[len(w.calls)-1].about) >= w.b.perCall {
 		w.begin()
 	}
-	return w.batch
+	call, l := &w.calls[len(w.calls)-1], &c.limits[k]
+	s := spanOf{l.span, l.length, 2 * float64(l.capacity) * l.ms}
+	i, ok := w.limits[s]
+	if !ok {
+		i = uint16(len(w.limits))
+		w.limits[s] = i
+		call.header = append(call.header, byte(s.kind))
+		call.header = appendDouble(appendDouble(appendDouble(call.header, s.ms), float64(s.length)), s.bound)
+	}
+	call.entries = binary.BigEndian.AppendUint16(append(call.entries, c.root[:]...), i)
+	call.entries = appendDouble(appendDouble(appendDouble(call.entries, float64(e.units)), x), bound)
+	call.about = append(call.about, e)
 }
 
 func appendDouble(b []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(b, math.Float64bits(f))
 }
 
-// learn processes the reply to c. It reports whether the reply is from a root that knew this
-// process.
+func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uint64(b)) }
+
+// learn processes the reply to c. It reports whether the root did what c says.
 func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	if len(reply) != 1+16*len(c.about) || reply[0] != 'o' {
 		return false
 	}
 	totals := reply[1:]
 	for i := 0; i < len(c.about); {
-		s, begin := c.about[i].s, i
+		s, begin := b.stripeFor(c.about[i].c), i
 		s.mu.Lock()
-		for ; i < len(c.about) && c.about[i].s == s && i-begin < keyed.AtOnce; i++ {
+		for ; i < len(c.about) && int(c.about[i].c.stripe) == s.index && i-begin < keyed.AtOnce; i++ {
 			b.learnTotal(a, &c.about[i], totals[16*i:], now)
 		}
 		s.mu.Unlock()
+	}
+	if c.isResend() {
+		b.resent(a, c)
 	}
 	return true
 }
 
 // learnTotal processes the root's total of e's count. Its caller holds the stripe's lock.
 func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
-	x := math.Float64frombits(binary.BigEndian.Uint64(total))
-	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))
+	x, y := double(total), double(total[8:])
 	e.c.forgetFormer(now)
-	k := slices.IndexFunc(e.c.counts, func(c count) bool { return &c.views[a.index] == e.view })
+	k := e.c.countOf(e.view, a.index)
 	if k < 0 || !sane(x) || !sane(y) { // or its policy no longer has the limit
 		return
 	}
 	count, l := &e.c.counts[k], &e.c.limits[k]
 	count.roll(l, now)
-	if count.learn(l, a.index, e.part, e.window, x, y, now, b.opts.Sync.Milliseconds()/2) {
+	if count.learn(l, a.index, a.epoch, e, x, y, now, b.opts.Sync.Milliseconds()/2) {
 		e.c.watched = max(e.c.watched, min(now+3*b.opts.Sync.Milliseconds(), e.c.lastAsk+watchMost))
 	}
+	// A counter with room for all needs no polls: its next charge brings its total.
+	switch c := e.c; {
+	case c.Removed() || !c.isContested(now):
+	case c.watched > now:
+		b.stripeFor(c).markDirty(c, a.index)
+	case c.dirty == 0:
+		c.unwatch()
+	}
+}
+
+// countOf returns the index of the count with v as its view of root i, or -1.
+func (c *counter) countOf(v *view, i int) int {
+	return slices.IndexFunc(c.counts, func(c count) bool { return &c.views[i] == v })
 }
 
 // sane reports whether f can be in a root's reply.
 func sane(f float64) bool { return f > -1<<60 && f < 1<<60 } // and is a number
-
-// Stats contains counts since New.
-type Stats struct {
-	Keys    int             `json:"keys" metric:"gauge"` // counted in memory
-	Syncs   int64           `json:"syncs"`               // that a root answered
-	Failed  int64           `json:"failed"`              // that a root did not answer
-	Answers map[string]bool `json:"answers"`             // by root: whether it answered its last sync
-}
-
-type counters struct{ syncs, failed atomic.Int64 }
-
-// Stats returns the counts so far.
-func (b *Backend) Stats() Stats {
-	st := Stats{Syncs: b.stats.syncs.Load(), Failed: b.stats.failed.Load(), Answers: make(map[string]bool)}
-	for i := range b.stripes {
-		s := &b.stripes[i]
-		s.mu.Lock()
-		st.Keys += len(s.Values())
-		s.mu.Unlock()
-	}
-	for _, a := range b.aggregators {
-		st.Answers[a.server.name()] = a.up.Load()
-	}
-	return st
-}

@@ -3,18 +3,27 @@
 // requests, where a little more or less than the quota does no harm: use backend/redis
 // where it does, and local/leased where the quota must never be exceeded.
 //
-// Once per sync interval, each process sends its additions to the counters that it was
-// asked about, and receives their totals, in one round trip to each root: a call of a
-// script for each thousand counters, because a root does nothing else while it runs one.
+// Once per sync interval, each process sends its additions to the counters that it was asked
+// about, and receives their totals: entries of some 50 bytes, in calls that a root acknowledges
+// one by one. What a root has acknowledged is not sent again. Counters that no request charges cost
+// nothing, however many there are; those that have used half of a quota are asked about for a few
+// syncs more.
+//
 // Roots are plain Redis servers that know nothing of each other.
 // Every process talks to all of them, and the largest total counts. No request notices a
-// root that hangs, is gone, or has lost its memory, as long as another root has the counts.
-// The root has them again within two syncs of its return. If one root can't keep up, divide
-// the roots into groups, and each group keeps a part of the counters: see [Root].
+// root that hangs, is gone, or has lost its memory, as long as another root has the counts. A root
+// that has lost its memory has a counter again with the next charge of it. Between the syncs,
+// processes resend it the others, the fullest first, in a quarter of its time: [Stats] has how
+// many are to be sent. If one root can't keep up, divide the roots into groups, and each group
+// keeps a part of the counters: see [Root].
 //
 // Between two syncs, a total is extrapolated with the rate at which other processes
-// added to it. Units admitted beyond a quota are not forgotten: they are a debt that the
-// next requests wait out.
+// added to it. Units admitted beyond a quota are a debt that the next requests wait out. It is at
+// most one capacity, and what a process could not send for three syncs fills a bucket to three
+// quarters at most, so that the debt of an outage ends soon. A debt that one process records or
+// settles is kept in full.
+//
+// While no root of a count answers, decisions are Degraded, and an [observe.Warned] says so.
 //
 // # Limits
 //
@@ -72,7 +81,7 @@ const MaxRoots = 64
 // Root is a Redis server at which processes agree on counters.
 type Root struct {
 	Name   string                // in errors and statistics
-	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its ReadTimeout bounds a sync
+	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its timeouts bound a round trip of up to 4,000 counters
 
 	// Group names the root's group. All roots of a group keep the same counters. Rendezvous
 	// hashing of a counter's key among the groups' names chooses its group, so each of n groups
@@ -95,7 +104,7 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the maximum number of keys counted in memory, from 64. Each takes about
-	// 520 bytes with one limit and one root, whatever its length. A further key evicts, of a
+	// 360 bytes with one limit and one root, whatever its length. A further key evicts, of a
 	// few others, the key that has used the least of its quota. If all of them have
 	// used it up, the new key is counted together with others: up to 64 quotas of each
 	// policy and place among a request's charges of it, in all processes. If zero,
@@ -117,7 +126,8 @@ type Options struct {
 // other processes. It is safe for concurrent use. Close it.
 type Backend struct {
 	opts    Options
-	perCall int // counters
+	perCall int   // counters
+	began   int64 // ms since the epoch
 
 	names       keyed.Hasher
 	stripes     [keyed.Stripes]stripe
@@ -148,15 +158,15 @@ func New(roots []Root, options *Options) (*Backend, error) {
 }
 
 func newBackend(servers []server, o *Options) *Backend {
-	b := &Backend{opts: *o, perCall: perCall, names: keyed.NewHasher()}
-	all := groupsOf(servers)
-	for _, g := range all.groups {
+	b := &Backend{opts: *o, perCall: perCall, names: keyed.NewHasher(), began: time.Now().UnixMilli()}
+	groups := groupsOf(servers)
+	for _, g := range groups.groups {
 		for i, s := range g.servers {
-			b.aggregators = append(b.aggregators, &aggregator{server: s, group: g, index: i, list: g.first + i})
+			b.aggregators = append(b.aggregators, &aggregator{server: s, group: g, index: i, list: g.first + i, resend: resend{part: parts}})
 		}
 	}
 	for i := range b.stripes {
-		b.stripes[i].init(&b.names, i, all, &b.opts)
+		b.stripes[i].init(&b.names, i, groups, &b.opts)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b
@@ -233,6 +243,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	found := b.find(first, charges, r.Now, nil)
 	results, i := d.Results(), 0
 	for n, c := range found {
+		d.Degraded = d.Degraded || c.group.isSilent()
 		mode := charges[n].Mode
 		for k := range c.policy.Limits {
 			c.counts[k].evaluate(&c.limits[k], mode.Asks(charges[n].Cost), r.Now, &results[i])
@@ -275,7 +286,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 		return d, b.HasReceipt(&st.Charged)
 	}
 	r := st.Charged.Request
-	takenAt := r.Now
+	taken := r.Now
 	r.Now = st.Now
 	if err := supported(r.Charges()); err != nil {
 		return d, err
@@ -292,15 +303,16 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	first, locked := b.lock(charges)
 	defer b.unlock(locked)
 	for n, c := range b.find(first, charges, r.Now, &st.Charged) {
+		d.Degraded = d.Degraded || c.group.isSilent()
 		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
-		if more > 0 || c.hasCharge(&charged[0].Mark, takenAt) {
-			c.addToFormer(more, takenAt, r.Now)
+		if more > 0 || c.hasCharge(&charged[0].Mark, taken) {
+			c.addToFormer(more, taken, r.Now)
 		}
 		for k := range c.policy.Limits {
 			l, units, mark := &c.limits[k], more, charged[k].Mark
 			switch {
 			case more >= 0:
-			case !c.hasCharge(&mark, takenAt):
+			case !c.hasCharge(&mark, taken):
 				units = 0
 			default:
 				units = -min(-more, c.counts[k].undrained(l, mark, r.Now))

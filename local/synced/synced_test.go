@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/algorithm"
@@ -301,9 +302,12 @@ func TestSequentialNewKeysArePooled(t *testing.T) {
 		}
 	}
 	pooled := 0
-	for key := range f.roots[0].counters {
-		if strings.Contains(key, ":pooled:") {
-			pooled++
+	for _, policy := range policies {
+		for number := range 2*keyed.Stripes + 1 {
+			n := pooledName(policy.Name, number)
+			if _, ok := f.roots[0].counters[string(n[:])+"w3600000"]; ok {
+				pooled++
+			}
 		}
 	}
 	if pooled == 0 || pooled > 64*2 {

@@ -30,7 +30,8 @@ type stripe struct {
 // counter contains the counts of a key under a policy, or of new keys together.
 type counter struct {
 	keyed.Entry
-	root    string        // names the key in roots' keys: see rootName
+	root    name          // at roots
+	stripe  uint8         // index
 	group   *group        // its roots keep the counter
 	pooled  bool          // new keys are counted here together
 	policy  *quota.Policy // as charged last
@@ -40,10 +41,9 @@ type counter struct {
 	lastAsk int64         // ms
 	resetAt int64         // ms, of the last reset by this process
 
-	// watched is the time until which the counter stays in the lists, in ms: each request
-	// for it adds one sync, and it stays as long as others add to it. So a busy key, here or
-	// elsewhere, is known here, and a key that is used now and then costs one entry in one
-	// sync each time.
+	// watched is the time until which a contested counter stays in the lists, in ms: each
+	// request for it adds one sync, and it stays as long as others add to it. A counter with
+	// room costs one entry in each sync in which it is asked for.
 	watched int64
 }
 
@@ -63,7 +63,8 @@ func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
 	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || taken > c.resetAt)
 }
 
-// watchMost is the longest time that a counter is watched after its last request, in ms.
+// watchMost is the longest time that a counter is watched after its last request, in ms, and that
+// the others' rates hold without a reply.
 const watchMost = 10_000
 
 func (s *stripe) init(hasher *keyed.Hasher, index int, groups *groups, opts *Options) {
@@ -116,7 +117,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		} else if n := s.hasher.Name(charge); s.Get(n) != nil {
 			c = s.Get(n)
 		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
-			c = s.newCounter(rootName(charge), false)
+			c = s.newCounter(nameOf(charge), false)
 			s.Add(n, 1, c)
 		} else {
 			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
@@ -124,10 +125,15 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		if c.policy != charge.Policy {
 			s.use(c, charge.Policy, now)
 		}
+		if c.dirty == 0 && now-c.lastAsk > watchMost {
+			c.unwatch()
+		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
 		if c.dirty != c.group.every {
-			s.markDirty(c)
+			for r := range c.group.servers {
+				s.markDirty(c, r)
+			}
 		}
 		for k := range c.policy.Limits {
 			c.counts[k].roll(&c.limits[k], now)
@@ -137,20 +143,23 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 	return first.found
 }
 
-func (s *stripe) newCounter(root string, pooled bool) *counter {
-	return &counter{root: root, group: s.groups.of(root), pooled: pooled}
+func (s *stripe) newCounter(root name, pooled bool) *counter {
+	return &counter{root: root, stripe: uint8(s.index), group: s.groups.choose(string(root[:])), pooled: pooled}
 }
 
-func (s *stripe) markDirty(c *counter) {
-	for r := range c.group.servers {
-		if list := c.group.first + r; c.dirty&(1<<r) == 0 {
-			if len(s.dirty[list]) >= 2*s.Most {
-				s.forgetRemoved(list)
-			}
-			s.dirty[list] = append(s.dirty[list], c)
-		}
+func (b *Backend) stripeFor(c *counter) *stripe { return &b.stripes[c.stripe] }
+
+// markDirty adds c to the list of its group's root r.
+func (s *stripe) markDirty(c *counter, r int) {
+	if c.dirty&(1<<r) != 0 {
+		return
 	}
-	c.dirty = c.group.every
+	list := c.group.first + r
+	if len(s.dirty[list]) >= 2*s.Most {
+		s.forgetRemoved(list)
+	}
+	s.dirty[list] = append(s.dirty[list], c)
+	c.dirty |= 1 << r
 }
 
 // forgetRemoved removes evicted counters from a root's list: while the root doesn't answer,
@@ -187,7 +196,7 @@ func (s *stripe) getPooled(policy string, place int) *counter {
 	n := s.hasher.Numbered(policy, uint64(number), 0)
 	c := s.Get(n)
 	if c == nil {
-		c = s.newCounter(pooledRootName(number), true)
+		c = s.newCounter(pooledName(policy, number), true)
 		s.Add(n, 0, c)
 	}
 	return c
@@ -198,9 +207,9 @@ func (s *stripe) getPooled(policy string, place int) *counter {
 // continues from the count of its algorithm with the nearest window. Counts of limits that p
 // doesn't have live until they end.
 func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
-	was := c.policy
+	former := c.policy
 	c.policy = p
-	if was != nil && slices.Equal(was.Limits, p.Limits) {
+	if former != nil && slices.Equal(former.Limits, p.Limits) {
 		return
 	}
 	limits, counts := s.limitsOf(p), make([]count, len(p.Limits))
@@ -224,7 +233,7 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 		if l.kind == bucket {
 			former.endsAt = roundUp(former.value(l, former.total), lastInstant)
 		}
-		if own := nearest(limits, l); (own < 0 || limits[own].length != l.length) && former.endsAt > now && len(counts) < 2*quota.MaxLimits {
+		if n := nearest(limits, l); (n < 0 || limits[n].length != l.length) && former.endsAt > now && len(counts) < 2*quota.MaxLimits {
 			limits, counts = append(slices.Clip(limits), *l), append(counts, *former)
 		}
 	}
@@ -284,20 +293,22 @@ func (s *stripe) limitsOf(p *quota.Policy) []limit {
 	return limits
 }
 
-// hasPending reports whether root i lacks units of this process.
-func (c *counter) hasPending(i int) bool {
+// isContested reports whether a limit may refuse soon: half of the units up to which all
+// requests pass are used. The others' units matter to these counters even if this process has
+// none to send.
+func (c *counter) isContested(now int64) bool {
 	for k := range c.counts {
-		if c.counts[k].pending(i) != 0 {
+		if l := &c.limits[k]; c.counts[k].used(l, now) >= l.low/2 && (l.kind == bucket || now < c.counts[k].endsAt) {
 			return true
 		}
 	}
 	return false
 }
 
-// unwatch forgets the rates: no reply will say when they change.
+// unwatch forgets the rates: no reply says whether they have changed.
 func (c *counter) unwatch() {
 	for k := range c.counts {
-		c.counts[k].rate, c.counts[k].usual, c.counts[k].own = 0, 0, 0
+		c.counts[k].rate, c.counts[k].usual, c.counts[k].local = 0, 0, 0
 	}
 }
 
@@ -319,21 +330,9 @@ func (c *counter) fill(now int64) float64 {
 	return most
 }
 
-// takeDirty returns the counters of a root's next sync, and empties its list.
-func (s *stripe) takeDirty(list int, spare []*counter) []*counter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := s.dirty[list]
-	s.dirty[list] = spare[:0]
-	return all
-}
+const sweepEvery = time.Second
 
-const (
-	sweepEvery  = time.Second
-	forgetAfter = 10 * time.Second // a counter that is not asked for and counts nothing
-)
-
-// sweep removes counters that no longer count anything.
+// sweep removes counters that were not asked for lately and count nothing.
 func (b *Backend) sweep() {
 	now := b.opts.Clock.Now().UnixMilli()
 	for i := range b.stripes {
@@ -341,7 +340,11 @@ func (b *Backend) sweep() {
 		for end := math.MaxInt; end > 0; {
 			s.mu.Lock()
 			end = s.Sweep(end, func(c *counter) bool {
-				return c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0
+				if c.dirty != 0 || c.lastAsk >= now-watchMost {
+					return false
+				}
+				c.unwatch()
+				return c.fill(now) <= 0
 			})
 			s.mu.Unlock()
 		}

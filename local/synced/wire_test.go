@@ -21,7 +21,7 @@ import (
 // once in every sync: bytes and CPU for one sync of all, and the longest time that the root is
 // blocked.
 func BenchmarkRoot(b *testing.B) {
-	for _, c := range []struct{ counters, perCall int }{{1000, perCall}, {100_000, perCall}, {100_000, 100_000}} {
+	for _, c := range []struct{ counters, perCall int }{{1000, perCall}, {100_000, perCall}, {100_000, 4 * perCall}} {
 		if testing.Short() {
 			c.counters = min(c.counters, 2*perCall)
 		}

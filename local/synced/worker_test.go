@@ -186,8 +186,8 @@ func longest(reports []report) (decision, pause time.Duration) {
 	return decision, pause
 }
 
-// inTime reports whether the syncs of processes in a short run came in time.
-func inTime(t *testing.T, reports []report) bool {
+// syncsInTime reports whether the syncs of processes in a short run came in time.
+func syncsInTime(t *testing.T, reports []report) bool {
 	t.Helper()
 	longest := time.Duration(0)
 	for _, r := range reports {

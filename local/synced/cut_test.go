@@ -1,0 +1,75 @@
+package synced
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// regions has a root in each of two regions, or in the first alone, and half of the processes in each.
+// Between two instants, the regions are cut off from each other.
+func regions(t *testing.T, seed uint64, processes, roots int, begin, end time.Duration, o Options) *fleet {
+	f := newFleetOf(t, seed, processes, roots, o)
+	f.cut = func(process int, root *modelRoot) bool {
+		region := 0
+		if process > processes/2 {
+			region = 1
+		}
+		return f.at >= begin && f.at < end && f.roots[region%roots] != root || f.at >= begin && f.at < end && region == 1 && roots == 1
+	}
+	return f
+}
+
+// A cut between two regions admits at most two quotas while it lasts. Its debt is at most one
+// capacity: nobody is refused altogether for longer than it takes to drain, and from the sixth
+// second on the quota is admitted again.
+func TestSequentialCuts(t *testing.T) {
+	const quota, capacity, offered = 100, 300, 200
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: capacity}}}
+	for _, c := range []struct {
+		roots  int
+		length time.Duration
+	}{{2, 3 * time.Second}, {2, 10 * time.Second}, {2, time.Minute}, {1, 10 * time.Second}, {2, 5 * time.Minute}} {
+		t.Run(fmt.Sprintf("%d roots, %v", c.roots, c.length), func(t *testing.T) {
+			const runs = 5
+			var before, during int
+			after := make([]int, 30)
+			for seed := range uint64(runs) {
+				const begin = 40 * time.Second
+				end := begin + c.length
+				f := regions(t, seed+1, 50, c.roots, begin, end, Options{Sync: time.Second})
+				even := f.loads()["even"]
+				f.offer(offered, 20*time.Second, time.Second, policy.Charge("alice"), even)
+				before += sum(f.offer(offered, begin, time.Second, policy.Charge("alice"), even))
+				during += sum(f.offer(offered, end, time.Second, policy.Charge("alice"), even))
+				refused := 0 // seconds in a row in which nearly all were
+				for i, n := range f.offer(offered, end+30*time.Second, time.Second, policy.Charge("alice"), even) {
+					after[i] += n
+					if refused++; n > quota/20 {
+						refused = 0
+					}
+					if refused > capacity/quota {
+						t.Errorf("seed %d: nearly all are refused for %d s, until second %d after the cut", seed+1, refused, i)
+					}
+				}
+			}
+			mean := func(n int, seconds float64) int { return int(float64(n) / seconds / runs) }
+			seconds := make([]int, 14)
+			for i := range seconds {
+				seconds[i] = mean(after[i], 1)
+			}
+			if n := mean(during, c.length.Seconds()); n > 2*quota {
+				t.Errorf("%d a second were admitted in the cut, of two quotas of %d", n, quota)
+			}
+			for from, length := range map[int]int{6: 6, 12: 18} {
+				if n := mean(sum(after[from:from+length]), float64(length)); n < quota*85/100 || n > quota*110/100 {
+					t.Errorf("%d a second were admitted from %d s after the cut on; want the quota of %d", n, from, quota)
+				}
+			}
+			t.Logf("before %d a second, during %d; after, by second %v, 6-12 s %d, 12-30 s %d", mean(before, 20), mean(during, c.length.Seconds()),
+				seconds, mean(sum(after[6:12]), 6), mean(sum(after[12:]), 18))
+		})
+	}
+}
