@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/test/bench/internal/report"
+	"github.com/weir-go/weir/test/bench/peers"
 	"github.com/weir-go/weir/test/bench/result"
 )
 
@@ -104,6 +105,9 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		if stored != nil {
 			rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(report.Summarized(), r.name) })
+			for i, r := range rows { // only weir and its rivals are compared
+				rows[i].cells = slices.DeleteFunc(r.cells, func(c cell) bool { return c.role > peers.Ours && c.peer != report.BareHandler })
+			}
 		}
 		if rows, err = matching(rows, *rowsMatch, *peersMatch); err != nil {
 			return err
