@@ -3,10 +3,12 @@ package middleware
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
@@ -35,6 +37,22 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 		}
 	}
 	return d, false
+}
+
+// Receipt returns the receipt of the decision that [FromContext] returns, for another process to
+// settle, by throttler.Open. If r is served without a decision, because the backend did not answer,
+// the error wraps throttler.ErrUnavailable. It wraps throttler.ErrInvalid if no middleware is in
+// front, if nothing was charged to the shared counts, or if the throttler has no ReceiptKey.
+func Receipt(r *http.Request) (string, error) {
+	e := linkOf(r)
+	if e == nil {
+		return "", invalid.Errorf("middleware: Receipt: no middleware is in front; pass the request that the handler received")
+	}
+	d, ok := FromContext(r.Context())
+	if !ok {
+		return "", fmt.Errorf("middleware: Receipt: the request has no decision: %w", throttler.ErrUnavailable)
+	}
+	return e.m.throttler.Receipt(d)
 }
 
 // Take makes more charges for r, from within its handler, with the throttler and options of

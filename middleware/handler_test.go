@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -323,5 +325,47 @@ func TestErrorBodies(t *testing.T) {
 			t.Errorf("the body is %s, want %s", got, test.want)
 		}
 		expect(t, get(h, "Accept", "application/problem+json"), test.status, "Content-Type", "application/problem+json")
+	}
+}
+
+// A handler's receipt settles its request in another process. Without a decision it is an error.
+func TestReceipt(t *testing.T) {
+	points := &throttler.Policy{Name: "points", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
+	key := []byte("from the secrets of the deployment")
+	backend := memorybackend.NewDefault()
+	for name, test := range map[string]struct {
+		backend driver.Backend
+		key     []byte
+		want    error
+	}{
+		"charged":     {backend, key, nil},
+		"no key":      {backend, nil, throttler.ErrReceiptKey},
+		"unavailable": {gone(), key, throttler.ErrUnavailable},
+	} {
+		th := throttler.New(test.backend, &throttler.Options{ReceiptKey: test.key, Observer: weirlog.New(slog.New(slog.DiscardHandler), nil)})
+		limit, err := middleware.New(th, middleware.Limit(points, middleware.Everyone()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text string
+		h := limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { text, err = middleware.Receipt(r) }))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		if !errors.Is(err, test.want) || (text == "") != (test.want != nil) {
+			t.Errorf("%s: receipt %q, error %v, want %v", name, text, err, test.want)
+		}
+		if test.want != nil {
+			continue
+		}
+		other := throttler.New(backend, &throttler.Options{ReceiptKey: key})
+		d, err := other.Open(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err = other.SettlePolicies(t.Context(), d, map[string]int64{"points": 40}); err != nil || d.Limit(0).Used != 40 {
+			t.Errorf("settled: used %d, error %v, want 40", d.Limit(0).Used, err)
+		}
+	}
+	if _, err := middleware.Receipt(httptest.NewRequest("GET", "/", nil)); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("without a middleware: %v, want ErrInvalid", err)
 	}
 }

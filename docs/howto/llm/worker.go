@@ -28,7 +28,7 @@ func work(t *throttler.Throttler, bills <-chan bill) {
 func settle(ctx context.Context, t *throttler.Throttler, b bill) error {
 	d, err := t.Open(b.receipt)
 	if err == nil {
-		_, err = t.Settle(ctx, d, 1, b.tokens, b.tokens) // the costs of requests, org-tokens and user-tokens
+		_, err = t.SettlePolicies(ctx, d, map[string]int64{"org-tokens": b.tokens, "user-tokens": b.tokens})
 	}
 	if errors.Is(err, throttler.ErrInvalid) { // the estimate stays
 		log.Print("a bill is dropped: ", err)
