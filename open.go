@@ -39,8 +39,8 @@ import (
 // the log says which do not answer. An error wraps throttler.ErrInvalid, and quotes no URL.
 func Open(urls string, options *throttler.Options) (*throttler.Throttler, error) {
 	o := *cmp.Or(options, new(throttler.Options))
-	if _, err := receipt.NewKey(o.ReceiptKey); err != nil || o.ReceiptKey != nil && len(o.ReceiptKey) == 0 {
-		return nil, invalid.Errorf("weir: Open: Options.ReceiptKey has %d bytes; it must have %d or more, or be nil if nothing uses receipts", len(o.ReceiptKey), receipt.MinSecret)
+	if _, err := receipt.NewKey(o.ReceiptKey); err != nil {
+		return nil, fmt.Errorf("weir: Open: Options.%w", err)
 	}
 	shards, err := parse(urls)
 	if err != nil {
@@ -105,12 +105,12 @@ func parse(text string) ([]shard, error) {
 	shards := make([]shard, len(urls))
 	servers := make(map[string]int)
 	for i, text := range urls {
-		label := "the URL"
-		if len(urls) > 1 {
-			label = fmt.Sprintf("URL %d of %d", i+1, len(urls))
-		}
+		label := fmt.Sprintf("URL %d of %d", i+1, len(urls))
 		s, problem := parseShard(text)
-		if problem != "" {
+		switch {
+		case problem != "" && len(urls) == 1:
+			return nil, invalid.Errorf("weir: Open: %s", problem)
+		case problem != "":
 			return nil, invalid.Errorf("weir: Open: %s: %s", label, problem)
 		}
 		s.name = string(rune('a' + i))
@@ -135,9 +135,12 @@ func parse(text string) ([]shard, error) {
 	return shards, nil
 }
 
-// local returns addr with one name for this machine.
+// local returns addr in lower case, with one name for this machine.
 func local(addr string) string {
-	host, port, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(strings.ToLower(addr))
+	if err == nil && !strings.HasPrefix(addr, "/") {
+		addr = net.JoinHostPort(host, port)
+	}
 	if err != nil || host != "localhost" && host != "::1" {
 		return addr
 	}
@@ -150,7 +153,7 @@ func parseShard(text string) (s shard, problem string) {
 	scheme, _, _ := strings.Cut(text, ":")
 	switch s.kind = schemes[strings.ToLower(scheme)]; {
 	case s.kind == "":
-		return s, "its scheme is unknown; " + schemesMustBe
+		return s, "the URL's scheme is unknown; " + schemesMustBe
 	case s.kind == "memory":
 		if strings.Trim(text[len(scheme):], ":/") != "" {
 			return s, "memory: has no host, path or query; write memory: alone"
@@ -159,7 +162,7 @@ func parseShard(text string) (s shard, problem string) {
 	}
 	authority, query, hasQuery := strings.Cut(text, "?")
 	if strings.Contains(authority[strings.LastIndexByte(authority, '@')+1:], ",") {
-		return s, "it has several hosts; for a Cluster write redis://HOST:PORT?addr=HOST:PORT, for Sentinels redis://HOST:PORT?master_name=NAME&addr=HOST:PORT, and for shards a URL each, with spaces between them"
+		return s, "the URL has several hosts; for a Cluster write redis://HOST:PORT?addr=HOST:PORT, for Sentinels redis://HOST:PORT?master_name=NAME&addr=HOST:PORT, and for shards a URL each, with spaces between them"
 	}
 	if hasQuery {
 		if s.prefix, query, problem = cutPrefix(query); problem != "" {
@@ -172,7 +175,7 @@ func parseShard(text string) (s shard, problem string) {
 	if s.kind == "memcached" {
 		u, err := url.Parse(text)
 		if err != nil || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || query != "" || u.Fragment != "" {
-			return s, "it must be memcached://HOST:PORT, or with ?prefix=staging:, and without a user, a path and anything else"
+			return s, "the URL must be memcached://HOST:PORT, or with ?prefix=staging:, and without a user, a path and anything else"
 		}
 		s.options.Addrs = []string{net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "11211"))}
 		return s, ""
@@ -195,7 +198,7 @@ func cutPrefix(query string) (prefix, rest, problem string) {
 		}
 		prefix, err := url.QueryUnescape(value)
 		if err != nil || prefix == "" || len(prefix) > 100 || strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '{' || r == '}' }) {
-			return "", "", "its prefix is wrong; it must be 1 to 100 printable ASCII characters without spaces and braces, such as staging:"
+			return "", "", "the URL's prefix is wrong; it must be 1 to 100 printable ASCII characters without spaces and braces, such as staging:"
 		}
 		return prefix, strings.Join(slices.Delete(parts, i, i+1), "&"), ""
 	}

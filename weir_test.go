@@ -75,24 +75,31 @@ func TestWrongURLs(t *testing.T) {
 	for urls, want := range map[string]string{
 		"":                                "the URL is empty; it must begin with redis://",
 		" \n ":                            "memory: for the memory of this process",
-		"secret":                          "its scheme is unknown; it must begin with redis://",
-		"secret:6379":                     "its scheme is unknown",
-		"127.0.0.1:6379":                  "its scheme is unknown",
-		"postgres://u:secret@h/db":        "its scheme is unknown",
-		"http://h":                        "its scheme is unknown",
+		"secret":                          "the URL's scheme is unknown; it must begin with redis://",
+		"secret:6379":                     "the URL's scheme is unknown",
+		"127.0.0.1:6379":                  "the URL's scheme is unknown",
+		"postgres://u:secret@h/db":        "the URL's scheme is unknown",
+		"http://h":                        "the URL's scheme is unknown",
 		"redis:secret":                    "it must be redis://HOST:PORT",
 		"redis://":                        "it must be redis://HOST:PORT",
 		"redis://u:secret/x@h":            "percent-encoded",
 		"redis://u:12?secret@h":           "the URL's query is wrong",
-		"redis://u:12?prefix=secret@h x":  "URL 2 of 2: its scheme is unknown",
+		"redis://u:12?prefix=secret@h x":  "URL 2 of 2: the URL's scheme is unknown",
 		"redis://h/secret":                "it must be the number of a database",
 		"redis://h?db=secret":             "the URL's query is wrong",
 		"redis://h/3?cluster=true":        "DB is 3; it must be 0",
-		"redis://u:secret@h1,h2:6379":     "it has several hosts; for a Cluster write",
+		"redis://u:secret@h1,h2:6379":     "the URL has several hosts; for a Cluster write",
 		"redis://h1,redis://h2":           "a URL each, with spaces between them",
 		"redis://h1 redis://h1:6379":      "URL 2 of 2 and URL 1 are one server",
 		"redis://localhost redis://[::1]": "are one server",
 		"redis://h redis://h/1":           "are one server",
+		"redis://redis-a redis://Redis-A": "are one server",
+		"redis://h:70000":                 "the URL's host is wrong; it must be a name or an address",
+		"redis://h:0":                     "the URL's host is wrong",
+		"redis://h:6379:6379":             "the URL's host is wrong",
+		"redis://::1":                     "the URL's host is wrong",
+		"redis://$REDIS_HOST:6379":        "the URL's host is wrong",
+		"redis://h?addr=$X&cluster=true":  "the URL's host is wrong",
 		"rediss://u:secret@h redis://h":   "are one server",
 		"redis://h1 redis://h2 redis://h3?addr=h1&cluster=true":    "URL 3 of 3 and URL 1 are one server",
 		"redis://s?master_name=m&addr=s2 redis://s2?master_name=m": "are one server",
@@ -101,18 +108,18 @@ func TestWrongURLs(t *testing.T) {
 		"memory: memory:":                           "memory: is there twice",
 		"memory://secret":                           "write memory: alone",
 		"memory:?prefix=secret":                     "write memory: alone",
-		"redis://h?prefix=":                         "its prefix is wrong; it must be 1 to 100 printable",
-		"redis://h?prefix={a}":                      "its prefix is wrong",
-		"redis://h?prefix=secret%20a":               "its prefix is wrong",
+		"redis://h?prefix=":                         "the URL's prefix is wrong; it must be 1 to 100 printable",
+		"redis://h?prefix={a}":                      "the URL's prefix is wrong",
+		"redis://h?prefix=secret%20a":               "the URL's prefix is wrong",
 		"redis://h1?prefix=secret: redis://h2":      "URL 2 of 2 has another prefix than the first",
-		"memcached://":                              "it must be memcached://HOST:PORT",
+		"memcached://":                              "the URL must be memcached://HOST:PORT",
 		"memcached://u:secret@h":                    "without a user",
-		"memcached://h/secret":                      "it must be memcached://HOST:PORT",
-		"memcached://h1,h2":                         "it has several hosts",
+		"memcached://h/secret":                      "the URL must be memcached://HOST:PORT",
+		"memcached://h1,h2":                         "the URL has several hosts",
 		"unix://run/redis.sock":                     "it must be unix:///PATH",
 		"unix:///run/redis.sock?secret=1":           "it must be unix:///PATH",
-		"redis+sentinel://:secret@s:26379/mymaster": "its scheme is unknown",
-		"redis://h?master_name=a&cluster=true":      "MasterName is",
+		"redis+sentinel://:secret@s:26379/mymaster": "the URL's scheme is unknown",
+		"redis://h?master_name=a&cluster=true":      "the URL's query is wrong",
 		strings.Repeat("redis://h ", 27):            "there are 27 URLs; there may be 26",
 	} {
 		th, err := weir.Open(urls, nil)
@@ -149,6 +156,19 @@ func TestWrongWiring(t *testing.T) {
 	}
 }
 
+func TestLimitWarns(t *testing.T) {
+	events := &events{warned: make(chan observe.Warned, 9)}
+	th, err := weir.Open("memory:", &throttler.Options{Observer: events})
+	if err != nil {
+		t.Fatal(err)
+	}
+	weir.Limit(th, weir.MustPolicy("fast: 10 per second, 500 per minute"), weir.ClientIP())
+	weir.Limit(th, weir.MustPolicy("slow: 10 per second, 600 per minute"), weir.ClientIP())
+	if w := <-events.warned; w.Policy != "slow" || !strings.Contains(w.Text, "can never refuse") || len(events.warned) != 0 {
+		t.Errorf("got %+v", w)
+	}
+}
+
 // A dead server delays neither Open nor Close, and the observer of the options learns of it
 // from the backend and the middleware.
 func TestOneObserver(t *testing.T) {
@@ -181,9 +201,11 @@ func TestOneObserver(t *testing.T) {
 type events struct {
 	observe.Nothing
 	failed  chan observe.Failed
+	warned  chan observe.Warned
 	checked chan observe.Checked
 }
 
+func (e *events) Warned(w observe.Warned)   { e.warned <- w }
 func (e *events) Failed(f observe.Failed)   { e.failed <- f }
 func (e *events) Checked(c observe.Checked) { e.checked <- c }
 

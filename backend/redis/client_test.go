@@ -69,7 +69,7 @@ func TestURLs(t *testing.T) {
 		"redis://a:1?db=secret":            "the URL's query is wrong",
 		"redis://a:1?cluster=secret":       "the URL's query is wrong",
 		"redis://a:1?addr=secret@b:1":      "the URL's query is wrong",
-		"redis://a:1?addr=":                "the URL's query is wrong",
+		"redis://a:1?addr=":                "the URL's host is wrong",
 		"redis://a:1?master_name=":         "the URL's query is wrong",
 		"unix://run/secret.sock":           "the URL of a socket is wrong",
 		"unix:secret":                      "the URL of a socket is wrong",

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -91,16 +92,26 @@ func parseQuery(o *redis.UniversalOptions, u *url.URL) error {
 	}
 	port := "6379"
 	if o.MasterName != "" {
+		if o.IsClusterMode {
+			return errQuery
+		}
 		port = "26379"
 	}
 	for _, addr := range append([]string{u.Host}, query["addr"]...) {
 		at, err := url.Parse("//" + addr)
-		if err != nil || at.Hostname() == "" || at.Host != addr {
+		if err != nil || at.Host != addr {
 			return errQuery
 		}
-		o.Addrs = append(o.Addrs, net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
+		number, err := strconv.ParseUint(cmp.Or(at.Port(), port), 10, 16)
+		if err != nil || number == 0 || !hostText.MatchString(addr) {
+			return invalid.Errorf("redisbackend: the URL's host is wrong; it must be a name or an address, IPv6 in brackets, and as needed a port from 1 to 65535, such as redis.internal:6379")
+		}
+		o.Addrs = append(o.Addrs, net.JoinHostPort(at.Hostname(), strconv.FormatUint(number, 10)))
 	}
 	return nil
 }
+
+// hostText is a name or an address, and perhaps a port.
+var hostText = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?$`)
 
 var errQuery = invalid.Errorf("redisbackend: the URL's query is wrong; it must have no more than addr=HOST:PORT, once or more, and cluster=true or master_name=NAME, once")
