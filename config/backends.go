@@ -60,13 +60,13 @@ func (k kind) section() string {
 }
 
 // sections returns the sections of the wanted kinds.
-func sections(wanted func(kind) bool) (all []string) {
+func sections(wanted func(kind) bool) (names []string) {
 	for _, k := range kinds {
-		if s := k.section(); s != "" && wanted(k) && !slices.Contains(all, s) {
-			all = append(all, s)
+		if s := k.section(); s != "" && wanted(k) && !slices.Contains(names, s) {
+			names = append(names, s)
 		}
 	}
-	return all
+	return names
 }
 
 // either lists two names or more, for a person.
@@ -130,8 +130,8 @@ func (s *memcachedServer) UnmarshalYAML(node *yaml.Node) error {
 
 // refusalCache is true, false, or the policies that opt out.
 type refusalCache struct {
-	Except []string
-	off    bool
+	Except   []string
+	disabled bool
 }
 
 func (c *refusalCache) UnmarshalYAML(node *yaml.Node) error {
@@ -139,7 +139,7 @@ func (c *refusalCache) UnmarshalYAML(node *yaml.Node) error {
 		type long refusalCache
 		return load(node, (*long)(c))
 	}
-	if c.off = node.Value == "false"; !c.off && node.Value != "true" {
+	if c.disabled = node.Value == "false"; !c.disabled && node.Value != "true" {
 		return errors.New("it must be true, false or a mapping with except")
 	}
 	return nil
@@ -150,7 +150,7 @@ func (c *Config) refusals(d *document) {
 	saves := c.Remote() && c.Backend != sharesName
 	cache := c.keys.RefusalCache
 	if cache == nil {
-		c.keys.RefusalCache = &refusalCache{off: !saves}
+		c.keys.RefusalCache = &refusalCache{disabled: !saves}
 		return
 	}
 	unsure := len(d.problems) > 0 // a missing policy may be one with a problem
@@ -159,7 +159,7 @@ func (c *Config) refusals(d *document) {
 			d.mustBe(path{"refusal_cache", "except"}.item(i), "the name of a policy, such as core")
 		}
 	}
-	if !saves && !cache.off {
+	if !saves && !cache.disabled {
 		d.problem(path{"refusal_cache"}, "refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend")
 	}
 }
@@ -217,7 +217,7 @@ func (c *Config) isThere(d *document, name string, named path) bool {
 	if k.servers(&c.keys) > 0 {
 		return true
 	}
-	if list := pathOf(k.list); d.has(list) {
+	if list := pathOf(k.list); d.contains(list) {
 		named = list
 	}
 	d.problem(named, "%s is empty; the %s backend needs at least %s", k.list, name, k.least)
@@ -225,17 +225,17 @@ func (c *Config) isThere(d *document, name string, named path) bool {
 }
 
 // Where describes where counts live, for a person.
-func (c *Config) Where() string {
-	where := c.Backend
+func (c *Config) Places() string {
+	text := c.Backend
 	if c.flagged() {
 		flags := "the program's flag"
 		if file := c.keys.Flags.name; file != "" {
 			flags = filepath.Base(file)
 		}
-		where += fmt.Sprintf(", unless %s says %s", flags, strings.Join(c.names()[1:], " or "))
+		text += fmt.Sprintf(", unless %s says %s", flags, strings.Join(c.names()[1:], " or "))
 	}
 	if c.keys.Shadow != "" {
-		where += fmt.Sprintf("; %s sees the same", c.keys.Shadow)
+		text += fmt.Sprintf("; %s sees the same", c.keys.Shadow)
 	}
-	return where
+	return text
 }

@@ -117,8 +117,8 @@ type keys struct {
 	Redis        redisKeys
 	Memcached    memcachedKeys
 	Shares       *sharesKeys
-	Seed         whole  // of the choice of a shard or server
-	Prefix       prefix // of all stored keys
+	Seed         integer // of the choice of a shard or server
+	Prefix       prefix  // of all stored keys
 	Flags        file
 	Shadow       store
 	RefusalCache *refusalCache `yaml:"refusal_cache"`
@@ -129,7 +129,7 @@ type keys struct {
 	Deadline     duration
 	OnFailure    *fallback.Choice `yaml:"on_failure"`
 	OpenFor      duration         `yaml:"open_for"`
-	Processes    whole
+	Processes    integer
 }
 
 // Read reads a file. It makes no connections, and may be called again while a Stack of the
@@ -176,11 +176,11 @@ func (c *Config) together() any {
 		program := reflect.ValueOf(c.options.Program)
 		fields, values = slices.Insert(fields, 0, reflect.StructField{Name: "Program", Type: program.Type(), Tag: inline}), slices.Insert(values, 0, program)
 	}
-	all := reflect.New(reflect.StructOf(fields))
+	together := reflect.New(reflect.StructOf(fields))
 	for i, v := range values {
-		all.Elem().Field(i).Set(v)
+		together.Elem().Field(i).Set(v)
 	}
-	return all.Interface()
+	return together.Interface()
 }
 
 // complete checks the keys together, and sets the fields of c.
@@ -202,7 +202,7 @@ func (c *Config) complete(d *document) {
 	if c.keys.Prefix != "" && !c.Remote() && c.keys.Shadow == "" && len(c.keys.Roots) == 0 && c.keys.PoliciesAt == nil {
 		d.problem(path{"prefix"}, "prefix is set, but counts live in memory, which no other process shares; leave it out, or choose another backend")
 	}
-	d.within(path{"deadline"}, c.Deadline, time.Millisecond, 30*time.Second)
+	d.checkRange(path{"deadline"}, c.Deadline, time.Millisecond, 30*time.Second)
 }
 
 // DryRun returns the policy that replaces the policy of that name in a dry run of a
@@ -215,29 +215,29 @@ func (c *Config) DryRun(name string) *quota.Policy {
 }
 
 // Warnings returns a text about each setting that is allowed, but probably a mistake.
-func (c *Config) Warnings() (all []string) {
+func (c *Config) Warnings() (texts []string) {
 	var used, unused []string
 	for _, p := range c.options.Policies {
 		used = append(used, p.Name)
 	}
 	for _, name := range sorted(c.Policies) {
-		all = append(all, c.Policies[name].Warnings()...)
+		texts = append(texts, c.Policies[name].Warnings()...)
 		if len(used) > 0 && !slices.Contains(used, name) {
 			unused = append(unused, fmt.Sprintf("%q", name))
 		}
 	}
-	if more := len(unused) - 3; more > 0 {
-		unused = append(unused[:3], fmt.Sprintf("and %d more", more))
+	if further := len(unused) - 3; further > 0 {
+		unused = append(unused[:3], fmt.Sprintf("and %d more", further))
 	}
 	if len(unused) > 0 {
-		all = append(all, fmt.Sprintf("nothing uses the policies %s; the program uses %s", strings.Join(unused, ", "), strings.Join(used, ", ")))
+		texts = append(texts, fmt.Sprintf("nothing uses the policies %s; the program uses %s", strings.Join(unused, ", "), strings.Join(used, ", ")))
 	}
 	for _, name := range sorted(c.DryRuns) {
-		all = append(all, c.DryRuns[name].Warnings()...)
+		texts = append(texts, c.DryRuns[name].Warnings()...)
 	}
 	exposed := func(name string, s *server) {
 		if s.exposed {
-			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", name))
+			texts = append(texts, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", name))
 		}
 	}
 	for _, s := range slices.Concat(c.keys.Redis.Shards, c.keys.Redis.Resharded) {
@@ -247,7 +247,7 @@ func (c *Config) Warnings() (all []string) {
 		exposed(s.Name, &s.server)
 	}
 	if s := c.keys.Shares; s != nil && !slices.Contains(s.Members, s.Self) {
-		all = append(all, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.Self))
+		texts = append(texts, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.Self))
 	}
-	return all
+	return texts
 }

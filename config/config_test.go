@@ -389,7 +389,7 @@ func TestRefusalCacheIsOnWhereItSavesARoundTrip(t *testing.T) {
 		"backend: memcached\n" + memcached:                      true,
 	} {
 		c, err := parse(filepath.Join(dir, "weir.yaml"), text)
-		if err != nil || !c.keys.RefusalCache.off != want {
+		if err != nil || !c.keys.RefusalCache.disabled != want {
 			t.Errorf("%q: got %+v, error %v, want %v", text, c, err, want)
 		}
 	}
@@ -602,7 +602,7 @@ processes: 3
 	if p := got.DryRun("queue"); p.Name != "queue.dry-run" || !reflect.DeepEqual(p.Limits, got.Policies["queue"].Limits) {
 		t.Errorf("a policy without a dry run is tried under %+v", p)
 	}
-	if got.Backend != "redis" || got.Deadline != 20*time.Millisecond || !reflect.DeepEqual(got.Levels, map[string]consistency.Level{"core": leased}) || got.was("core") != synced {
+	if got.Backend != "redis" || got.Deadline != 20*time.Millisecond || !reflect.DeepEqual(got.Levels, map[string]consistency.Level{"core": leased}) || got.initialLevel("core") != synced {
 		t.Errorf("got %+v", got)
 	}
 	warnings := []string{`nothing uses the policies "burst", "queue", "short"; the program uses core, search, auth.createToken, org`}
@@ -778,7 +778,7 @@ func TestEmptyConfigIsTheDefault(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Backend != "memory" || c.Deadline != 50*time.Millisecond || len(c.Policies) != len(programPolicies) || c.Remote() || !c.keys.RefusalCache.off {
+		if c.Backend != "memory" || c.Deadline != 50*time.Millisecond || len(c.Policies) != len(programPolicies) || c.Remote() || !c.keys.RefusalCache.disabled {
 			t.Errorf("%q: got %+v, want the defaults", text, c)
 		}
 		if w := c.Warnings(); len(w) != 0 {
@@ -842,7 +842,7 @@ func TestLevelsChangeTogether(t *testing.T) {
 	if err := s.setLevel("core", consistency.Synced); err == nil {
 		t.Error("a dry run with a log is synced")
 	}
-	if s := table.Of("core"); s != (consistency.State{}) {
+	if s := table.State("core"); s != (consistency.State{}) {
 		t.Errorf("core is %+v; the level was not changed", s)
 	}
 }

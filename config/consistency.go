@@ -15,18 +15,18 @@ import (
 // openLevels returns the levels of policies, or nil if no policy has a level or can get one.
 func (s *Stack) openLevels() (*guard.Levels, error) {
 	c := s.Config
-	others := c.options.Levels && (c.Remote() || len(c.agreeing()) > 0)
-	if len(c.Levels) == 0 && !others {
+	changeable := c.options.Levels && (c.Remote() || len(c.agreeing()) > 0)
+	if len(c.Levels) == 0 && !changeable {
 		return nil, nil
 	}
-	m := &guard.Levels{Policies: make(map[*quota.Policy]consistency.Level), Others: others}
+	m := &guard.Levels{Policies: make(map[*quota.Policy]consistency.Level), Others: changeable}
 	for name := range c.Levels {
-		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.was(name), c.was(name)
+		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.initialLevel(name), c.initialLevel(name)
 	}
 	if c.Remote() {
 		m.Leased = &leased.Options{}
 	}
-	if len(c.agreeing()) > 0 && (others || c.syncable()) {
+	if len(c.agreeing()) > 0 && (changeable || c.syncable()) {
 		roots, err := s.openRoots()
 		if err != nil {
 			return nil, err
@@ -40,9 +40,9 @@ func (s *Stack) openLevels() (*guard.Levels, error) {
 // Options.Levels is true. The error is a problem for the policy's place in another file: it
 // names the missing setting, and wraps quota.ErrInvalid.
 func (c *Config) Supports(p *quota.Policy, m consistency.Level) error {
-	switch why := c.lacks(m); {
-	case why != "":
-		return invalid.Errorf("%s", why)
+	switch reason := c.lacks(m); {
+	case reason != "":
+		return invalid.Errorf("%s", reason)
 	case m == consistency.Synced:
 		return synced.Supports(p)
 	}
@@ -96,13 +96,13 @@ func (s *Stack) openRoots() ([]synced.Root, error) {
 
 // setLevel changes the level of a policy and of its dry run, or of neither.
 func (s *Stack) setLevel(name string, m consistency.Level) error {
-	both := []*quota.Policy{s.Config.Policies[name], s.Config.DryRun(name)}
-	for _, p := range both {
+	pair := []*quota.Policy{s.Config.Policies[name], s.Config.DryRun(name)}
+	for _, p := range pair {
 		if err := consistency.Supports(p, m); err != nil {
 			return err
 		}
 	}
-	for _, p := range both {
+	for _, p := range pair {
 		if err := s.Levels.Set(p, m); err != nil {
 			return err
 		}
@@ -120,9 +120,9 @@ func (c *Config) agreeing() []root {
 	if len(c.keys.Roots) > 0 || len(shards) > synced.MaxRoots || slices.ContainsFunc(shards, func(s shard) bool { return s.options.IsClusterMode }) {
 		return c.keys.Roots
 	}
-	var all []root
+	var addresses []root
 	for _, s := range shards {
-		all = append(all, root{Name: s.Name, server: s.server})
+		addresses = append(addresses, root{Name: s.Name, server: s.server})
 	}
-	return all
+	return addresses
 }

@@ -47,19 +47,19 @@ func newDocument(name string) *document {
 
 // place is the place of a node: below the node with the Column up, at a key or an index.
 type place struct {
-	node  *yaml.Node
-	up    int
-	key   *yaml.Node // node itself, if it is a key
-	index int
+	node   *yaml.Node
+	parent int
+	key    *yaml.Node // node itself, if it is a key
+	index  int
 }
 
 // path leads from the top of a file to a value, which the file may not have. It consists of
 // keys, and of [0] for the items of lists.
 type path []string
 
-func (p path) at(keys ...string) path { return append(slices.Clip(p), keys...) }
+func (p path) child(keys ...string) path { return append(slices.Clip(p), keys...) }
 
-func (p path) item(i int) path { return p.at(fmt.Sprintf("[%d]", i)) }
+func (p path) item(i int) path { return p.child(fmt.Sprintf("[%d]", i)) }
 
 var plainKey = regexp.MustCompile(`^([\w-]{1,80}|<<|\[\d+\])$`)
 
@@ -98,11 +98,11 @@ func (d *document) add(line int, p path, format string, args ...any) {
 	for i := len(p); i >= 0 && !d.wrong[p[:i].String()]; i-- {
 		d.wrong[p[:i].String()] = true
 	}
-	at := d.name
+	place := d.name
 	if line > 0 {
-		at = fmt.Sprintf("%s:%d", d.name, line)
+		place = fmt.Sprintf("%s:%d", d.name, line)
 	}
-	d.problems, d.lines = append(d.problems, invalid.Errorf("%s: %s", at, fmt.Sprintf(format, args...))), append(d.lines, line)
+	d.problems, d.lines = append(d.problems, invalid.Errorf("%s: %s", place, fmt.Sprintf(format, args...))), append(d.lines, line)
 }
 
 // problem adds a problem with a decoded value, or with one that is missing. A value below one
@@ -149,14 +149,14 @@ func (d *document) err() error {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.lines[a], d.lines[b]) })
-	var all []error
-	seen := make(map[string]bool) // an alias repeats the problems of its value
+	var errs []error
+	printed := make(map[string]bool) // an alias repeats the problems of its value
 	for _, i := range order {
-		if text := d.problems[i].Error(); !seen[text] {
-			seen[text], all = true, append(all, d.problems[i])
+		if text := d.problems[i].Error(); !printed[text] {
+			printed[text], errs = true, append(errs, d.problems[i])
 		}
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
 // resolved returns the value that an alias names.
@@ -195,20 +195,20 @@ func (d *document) get(p path) *yaml.Node {
 }
 
 // has reports whether the file has a value at p. Null is no value.
-func (d *document) has(p path) bool { return !isNull(resolved(d.get(p))) }
+func (d *document) contains(p path) bool { return !isNull(resolved(d.get(p))) }
 
 // entries returns the values of a mapping by their keys, with those that merge keys name.
 func (d *document) entries(node *yaml.Node) map[string]*yaml.Node {
-	if all := d.below[node]; all != nil {
-		return all
+	if children := d.below[node]; children != nil {
+		return children
 	}
-	all := make(map[string]*yaml.Node)
-	d.below[node] = all
+	children := make(map[string]*yaml.Node)
+	d.below[node] = children
 	for i := 0; i+1 < len(node.Content); i += 2 {
-		all[node.Content[i].Value] = node.Content[i+1]
+		children[node.Content[i].Value] = node.Content[i+1]
 	}
-	bases := []*yaml.Node{all["<<"]}
-	if list := resolved(all["<<"]); list != nil && list.Kind == yaml.SequenceNode {
+	bases := []*yaml.Node{children["<<"]}
+	if list := resolved(children["<<"]); list != nil && list.Kind == yaml.SequenceNode {
 		bases = list.Content
 	}
 	for _, base := range bases {
@@ -216,12 +216,12 @@ func (d *document) entries(node *yaml.Node) map[string]*yaml.Node {
 			continue
 		}
 		for key, value := range d.entries(base) {
-			if all[key] == nil {
-				all[key] = value
+			if children[key] == nil {
+				children[key] = value
 			}
 		}
 	}
-	return all
+	return children
 }
 
 // pathTo returns the path of a place: for a key, the path of the mapping that has it.
@@ -231,11 +231,11 @@ func (d *document) pathTo(column int) path {
 	case column == 0:
 		return nil
 	case p.node == p.key:
-		return d.pathTo(p.up)
+		return d.pathTo(p.parent)
 	case p.key != nil:
-		return d.pathTo(p.up).at(p.key.Value)
+		return d.pathTo(p.parent).child(p.key.Value)
 	}
-	return d.pathTo(p.up).item(p.index)
+	return d.pathTo(p.parent).item(p.index)
 }
 
 // number sets the Column of a node and of the nodes below it to the index of their places, so
@@ -245,20 +245,20 @@ func (d *document) number(p place, depth int) {
 	node := p.node
 	node.Column = len(d.places)
 	d.places = append(d.places, p)
-	at := func() path { return d.pathTo(node.Column) }
+	nodePath := func() path { return d.pathTo(node.Column) }
 	if node.Style&yaml.TaggedStyle != 0 {
-		d.add(node.Line, at(), "%v has the tag %s; leave the tag out", at(), node.Tag)
+		d.add(node.Line, nodePath(), "%v has the tag %s; leave the tag out", nodePath(), node.Tag)
 		node.Tag, node.Style = "", node.Style&^yaml.TaggedStyle
 	}
 	switch {
 	case depth > maxDepth:
-		d.add(node.Line, at(), "%v is more than %d levels below the top of the file; leave it out", at(), maxDepth)
+		d.add(node.Line, nodePath(), "%v is more than %d levels below the top of the file; leave it out", nodePath(), maxDepth)
 		d.tooDeep = true
 	case node.Kind == yaml.SequenceNode:
 		for i, item := range node.Content {
 			if isNull(item) {
-				d.unread[at().String()] = true
-				d.add(item.Line, at(), "%v is missing; write a value, or leave the item out", at().item(i))
+				d.unread[nodePath().String()] = true
+				d.add(item.Line, nodePath(), "%v is missing; write a value, or leave the item out", nodePath().item(i))
 			}
 			d.number(place{item, node.Column, nil, i}, depth+1)
 		}
@@ -270,9 +270,9 @@ func (d *document) number(p place, depth int) {
 			d.number(place{key, node.Column, key, 0}, depth+1)
 			d.number(place{value, node.Column, key, 0}, depth+1)
 			if key = resolved(key); key.Kind != yaml.ScalarNode || isNull(key) || key.Value == "" {
-				d.add(key.Line, at(), "%v: a key is %s; it must be a word", at(), shown(key))
+				d.add(key.Line, nodePath(), "%v: a key is %s; it must be a word", nodePath(), shown(key))
 			} else if first, again := lines[key.Value]; again {
-				d.add(key.Line, at(), "%v is set twice, first in line %d", at().at(key.Value), first)
+				d.add(key.Line, nodePath(), "%v is set twice, first in line %d", nodePath().child(key.Value), first)
 			} else {
 				lines[key.Value], entries = key.Line, append(entries, key, value)
 			}
@@ -290,25 +290,25 @@ var (
 // what would be right.
 func load(node *yaml.Node, to any) error {
 	err := node.Load(to, yaml.WithKnownFields(), yaml.WithUniqueKeys(false)) // number finds keys that are repeated
-	all, ok := err.(*yaml.LoadErrors)
-	if one, stopped := err.(*yaml.LoadError); stopped {
-		text := strings.TrimPrefix(one.Message, "merge-key: ") + "; write the value itself"
-		return yaml.NewLoadError(one.Stage, text, one.Mark, nil)
+	list, ok := err.(*yaml.LoadErrors)
+	if single, stopped := err.(*yaml.LoadError); stopped {
+		text := strings.TrimPrefix(single.Message, "merge-key: ") + "; write the value itself"
+		return yaml.NewLoadError(single.Stage, text, single.Mark, nil)
 	} else if !ok {
 		return err
 	}
 	types := make(map[string]reflect.Type)
 	collect(reflect.TypeOf(to).Elem(), types)
-	for i, e := range all.Errors {
+	for i, e := range list.Errors {
 		if match := unknownField.FindStringSubmatch(e.Message); match != nil && types[match[2]] != nil {
 			keys := keysOf(types[match[2]])
 			text := "unknown key " + spelled(match[1]) + "; " + didYouMean(match[1], keys, "the keys here are "+strings.Join(keys, ", "))
-			all.Errors[i] = yaml.NewLoadError(e.Stage, text, e.Mark, nil)
+			list.Errors[i] = yaml.NewLoadError(e.Stage, text, e.Mark, nil)
 		} else if match := wrongKind.FindStringSubmatch(e.Message); match != nil && types[match[1]] != nil {
-			all.Errors[i] = yaml.NewLoadError(e.Stage, "it must be "+rightFor(types[match[1]]), e.Mark, nil)
+			list.Errors[i] = yaml.NewLoadError(e.Stage, "it must be "+rightFor(types[match[1]]), e.Mark, nil)
 		}
 	}
-	return all
+	return list
 }
 
 // decode sets the value that to points to, and adds the errors that the YAML package collects.
@@ -341,7 +341,7 @@ func (d *document) misread(e *yaml.LoadError) {
 	name := p.String()
 	switch {
 	case at.key == at.node && strings.HasPrefix(e.Message, "unknown key "):
-		p = p.at(at.key.Value)
+		p = p.child(at.key.Value)
 		d.unread[p.String()] = true
 		d.add(e.Mark.Line, p, "%s", e.Message)
 		return
@@ -369,8 +369,8 @@ func withoutPackage(err error) string {
 	if e, ok := err.(*yaml.LoadError); ok {
 		text = e.Message
 	}
-	if name, rest, ok := strings.Cut(text, ": "); ok && !strings.Contains(name, " ") {
-		return rest
+	if name, tail, ok := strings.Cut(text, ": "); ok && !strings.Contains(name, " ") {
+		return tail
 	}
 	return text
 }
@@ -551,21 +551,21 @@ var indentedByTab = regexp.MustCompile(`^ *\t`)
 
 // syntax adds an error of the YAML parser.
 func (d *document) syntax(lines [][]byte, err error) {
-	var at *yaml.LoadError
-	if !errors.As(err, &at) {
+	var single *yaml.LoadError
+	if !errors.As(err, &single) {
 		d.add(0, nil, "%v", err)
 		return
 	}
-	what := at.Message
-	switch n := at.Mark.Line - 1; {
+	message := single.Message
+	switch n := single.Mark.Line - 1; {
 	case n >= 0 && n < len(lines) && indentedByTab.Match(lines[n]):
-		what = "the line begins with a tab; indent it by spaces, as YAML asks"
-	case strings.Contains(what, "cannot start any token"):
-		what += "; write the value in quotes"
-	case strings.HasPrefix(what, "unknown anchor"):
-		what += "; write the value itself"
-	case at.ContextMsg != "" && at.ContextMark.Line > 0:
-		what += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
+		message = "the line begins with a tab; indent it by spaces, as YAML asks"
+	case strings.Contains(message, "cannot start any token"):
+		message += "; write the value in quotes"
+	case strings.HasPrefix(message, "unknown anchor"):
+		message += "; write the value itself"
+	case single.ContextMsg != "" && single.ContextMark.Line > 0:
+		message += fmt.Sprintf(", %s that begins in line %d", single.ContextMsg, single.ContextMark.Line)
 	}
-	d.add(at.Mark.Line, nil, "%s", what)
+	d.add(single.Mark.Line, nil, "%s", message)
 }

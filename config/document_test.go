@@ -29,9 +29,9 @@ func TestPlacesTakeLittleMemory(t *testing.T) {
 	}
 	last := path(nil)
 	for range levels {
-		last = last.at("below").item(0)
+		last = last.child("below").item(0)
 	}
-	last = last.at("word")
+	last = last.child("word")
 	if got, want := last.String(), strings.TrimPrefix(strings.Repeat(".below[0]", levels), ".")+".word"; got != want || d.get(last).Value != "a" {
 		t.Errorf("the first value is at %s; want %s", got, want)
 	}

@@ -32,9 +32,9 @@ func (p *percentage) UnmarshalText(text []byte) error {
 // percentages are the percentages of clients that backends serve. The key backend of the
 // configuration names the one that serves the others.
 type percentages struct {
-	text  string   // of the file
-	names []string // of the backends, in an order that does not depend on which one is the key's
-	of    map[string]percentage
+	text      string   // of the file
+	names     []string // of the backends, in an order that does not depend on which one is the key's
+	byBackend map[string]percentage
 }
 
 // readPercentages returns the content of the file of flags.
@@ -57,7 +57,7 @@ func (c *Config) readPercentages() (*percentages, error) {
 	switch {
 	case sum > 100:
 		d.problem(nil, "the percentages add up to %v; they must add up to 100, or less", sum)
-	case sum < 100 && d.has(path{c.Backend}) && len(d.problems) == 0:
+	case sum < 100 && d.contains(path{c.Backend}) && len(d.problems) == 0:
 		d.problem(path{c.Backend}, "%s serves all others, and the percentages add up to %v; leave it out, or make them add up to 100", c.Backend, sum)
 	}
 	return &percentages{string(text), names, of}, d.err()
@@ -81,26 +81,26 @@ type flags struct {
 // newFlags reads the file of flags. If it is wrong, the provider has no values until it is right.
 func newFlags(c *Config) *flags {
 	f := &flags{config: c, events: make(chan openfeature.Event, 1)}
-	all, err := c.readPercentages()
+	percentages, err := c.readPercentages()
 	if err != nil {
 		f.problem, f.reported = err.Error(), true
 		c.options.Log.Warn("the flags' file is wrong; until it is right, one backend serves all clients", "backend", c.Backend, "error", err)
 		return f
 	}
-	f.last.Store(all)
+	f.last.Store(percentages)
 	return f
 }
 
 // refresh reads the file again. It logs a problem that it sees twice in a row: a file that is
 // being written is wrong for a moment.
 func (f *flags) refresh() {
-	all, err := f.config.readPercentages()
+	percentages, err := f.config.readPercentages()
 	switch before := f.last.Load(); {
-	case err == nil && before != nil && all.text == before.text:
+	case err == nil && before != nil && percentages.text == before.text:
 		f.problem = ""
 	case err == nil:
 		f.problem = ""
-		f.last.Store(all)
+		f.last.Store(percentages)
 		f.config.options.Log.Info("read the flags", "file", f.config.keys.Flags.name)
 		select {
 		case f.events <- openfeature.Event{ProviderName: "weir-file", EventType: openfeature.ProviderConfigChange}:
@@ -120,8 +120,8 @@ func (f *flags) EventChannel() <-chan openfeature.Event { return f.events }
 // StringEvaluation implements openfeature.FeatureProvider. A client's place is a hash of its
 // targeting key, so that all processes agree, and a larger percentage has the same clients.
 func (f *flags) StringEvaluation(_ context.Context, _, unset string, flat openfeature.FlattenedContext) openfeature.StringResolutionDetail {
-	all := f.last.Load()
-	if all == nil {
+	percentages := f.last.Load()
+	if percentages == nil {
 		err := openfeature.NewProviderNotReadyResolutionError(f.config.keys.Flags.name + " has had no percentages yet")
 		return openfeature.StringResolutionDetail{Value: unset, ProviderResolutionDetail: openfeature.ProviderResolutionDetail{ResolutionError: err, Reason: openfeature.ErrorReason}}
 	}
@@ -129,12 +129,12 @@ func (f *flags) StringEvaluation(_ context.Context, _, unset string, flat openfe
 	hash := sha256.Sum256([]byte(key))
 	place := percentage(binary.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100
 	value := f.config.Backend
-	for _, name := range all.names {
-		if place < all.of[name] {
+	for _, name := range percentages.names {
+		if place < percentages.byBackend[name] {
 			value = name
 			break
 		}
-		place -= all.of[name]
+		place -= percentages.byBackend[name]
 	}
 	return openfeature.StringResolutionDetail{Value: value, ProviderResolutionDetail: openfeature.ProviderResolutionDetail{Reason: openfeature.SplitReason}}
 }

@@ -152,8 +152,8 @@ func TestFlagsOfTheProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Where() != "memory, unless the program's flag says redis" || !c.Remote() {
-		t.Errorf("counts are in %s", c.Where())
+	if c.Places() != "memory, unless the program's flag says redis" || !c.Remote() {
+		t.Errorf("counts are in %s", c.Places())
 	}
 	s, err := c.Open()
 	if err != nil {

@@ -3,11 +3,11 @@ package config
 import "strings"
 
 // didYouMean returns all, which lists names in words, after a suggestion if text misspells one.
-func didYouMean(text string, names []string, all string) string {
+func didYouMean(text string, names []string, list string) string {
 	if name := nearest(text, names); name != "" {
-		return "did you mean " + name + "? " + strings.ToUpper(all[:1]) + all[1:]
+		return "did you mean " + name + "? " + strings.ToUpper(list[:1]) + list[1:]
 	}
-	return all
+	return list
 }
 
 // Nearest returns the name that text is a misspelling of, or "". At most a third of the letters

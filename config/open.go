@@ -44,8 +44,8 @@ type Stack struct {
 	Redis  map[string]*redisbackend.Backend // by the names of backends, and "shadow"
 	Shares *shares.Backend                  // nil if it does not serve
 
-	offline bool    // nothing dials or listens: see Check
-	asked   []asked // servers to ask at the start
+	offline bool       // nothing dials or listens: see Check
+	greeted []greeting // servers to ask at the start
 	closers []func() error
 }
 
@@ -105,12 +105,12 @@ func (c *Config) open(offline bool) (*Stack, error) {
 // Close closes everything that was opened. It returns an error if leases could not be returned
 // within a second: their units count as used until their windows end.
 func (s *Stack) Close() error {
-	var all []error
+	var errs []error
 	for _, c := range slices.Backward(s.closers) { // last opened, first closed
-		all = append(all, c())
+		errs = append(errs, c())
 	}
 	s.closers = nil
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
 func (s *Stack) onClose(c func()) {
@@ -120,11 +120,11 @@ func (s *Stack) onClose(c func()) {
 // Stats returns the Stats of the guard.Stack, and the Stats of the store in memory under the
 // name "memory".
 func (s *Stack) Stats() map[string]func() any {
-	all := s.Stack.Stats()
+	stats := s.Stack.Stats()
 	if s.Memory != nil {
-		all["memory"] = func() any { return s.Memory.Stats() }
+		stats["memory"] = func() any { return s.Memory.Stats() }
 	}
-	return all
+	return stats
 }
 
 // Clock returns the clock of the Throttler: this process's clock or, with Redis, that clock
@@ -163,7 +163,7 @@ func (s *Stack) open(ctx context.Context) error {
 	if c.Remote() {
 		options.Fallback = c.fallback()
 	}
-	if cache := c.keys.RefusalCache; !cache.off {
+	if cache := c.keys.RefusalCache; !cache.disabled {
 		options.Refusals = &refusals.Options{Except: cache.Except}
 	}
 	if _, err := receipt.NewKey(c.options.ReceiptKey); err != nil {
@@ -224,9 +224,9 @@ func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver
 	if err != nil || !c.flagged() {
 		return store, err
 	}
-	others := make(map[string]handoff.Store)
+	stores := make(map[string]handoff.Store)
 	for _, name := range c.names()[1:] {
-		if others[name], err = kindOf(name).open(s, ""); err != nil {
+		if stores[name], err = kindOf(name).open(s, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -244,7 +244,7 @@ func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver
 	if err := api.SetProviderAndWait(ctx, provider); err != nil {
 		c.options.Log.Warn("the provider of flags is not ready; until it is, one backend serves all clients", "backend", c.Backend, "error", err)
 	}
-	options.Rollout = &guard.Rollout{Name: c.Backend, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
+	options.Rollout = &guard.Rollout{Name: c.Backend, Others: stores, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
 	return store, nil
 }
 
@@ -261,7 +261,7 @@ func (s *Stack) openMemory(prefix string) (handoff.Store, error) {
 }
 
 // asked is a server that is asked at the start.
-type asked struct {
+type greeting struct {
 	attrs []any
 	ping  func(context.Context) error
 }
@@ -269,13 +269,13 @@ type asked struct {
 // askServers asks all servers at once, and logs the servers that do not answer.
 func (s *Stack) askServers(ctx context.Context) {
 	log := s.Config.options.Log
-	errs := make([]error, len(s.asked))
+	errs := make([]error, len(s.greeted))
 	var wg sync.WaitGroup
-	for i, a := range s.asked {
+	for i, a := range s.greeted {
 		wg.Go(func() { errs[i] = a.ping(ctx) })
 	}
 	wg.Wait()
-	for i, a := range s.asked {
+	for i, a := range s.greeted {
 		if errs[i] != nil {
 			log.Warn("a server does not answer", append(a.attrs, "error", errs[i])...)
 		}

@@ -33,7 +33,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 			failed = errors.Join(failed, err)
 			return nil
 		}
-		s.asked = append(s.asked, asked{[]any{"shard", shard, "role", role, "addr", strings.Join(o.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
+		s.greeted = append(s.greeted, greeting{[]any{"shard", shard, "role", role, "addr", strings.Join(o.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
 		return client
 	}
 	for _, c := range shards {
@@ -97,7 +97,7 @@ func (s *Stack) openMemcached(prefix string) (handoff.Store, error) {
 	for _, m := range c.keys.Memcached.Servers {
 		client := memcachedbackend.NewClient(string(m.Address))
 		s.onClose(func() { _ = client.Close() })
-		s.asked = append(s.asked, asked{[]any{"server", m.Name, "addr", m.Address}, client.Ping})
+		s.greeted = append(s.greeted, greeting{[]any{"server", m.Name, "addr", m.Address}, client.Ping})
 		servers = append(servers, memcachedbackend.Server{Name: m.Name, Client: client})
 	}
 	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{

@@ -72,11 +72,11 @@ func (l *limit) UnmarshalYAML(node *yaml.Node) error {
 		return (*quota.Limit)(l).UnmarshalText([]byte(node.Value))
 	}
 	var k struct {
-		Quota     whole
+		Quota     integer
 		Window    duration
 		Algorithm quota.Algorithm
 		Aligned   bool
-		Burst     whole
+		Burst     integer
 		MaxWait   duration `yaml:"max_wait"`
 	}
 	err := load(node, &k)
@@ -92,59 +92,59 @@ func (c *Config) policies(d *document) {
 	var used []string
 	for _, p := range c.options.Policies {
 		used = append(used, p.Name)
-		if !d.has(path{"policies", p.Name}) || d.wrong[path{"policies", p.Name}.String()] {
+		if !d.contains(path{"policies", p.Name}) || d.wrong[path{"policies", p.Name}.String()] {
 			c.Policies[p.Name] = c.preset(d, p)
 		}
 	}
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], path{"policies", name}
-		c.Policies[name] = d.policy(name, at, p.Limits)
+		p, place := c.keys.Policies[name], path{"policies", name}
+		c.Policies[name] = d.policy(name, place, p.Limits)
 		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
 		// A policy that the program does not use is worth a warning. If its name is
 		// misspelled, a limit other than the one meant stays in force.
-		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
-			d.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
+		if similar := nearest(name, used); similar != "" && !slices.Contains(used, name) {
+			d.problem(place, "%s is no policy of the program; did you mean %s? It uses %s", place, similar, strings.Join(used, ", "))
 		}
 		if strings.HasSuffix(name, dryRunSuffix) {
-			d.problem(at, "%s is a name that ends in %s, as dry runs do; choose another", at, dryRunSuffix)
+			d.problem(place, "%s is a name that ends in %s, as dry runs do; choose another", place, dryRunSuffix)
 		}
 	}
 	for _, name := range sorted(c.keys.DryRuns) {
-		at := path{"dry_runs", name}
-		p := d.policy(name+dryRunSuffix, at, c.keys.DryRuns[name].Limits)
-		if c.DryRuns[name] = p; c.Policies[name] == nil && !d.has(path{"policies", name}) {
-			d.problem(at, "%s is next to no policy; %s", at, c.whichPolicy(name))
+		place := path{"dry_runs", name}
+		p := d.policy(name+dryRunSuffix, place, c.keys.DryRuns[name].Limits)
+		if c.DryRuns[name] = p; c.Policies[name] == nil && !d.contains(path{"policies", name}) {
+			d.problem(place, "%s is next to no policy; %s", place, c.whichPolicy(name))
 		}
 	}
 }
 
 // whichPolicy lists the policies, after a suggestion if name misspells one.
 func (c *Config) whichPolicy(name string) string {
-	known := sorted(c.Policies)
-	return didYouMean(name, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", "))
+	names := sorted(c.Policies)
+	return didYouMean(name, names, "the policies are "+strings.Join(names[:min(len(names), 20)], ", "))
 }
 
 // parents checks the parents of the file's policies.
 func (c *Config) parents(d *document) {
 	found := false
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], path{"policies", name}
+		p, place := c.keys.Policies[name], path{"policies", name}
 		if p.Parent == "" && p.ParentKey == "" {
 			continue
 		}
 		if found = true; c.options.Table == nil {
-			d.problem(at, "%s has a parent, but the program has no table of policies, which parents need; remove it", at)
+			d.problem(place, "%s has a parent, but the program has no table of policies, which parents need; remove it", place)
 		}
 		if p.Parent != "" && c.Policies[p.Parent] == nil {
-			d.problem(at.at("parent"), "%s is %q, which is no policy; %s", at.at("parent"), p.Parent, c.whichPolicy(p.Parent))
+			d.problem(place.child("parent"), "%s is %q, which is no policy; %s", place.child("parent"), p.Parent, c.whichPolicy(p.Parent))
 		}
 	}
 	if !found || len(d.problems) > 0 {
 		return // a policy has a problem already
 	}
 	var scratch policies.Table // it validates the tree
-	all := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}
-	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(all) }); err != nil {
+	content := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}
+	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(content) }); err != nil {
 		d.problem(path{"policies"}, "%s", withoutPackage(err))
 	}
 }
@@ -152,8 +152,8 @@ func (c *Config) parents(d *document) {
 // preset returns a policy of the program that the file leaves out.
 func (c *Config) preset(d *document, p *quota.Policy) *quota.Policy {
 	if len(p.Limits) == 0 {
-		at := path{"policies", p.Name}
-		d.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
+		place := path{"policies", p.Name}
+		d.problem(place, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", place, p.Name)
 		return p
 	}
 	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit, Parent: p.Parent, ParentKey: p.ParentKey}
@@ -166,15 +166,15 @@ func (c *Config) preset(d *document, p *quota.Policy) *quota.Policy {
 }
 
 // policy returns the policy at a place, and adds a problem if it is not valid.
-func (d *document) policy(name string, at path, limits limits) *quota.Policy {
+func (d *document) policy(name string, place path, limits limits) *quota.Policy {
 	p, before := &quota.Policy{Name: name}, len(d.problems)
 	for i, l := range limits {
 		p.Limits = append(p.Limits, quota.Limit(l))
 		if l.Quota == 0 {
-			d.mustBe(d.limitAt(at, i).at("quota"), wholeMustBe)
+			d.mustBe(d.limitAt(place, i).child("quota"), wholeMustBe)
 		}
 		if l.Window == 0 && l.Calendar.IsZero() {
-			d.mustBe(d.limitAt(at, i).at("window"), durationMustBe)
+			d.mustBe(d.limitAt(place, i).child("window"), durationMustBe)
 		}
 	}
 	if len(d.problems) > before {
@@ -184,30 +184,30 @@ func (d *document) policy(name string, at path, limits limits) *quota.Policy {
 		for i := range p.Limits { // which one is it?
 			alone := quota.Policy{Name: name, Limits: p.Limits[i : i+1]}
 			if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
-				at = d.limitAt(at, i)
+				place = d.limitAt(place, i)
 				break
 			}
 		}
-		d.problem(at, "%s", withoutPackage(err))
+		d.problem(place, "%s", withoutPackage(err))
 	}
 	return p
 }
 
 // limitAt returns the path of a limit of the policy at a place.
-func (d *document) limitAt(at path, i int) path {
-	if d.has(at.at("limits")) {
-		at = at.at("limits")
+func (d *document) limitAt(place path, i int) path {
+	if d.contains(place.child("limits")) {
+		place = place.child("limits")
 	}
-	if node := resolved(d.get(at)); node != nil && node.Kind == yaml.SequenceNode {
-		at = at.item(i)
+	if node := resolved(d.get(place)); node != nil && node.Kind == yaml.SequenceNode {
+		place = place.item(i)
 	}
-	return at
+	return place
 }
 
 // within adds a problem if a time is out of bounds. Zero is no time.
-func (d *document) within(p path, is, least, most time.Duration) {
-	if is != 0 && (is < least || is > most) {
-		d.mustBe(p, fmt.Sprintf("from %v to %v", least, most))
+func (d *document) checkRange(p path, value, least, greatest time.Duration) {
+	if value != 0 && (value < least || value > greatest) {
+		d.mustBe(p, fmt.Sprintf("from %v to %v", least, greatest))
 	}
 }
 
@@ -218,13 +218,13 @@ func (c *Config) divisible(d *document) {
 	if c.Backend != sharesName || len(d.problems) > 0 {
 		return
 	}
-	check := func(p *quota.Policy, at path) {
-		if !d.has(at) {
-			at = path{"shares"} // the policy is the program's
+	check := func(p *quota.Policy, place path) {
+		if !d.contains(place) {
+			place = path{"shares"} // the policy is the program's
 		}
 		for i, l := range p.Limits {
-			if why := shares.Unsupported(&l, len(c.keys.Shares.Members)); why != "" {
-				d.problem(at, "policy %q: limit %d is %v, and the backend is shares; %s", p.Name, i, l, why)
+			if reason := shares.Unsupported(&l, len(c.keys.Shares.Members)); reason != "" {
+				d.problem(place, "policy %q: limit %d is %v, and the backend is shares; %s", p.Name, i, l, reason)
 			}
 		}
 	}
@@ -239,11 +239,11 @@ func (c *Config) divisible(d *document) {
 // failures checks the choices for outages.
 func (c *Config) failures(d *document) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
-		c.keys.Processes = whole(kindOf(sharesName).servers(&c.keys))
+		c.keys.Processes = integer(kindOf(sharesName).servers(&c.keys))
 	}
-	local := func(at path, choice *fallback.Choice) {
-		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !d.has(path{"processes"}) {
-			d.problem(at, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", at)
+	local := func(place path, choice *fallback.Choice) {
+		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !d.contains(path{"processes"}) {
+			d.problem(place, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", place)
 		}
 	}
 	local(path{"on_failure"}, c.keys.OnFailure)
@@ -258,27 +258,27 @@ func (c *Config) failures(d *document) {
 // levels checks the levels of policies, and sets c.Levels.
 func (c *Config) levels(d *document) {
 	for _, name := range sorted(c.keys.Policies) {
-		p, at := c.keys.Policies[name], path{"policies", name}
+		p, place := c.keys.Policies[name], path{"policies", name}
 		if p.Level == nil {
 			for _, key := range []string{"was", "sync", "low"} {
-				if d.has(at.at(key)) {
-					d.problem(at.at(key), "%s is set, but there is no consistency; it is exact, leased or synced", at.at(key))
+				if d.contains(place.child(key)) {
+					d.problem(place.child(key), "%s is set, but there is no consistency; it is exact, leased or synced", place.child(key))
 				}
 			}
 			continue
 		}
 		c.Levels[name] = *p.Level
 		sync := time.Duration(p.Sync)
-		d.within(at.at("sync"), sync, 10*time.Millisecond, time.Minute)
+		d.checkRange(place.child("sync"), sync, 10*time.Millisecond, time.Minute)
 		if c.sync != 0 && sync != 0 && c.sync != sync {
-			d.problem(at.at("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at.at("sync"), sync, c.sync)
+			d.problem(place.child("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", place.child("sync"), sync, c.sync)
 		}
 		c.sync = cmp.Or(c.sync, sync)
 	}
 	if len(d.problems) > 0 {
 		return // a level may need a key that has a problem
 	}
-	if d.has(path{"roots"}) && len(c.Levels) == 0 && !c.options.Levels {
+	if d.contains(path{"roots"}) && len(c.Levels) == 0 && !c.options.Levels {
 		d.problem(path{"roots"}, "roots is set, but no policy has a consistency; write consistency: synced in one")
 	}
 	for _, name := range sorted(c.Levels) {
@@ -287,7 +287,7 @@ func (c *Config) levels(d *document) {
 }
 
 // was returns the level that the policy of that name begins in. It must have a level.
-func (c *Config) was(name string) consistency.Level {
+func (c *Config) initialLevel(name string) consistency.Level {
 	if p := c.keys.Policies[name]; p.Was != nil {
 		return *p.Was
 	}
@@ -295,18 +295,18 @@ func (c *Config) was(name string) consistency.Level {
 }
 
 // level checks that the policy of that name can be at its levels.
-func (c *Config) level(d *document, name string, at path) {
-	uses := func(m consistency.Level) bool { return c.Levels[name] == m || c.was(name) == m }
+func (c *Config) level(d *document, name string, place path) {
+	uses := func(m consistency.Level) bool { return c.Levels[name] == m || c.initialLevel(name) == m }
 	for _, m := range []consistency.Level{consistency.Leased, consistency.Synced} {
-		if why := c.lacks(m); uses(m) && why != "" {
-			d.problem(at, "%s is %v, but %s", at, m, why)
+		if reason := c.lacks(m); uses(m) && reason != "" {
+			d.problem(place, "%s is %v, but %s", place, m, reason)
 		}
 	}
 	if !uses(consistency.Synced) {
 		return
 	}
 	if err := synced.Supports(c.Policies[name]); err != nil {
-		d.problem(at, "%s", withoutPackage(err))
+		d.problem(place, "%s", withoutPackage(err))
 	}
 	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
 		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))

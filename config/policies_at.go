@@ -38,11 +38,11 @@ func (c *Config) HasPoliciesAt() bool { return c.keys.PoliciesAt != nil }
 // PoliciesAt returns the server from which the table reads policies and overrides, in words, or
 // "" if it reads none.
 func (c *Config) PoliciesAt() string {
-	at := c.policiesServer()
-	if at == nil {
+	server := c.policiesServer()
+	if server == nil {
 		return ""
 	}
-	return strings.Join(at.options.Addrs, ", ")
+	return strings.Join(server.options.Addrs, ", ")
 }
 
 // OpenPolicies opens the policies and overrides that the table reads, for a program that reads or
@@ -65,12 +65,12 @@ func (c *Config) OpenPolicies() (store *redispolicies.Store, close func() error,
 // openPolicies makes the table watch the server of policies_at.
 func (s *Stack) openPolicies(ctx context.Context) error {
 	c := s.Config
-	at := c.policiesServer()
-	if at == nil {
+	server := c.policiesServer()
+	if server == nil {
 		return nil
 	}
-	o := at.options
-	o.CredentialsProvider = at.credentials()
+	o := server.options
+	o.CredentialsProvider = server.credentials()
 	client, err := s.newClient(o)
 	if err != nil || s.offline {
 		return err

@@ -40,16 +40,16 @@ func (s *root) UnmarshalYAML(node *yaml.Node) error {
 
 // servers completes the servers of Redis and Memcached.
 func (c *Config) servers(d *document) {
-	for key, all := range map[string][]shard{"shards": c.keys.Redis.Shards, "resharded": c.keys.Redis.Resharded} {
+	for key, shards := range map[string][]shard{"shards": c.keys.Redis.Shards, "resharded": c.keys.Redis.Resharded} {
 		list := path{"redis", key}
-		for i := range all {
-			s, p := &all[i], list.item(i)
+		for i := range shards {
+			s, p := &shards[i], list.item(i)
 			if s.Name == "" {
-				d.mustBe(p.at("name"), "a name, such as a: keys find their shard by it")
+				d.mustBe(p.child("name"), "a name, such as a: keys find their shard by it")
 			}
 			s.complete(d, p, s.Cluster)
 			if len(s.Replicas) > 0 && s.options.IsClusterMode {
-				d.problem(p.at("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
+				d.problem(p.child("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
 			}
 		}
 		d.distinct(list, "names must differ, because keys find their shard by it", "name")
@@ -61,21 +61,21 @@ func (c *Config) servers(d *document) {
 	for i := range c.keys.Memcached.Servers {
 		s := &c.keys.Memcached.Servers[i]
 		if s.Address == "" {
-			d.mustBe(path{"memcached", "servers"}.item(i).at("address"), addressMustBe)
+			d.mustBe(path{"memcached", "servers"}.item(i).child("address"), addressMustBe)
 		}
 		s.Name = cmp.Or(s.Name, string(s.Address))
 	}
 	d.distinct(path{"memcached", "servers"}, "names must differ, because keys find their server by it", "name", "address")
 }
 
-func (d *document) roots(list path, all []root) {
+func (d *document) roots(list path, addresses []root) {
 	d.distinct(list, "each root is there once", "name", "primary")
-	if node := resolved(d.get(list)); node == nil || len(node.Content) != len(all) {
+	if node := resolved(d.get(list)); node == nil || len(node.Content) != len(addresses) {
 		return // an item is wrong
 	}
 	groups := make(map[string]int)
-	for i := range all {
-		s := &all[i]
+	for i := range addresses {
+		s := &addresses[i]
 		s.complete(d, list.item(i), nil)
 		s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
 		if groups[s.Group]++; groups[s.Group] == synced.MaxRoots+1 {
@@ -94,8 +94,8 @@ func (d *document) distinct(list path, because string, keys ...string) {
 	for i := range node.Content {
 		p := list.item(i)
 		for _, key := range keys {
-			if d.has(p.at(key)) {
-				p = p.at(key)
+			if d.contains(p.child(key)) {
+				p = p.child(key)
 				break
 			}
 		}
@@ -122,19 +122,19 @@ type server struct {
 }
 
 // servers returns the servers of k.
-func (k *keys) servers() (all []*server) {
+func (k *keys) servers() (servers []*server) {
 	for _, list := range [][]shard{k.Redis.Shards, k.Redis.Resharded} {
 		for i := range list {
-			all = append(all, &list[i].server)
+			servers = append(servers, &list[i].server)
 		}
 	}
 	for i := range k.Roots {
-		all = append(all, &k.Roots[i].server)
+		servers = append(servers, &k.Roots[i].server)
 	}
 	if k.PoliciesAt != nil {
-		all = append(all, (*server)(k.PoliciesAt))
+		servers = append(servers, (*server)(k.PoliciesAt))
 	}
-	return all
+	return servers
 }
 
 type sentinel struct {
@@ -157,18 +157,18 @@ func (a *account) password() string {
 
 func (a *account) check(d *document, p path) {
 	const right = "a file with a password, on one line"
-	d.read(&a.PasswordFile, p.at("password_file"), right)
+	d.read(&a.PasswordFile, p.child("password_file"), right)
 	if word := a.password(); a.PasswordFile.content != nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
-		d.mustBe(p.at("password_file"), right)
+		d.mustBe(p.child("password_file"), right)
 	}
 	if a.PasswordEnv == "" {
 		return
 	}
 	if a.fromEnv = d.getenv(a.PasswordEnv); a.fromEnv == "" {
-		d.problem(p.at("password_env"), "%s is %s, and no such environment variable is set", p.at("password_env"), quoted(a.PasswordEnv))
+		d.problem(p.child("password_env"), "%s is %s, and no such environment variable is set", p.child("password_env"), quoted(a.PasswordEnv))
 	}
 	if a.PasswordFile.content != nil {
-		d.problem(p.at("password_env"), "%s has password_file and password_env; keep one of them", p)
+		d.problem(p.child("password_env"), "%s has password_file and password_env; keep one of them", p)
 	}
 }
 
@@ -205,9 +205,9 @@ func (l location) options() (redis.UniversalOptions, error) {
 // complete makes the options of s. One of three keys must name its primary.
 func (s *server) complete(d *document, p path, cluster []Address) {
 	s.check(d, p) // of the account
-	s.TLS.check(d, p.at("tls"))
-	d.within(p.at("idle_timeout"), time.Duration(s.IdleTimeout), time.Second, 24*time.Hour)
-	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !d.has(p.at(key)) })
+	s.TLS.check(d, p.child("tls"))
+	d.checkRange(p.child("idle_timeout"), time.Duration(s.IdleTimeout), time.Second, 24*time.Hour)
+	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !d.contains(p.child(key)) })
 	if node := resolved(d.get(p)); node.Kind == yaml.ScalarNode {
 		set = []string{"primary"} // the short form
 	}
@@ -216,34 +216,34 @@ func (s *server) complete(d *document, p path, cluster []Address) {
 	case len(set) > 1:
 		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
 	case len(set) == 0:
-		d.mustBe(p.at("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
+		d.mustBe(p.child("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
 	case set[0] == "primary":
 		*o, _ = s.Primary.options() // an error is a problem already
 		s.exposed = o.Password != ""
 	case set[0] == "sentinel":
 		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
-		s.Sentinel.check(d, p.at("sentinel"))
+		s.Sentinel.check(d, p.child("sentinel"))
 		if s.Sentinel.Master == "" {
-			d.mustBe(p.at("sentinel", "master"), "the primary's name at the Sentinels, such as mymaster")
+			d.mustBe(p.child("sentinel", "master"), "the primary's name at the Sentinels, such as mymaster")
 		}
 		if len(s.Sentinel.Addrs) == 0 {
-			d.mustBe(p.at("sentinel", "addrs"), "a list of the Sentinels' addresses, such as [127.0.0.1:26379]")
+			d.mustBe(p.child("sentinel", "addrs"), "a list of the Sentinels' addresses, such as [127.0.0.1:26379]")
 		}
 		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
 	default:
 		o.IsClusterMode, o.Addrs = true, texts(cluster)
 		if len(cluster) == 0 {
-			d.mustBe(p.at("cluster"), "a list of nodes' addresses, such as [127.0.0.1:7000]")
+			d.mustBe(p.child("cluster"), "a list of nodes' addresses, such as [127.0.0.1:7000]")
 		}
 	}
 	if o.Username != "" && s.Username != "" {
-		d.problem(p.at("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
+		d.problem(p.child("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
 	}
 	if o.Password != "" && s.password() != "" {
-		d.problem(p.at("password_file"), "%s.password_file is set, and the URL has a password too; keep this one", p)
+		d.problem(p.child("password_file"), "%s.password_file is set, and the URL has a password too; keep this one", p)
 	}
 	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
-		d.problem(p.at("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
+		d.problem(p.child("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
 	}
 	o.ConnMaxIdleTime = time.Duration(s.IdleTimeout)
 	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
@@ -252,11 +252,11 @@ func (s *server) complete(d *document, p path, cluster []Address) {
 	}
 }
 
-func texts(addrs []Address) (all []string) {
+func texts(addrs []Address) (addresses []string) {
 	for _, a := range addrs {
-		all = append(all, string(a))
+		addresses = append(addresses, string(a))
 	}
-	return all
+	return addresses
 }
 
 // kind returns the key that names the primary.

@@ -73,7 +73,7 @@ func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
 }
 
 // changed returns the keys with other values in o, except for changes that Reread makes.
-func (c *Config) changed(o *Config) (all []string) {
+func (c *Config) changed(o *Config) (names []string) {
 	next := o.keys
 	if next.Shares != nil && c.keys.Shares != nil {
 		list := *next.Shares
@@ -85,13 +85,13 @@ func (c *Config) changed(o *Config) (all []string) {
 		p.Level, p.Was = c.keys.Policies[name].Level, c.keys.Policies[name].Was
 		next.Policies[name] = p
 	}
-	was, is := reflect.ValueOf(c.keys.compared()), reflect.ValueOf(next.compared())
-	for i, key := range keysOf(was.Type()) {
-		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
-			all = append(all, key)
+	old, current := reflect.ValueOf(c.keys.compared()), reflect.ValueOf(next.compared())
+	for i, key := range keysOf(old.Type()) {
+		if !reflect.DeepEqual(old.Field(i).Interface(), current.Field(i).Interface()) {
+			names = append(names, key)
 		}
 	}
-	return all
+	return names
 }
 
 // compared returns k as changed compares it: without the contents of files that are read again
@@ -102,8 +102,8 @@ func (k keys) compared() keys {
 	k.Redis.Shards, k.Redis.Resharded = slices.Clone(k.Redis.Shards), slices.Clone(k.Redis.Resharded)
 	k.Roots = slices.Clone(k.Roots)
 	if k.PoliciesAt != nil {
-		at := *k.PoliciesAt
-		k.PoliciesAt = &at
+		server := *k.PoliciesAt
+		k.PoliciesAt = &server
 	}
 	for _, s := range k.servers() {
 		s.PasswordFile.content, s.options = nil, redis.UniversalOptions{} // a Sentinel's password is read at the start alone
@@ -117,25 +117,25 @@ func (k keys) compared() keys {
 // rereadLevel puts a policy at level m, and reports whether its level has changed.
 func (s *Stack) rereadLevel(name string, m consistency.Level) bool {
 	log := s.Config.options.Log.With("policy", name)
-	_, known := s.Config.Levels[name]
+	_, exists := s.Config.Levels[name]
 	switch {
-	case !known:
+	case !exists:
 		log.Warn("the policy had no consistency at the start; it needs one for a change: start the program again")
 		return false
 	case m == consistency.Synced && s.Synced == nil:
 		log.Warn("nothing could be synced at the start, without roots or a policy with a consistency level that can be; start the program again")
 		return false
 	}
-	was := s.Levels.Of(name).Level
-	if m == was {
+	old := s.Levels.State(name).Level
+	if m == old {
 		return false
 	}
 	if err := s.setLevel(name, m); err != nil {
 		log.Warn("the consistency level was not changed", "error", err)
 		return false
 	}
-	attrs := []any{"from", was, "to", m}
-	if until := s.Levels.Of(name).BothUntil; !until.IsZero() {
+	attrs := []any{"from", old, "to", m}
+	if until := s.Levels.State(name).BothUntil; !until.IsZero() {
 		attrs = append(attrs, "both_until", until)
 	}
 	log.Info("the consistency level has changed", attrs...)

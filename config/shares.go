@@ -12,8 +12,8 @@ type sharesKeys struct {
 	Self    Address       // as the others know it
 	Listen  ListenAddress // Self if left out
 	Members []Address
-	Epoch   whole // 1 if left out
-	KeyFile file  `yaml:"key_file"`
+	Epoch   integer // 1 if left out
+	KeyFile file    `yaml:"key_file"`
 	Refresh duration
 
 	key []byte
@@ -33,23 +33,23 @@ func (c *Config) shares(d *document) {
 	}
 	s.Listen = cmp.Or(s.Listen, ListenAddress(s.Self))
 	if s.Self == "" {
-		d.mustBe(p.at("self"), addressMustBe)
+		d.mustBe(p.child("self"), addressMustBe)
 	}
 	if len(s.Members) == 0 {
-		d.mustBe(p.at("members"), "a list of the members' addresses, such as [127.0.0.1:9001, 127.0.0.1:9002]")
+		d.mustBe(p.child("members"), "a list of the members' addresses, such as [127.0.0.1:9001, 127.0.0.1:9002]")
 	}
-	d.distinct(p.at("members"), "members must differ")
+	d.distinct(p.child("members"), "members must differ")
 	if len(s.Members) > shares.MaxMembers {
-		d.problem(p.at("members"), "%s has %d addresses; it may have %d", p.at("members"), len(s.Members), shares.MaxMembers)
+		d.problem(p.child("members"), "%s has %d addresses; it may have %d", p.child("members"), len(s.Members), shares.MaxMembers)
 	}
-	d.within(p.at("refresh"), time.Duration(s.Refresh), 10*time.Millisecond, time.Hour)
+	d.checkRange(p.child("refresh"), time.Duration(s.Refresh), 10*time.Millisecond, time.Hour)
 	const right = "a file with a key that all members share, such as from openssl rand -hex 32"
-	at := p.at("key_file")
-	if d.read(&s.KeyFile, at, right); s.KeyFile.name == "" {
-		d.mustBe(at, right)
+	place := p.child("key_file")
+	if d.read(&s.KeyFile, place, right); s.KeyFile.name == "" {
+		d.mustBe(place, right)
 	}
 	s.key = shares.TrimKey(s.KeyFile.content)
 	if s.KeyFile.content != nil && len(s.key) < shares.MinKeyBytes {
-		d.problem(at, "%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", at, len(s.key), shares.MinKeyBytes)
+		d.problem(place, "%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", place, len(s.key), shares.MinKeyBytes)
 	}
 }

@@ -34,7 +34,7 @@ dry_runs:
 			t.Errorf("policy %s is a %v; want the default policies as token buckets", name, p.Limits[0].Algorithm)
 		}
 	}
-	if !c.keys.RefusalCache.off {
+	if !c.keys.RefusalCache.disabled {
 		t.Error("refusals are cached in front of a backend in memory")
 	}
 	if w := c.Warnings(); len(w) != 0 {

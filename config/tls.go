@@ -37,20 +37,20 @@ func (t *tlsKeys) check(d *document, p path) {
 		return
 	}
 	const inPEM = "a file in PEM; a client's certificate is one, and its key another"
-	d.read(&t.CAFile, p.at("ca_file"), "a file with certificates in PEM")
-	d.read(&t.CertFile, p.at("cert_file"), inPEM)
-	d.read(&t.KeyFile, p.at("key_file"), inPEM)
+	d.read(&t.CAFile, p.child("ca_file"), "a file with certificates in PEM")
+	d.read(&t.CertFile, p.child("cert_file"), inPEM)
+	d.read(&t.KeyFile, p.child("key_file"), inPEM)
 	t.config.ServerName = t.ServerName
 	if t.CAFile.content != nil {
 		t.config.RootCAs = x509.NewCertPool()
 		if !t.config.RootCAs.AppendCertsFromPEM(t.CAFile.content) {
-			d.mustBe(p.at("ca_file"), "a file with certificates in PEM")
+			d.mustBe(p.child("ca_file"), "a file with certificates in PEM")
 		}
 	}
-	cert, key := p.at("cert_file"), p.at("key_file")
-	for _, at := range []path{cert, key} {
-		if !d.has(at) && d.has(cert) != d.has(key) {
-			d.mustBe(at, inPEM)
+	cert, key := p.child("cert_file"), p.child("key_file")
+	for _, place := range []path{cert, key} {
+		if !d.contains(place) && d.contains(cert) != d.contains(key) {
+			d.mustBe(place, inPEM)
 		}
 	}
 	if t.CertFile.content != nil && t.KeyFile.content != nil {

@@ -13,13 +13,13 @@ import (
 )
 
 // whole is a whole number above zero. YAML would read 010 as 8.
-type whole int64
+type integer int64
 
 var wholeNumber = regexp.MustCompile(`^[1-9][0-9]*$`)
 
 const wholeMustBe = "a whole number, 1 or more, in decimal digits, such as 60"
 
-func (w *whole) UnmarshalText(text []byte) error {
+func (w *integer) UnmarshalText(text []byte) error {
 	if !wholeNumber.Match(text) {
 		return errors.New("it must be " + wholeMustBe)
 	}
@@ -27,7 +27,7 @@ func (w *whole) UnmarshalText(text []byte) error {
 	if err != nil || n > quota.MaxQuota {
 		return fmt.Errorf("it must be at most %d (2^53)", int64(quota.MaxQuota))
 	}
-	*w = whole(n)
+	*w = integer(n)
 	return nil
 }
 

@@ -138,19 +138,19 @@ func (c *Client) reuse() *conn {
 
 // dial returns a new connection, or an error once a third of left, the call's time, has passed:
 // the rest is for the reply. A connection that is ready later serves the next call.
-func (c *Client) dial(left time.Duration) (*conn, error) {
+func (c *Client) dial(timeout time.Duration) (*conn, error) {
 	type dialed struct {
 		*conn
 		err error
 	}
 	result := make(chan dialed)
-	end := time.Now().Add(left / 3)
+	end := time.Now().Add(timeout / 3)
 	ctx := busy.NewContext() // gives a process that is late more time
 	ctx.StartWithin(context.Background(), end)
 	defer ctx.Stop()
 	done := ctx.Done()
 	go func() {
-		cn, err := c.connect(max(left, dialTimeout))
+		cn, err := c.connect(max(timeout, dialTimeout))
 		select {
 		case result <- dialed{cn, err}:
 		case <-done:
@@ -239,18 +239,18 @@ func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored
 		// The server sends the items in the order of the keys. Insisting on that order bounds
 		// the reply.
 		for next := 0; err == nil && string(line) != "END"; line, err = cn.line() {
-			rest, isValue := bytes.CutPrefix(line, []byte("VALUE "))
+			header, isValue := bytes.CutPrefix(line, []byte("VALUE "))
 			if !isValue {
 				return replyError(line)
 			}
-			key, rest, _ := bytes.Cut(rest, []byte(" "))
+			key, header, _ := bytes.Cut(header, []byte(" "))
 			for next < len(keys) && keys[next] != string(key) {
 				next++
 			}
 			if next == len(keys) {
 				return fmt.Errorf("the server replied with an item that was not asked for: %.250q", key)
 			}
-			if items[next], err = cn.value(rest, maxBytes); err != nil {
+			if items[next], err = cn.value(header, maxBytes); err != nil {
 				return err
 			}
 			next++
@@ -265,8 +265,8 @@ func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored
 
 // value reads an item. line is the announcing line after the key: "flags bytes cas".
 func (cn *conn) value(line []byte, maxBytes int) (item stored, err error) {
-	_, rest, _ := bytes.Cut(line, []byte(" "))
-	bytesField, casField, _ := bytes.Cut(rest, []byte(" "))
+	_, numbers, _ := bytes.Cut(line, []byte(" "))
+	bytesField, casField, _ := bytes.Cut(numbers, []byte(" "))
 	size, sizeErr := strconv.Atoi(string(bytesField))
 	cas, casErr := strconv.ParseUint(string(casField), 10, 64)
 	if sizeErr != nil || casErr != nil || size < 0 || size > maxBytes {

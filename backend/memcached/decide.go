@@ -35,8 +35,8 @@ func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide han
 	}
 	names := namesOf(key, charges)
 	var d driver.Decision
-	j := &job{caller: caller, deadline: deadline, asked: now, names: names, done: make(chan error, 1), change: func(it *item) (changed bool, err error) {
-		return it.decide(names, decide, &d)
+	j := &job{caller: caller, deadline: deadline, begun: now, names: names, done: make(chan error, 1), change: func(p *item) (changed bool, err error) {
+		return p.decide(names, decide, &d)
 	}}
 	server.queue(key, j)
 	if err := server.wait(j); err != nil {
@@ -47,44 +47,44 @@ func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide han
 
 // decide makes a decision about the counts of those names. It reports whether it changed
 // the item.
-func (it *item) decide(names []name, decide handoff.Decide, d *driver.Decision) (changed bool, err error) {
-	stored := it.stored(names)
-	decision, changes, err := decide(stored, it.now)
+func (p *item) decide(names []name, decide handoff.Decide, d *driver.Decision) (changed bool, err error) {
+	stored := p.stored(names)
+	decision, changes, err := decide(stored, p.now)
 	*d = decision
 	for i, c := range changes {
 		if c.Changed && stored[i] != nil && stored[i].Err != nil && names[i].ownKey != "" {
-			it.void = append(it.void, names[i].ownKey)
+			p.void = append(p.void, names[i].ownKey)
 		}
 	}
-	return it.keep(names, changes), err
+	return p.keep(names, changes), err
 }
 
 // stored returns the counts of those names: nil for a name without a count, and a Stored with
 // an Err for an unreadable one.
 func (it *item) stored(names []name) []*handoff.Stored {
-	all := make([]*handoff.Stored, len(names))
+	found := make([]*handoff.Stored, len(names))
 	for i := range names {
 		switch c, err := it.find(names[i]); {
 		case err != nil:
-			all[i] = &handoff.Stored{Err: err}
+			found[i] = &handoff.Stored{Err: err}
 		case c != nil:
-			all[i] = c.stored
+			found[i] = c.stored
 		}
 	}
-	return all
+	return found
 }
 
 // keep puts a decision's changed counts into the item, and reports whether there are any.
-func (it *item) keep(names []name, changes []handoff.Change) (changed bool) {
+func (p *item) keep(names []name, changes []handoff.Change) (changed bool) {
 	for i, c := range changes {
 		if !c.Changed {
 			continue
 		}
 		expiry := int64(0) // it stays
 		if c.Life > 0 {
-			expiry = it.now + c.Life + it.margin
+			expiry = p.now + c.Life + p.margin
 		}
-		it.put(names[i].inPartition, c.Stored, expiry)
+		p.put(names[i].inPartition, c.Stored, expiry)
 		changed = true
 	}
 	return changed

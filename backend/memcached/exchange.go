@@ -21,11 +21,11 @@ const (
 // changed it. n is 0 if another process wrote the item in between. The error is the error of
 // the n jobs. Nothing is written for a job if its caller left before its change. If the item
 // of several jobs is too large, exchange begins again with half of them.
-func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
+func (s *server) exchange(key string, jobs []*job) (p *item, n int, err error) {
 	for {
 		var tooMany bool
-		if it, n, tooMany, err = s.try(key, jobs); !tooMany {
-			return it, n, err
+		if p, n, tooMany, err = s.try(key, jobs); !tooMany {
+			return p, n, err
 		}
 		jobs = jobs[:n/2]
 	}
@@ -33,7 +33,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 
 // try does what exchange does, once, and records it. If the item of n jobs, more than one, is
 // too large, it writes nothing and returns tooMany.
-func (s *server) try(key string, jobs []*job) (it *item, n int, tooMany bool, err error) {
+func (s *server) try(key string, jobs []*job) (p *item, n int, tooMany bool, err error) {
 	keys := []string{key}
 	start, decisions := time.Now(), 0
 	for n < min(len(jobs), maxTogether) && len(keys) < maxTogether {
@@ -64,45 +64,45 @@ func (s *server) try(key string, jobs []*job) (it *item, n int, tooMany bool, er
 	if err != nil {
 		return nil, n, false, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
-	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
-		it, _ = newItem(key, nil, s.margin, s.spillAt) // an empty value is no error
-		it.foreign = err
+	if p, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
+		p, _ = newItem(key, nil, s.margin, s.spillAt) // an empty value is no error
+		p.foreign = err
 	}
-	it.own = byKey(keys[1:], items[1:])
-	n, changed := it.change(jobs[:n])
+	p.spilled = byKey(keys[1:], items[1:])
+	n, changed := p.change(jobs[:n])
 	if !changed {
-		return it, n, false, nil
+		return p, n, false, nil
 	}
-	value, life := it.encode()
+	value, life := p.encode()
 	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
 		if n > 1 {
-			return it, n, true, nil
+			return p, n, true, nil
 		}
-		return it, n, false, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
+		return p, n, false, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	for _, key := range it.void {
-		if own, ok := it.own[key]; ok { // if others wrote it since, theirs stays
+	for _, key := range p.void {
+		if own, ok := p.spilled[key]; ok { // if others wrote it since, theirs stays
 			if _, err := s.client.swap(deadline, key, own, void, 1); err != nil {
-				return it, n, false, fromServer(err)
+				return p, n, false, fromServer(err)
 			}
 		}
 	}
-	written, err := s.write(s.deadlineOf(jobs[:n]), it, items[0], value, expiration(life, it.now))
+	written, err := s.write(s.deadlineOf(jobs[:n]), p, items[0], value, expiration(life, p.now))
 	if err == nil && !written {
 		for _, j := range jobs[:n] {
 			j.stage.CompareAndSwap(decided, undecided)
 		}
-		return it, 0, false, nil
+		return p, 0, false, nil
 	}
-	return it, n, false, err
+	return p, n, false, err
 }
 
 // change calls the changes of the first n jobs, as many as the item has room for.
-func (it *item) change(jobs []*job) (n int, changed bool) {
-	for n < len(jobs) && it.bytes-it.wasBytes <= growTogether*it.spillAt {
+func (p *item) change(jobs []*job) (n int, changed bool) {
+	for n < len(jobs) && p.bytes-p.wasBytes <= growTogether*p.spillAt {
 		if j := jobs[n]; j.begin() {
 			var c bool
-			c, j.err = j.change(it)
+			c, j.err = j.change(p)
 			changed = changed || c
 		}
 		n++
@@ -178,10 +178,10 @@ const maxWrites = 16
 //
 // If the reply is lost, it reads the item and compares its write ID. If the item is still old,
 // it sends the same write again: Memcached applies only one of two that replace the same item.
-func (s *server) write(deadline time.Time, it *item, old stored, value []byte, expiration int32) (bool, error) {
+func (s *server) write(deadline time.Time, p *item, old stored, value []byte, expiration int32) (bool, error) {
 	var lost error
 	for range maxWrites {
-		written, err := s.client.swap(deadline, it.key, old, value, expiration)
+		written, err := s.client.swap(deadline, p.key, old, value, expiration)
 		switch {
 		case written:
 			return true, nil
@@ -192,7 +192,7 @@ func (s *server) write(deadline time.Time, it *item, old stored, value []byte, e
 		case err != nil:
 			lost = err
 		}
-		items, err := s.read(deadline, []string{it.key})
+		items, err := s.read(deadline, []string{p.key})
 		if err != nil {
 			return false, fmt.Errorf("%w; then, reading whether it was written: %w", lost, err)
 		}
@@ -201,7 +201,7 @@ func (s *server) write(deadline time.Time, it *item, old stored, value []byte, e
 			return false, nil // evicted, or the server restarted
 		case !present.found || old.found && present.cas == old.cas:
 			continue
-		case writeIDOf(present.value) == it.writeID:
+		case writeIDOf(present.value) == p.writeID:
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", fromServer(lost))

@@ -36,7 +36,7 @@ func (s *server) isOwnDelay(err error, began time.Time) bool {
 // record records the outcome of an exchange that began at began and had until deadline.
 func (s *server) record(began, deadline time.Time, err error) {
 	if err != nil {
-		s.had.Store(int64(max(deadline.Sub(began), minWait)))
+		s.timeout.Store(int64(max(deadline.Sub(began), minWait)))
 	}
 	switch {
 	case errors.Is(err, driver.ErrOverloaded): // says nothing about the server
@@ -56,7 +56,7 @@ func (s *server) record(began, deadline time.Time, err error) {
 // exchange had to be, so that it proves that decisions would succeed. A conflict with the
 // probe of another process is an answer too.
 func (s *server) probe(ctx context.Context) error {
-	err := breaker.Quick(time.Duration(s.had.Load()), func() error { return s.ask(ctx) })
+	err := breaker.Quick(time.Duration(s.timeout.Load()), func() error { return s.ask(ctx) })
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && time.Since(s.reported) >= time.Second {
 		s.report(true, err)
 	}

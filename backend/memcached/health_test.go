@@ -137,7 +137,7 @@ func TestSlowServerStaysOpen(t *testing.T) {
 	}{{30 * time.Millisecond, true}, {20 * time.Millisecond, false}} {
 		slowServer(t, test.wait, "STORED", func(t *testing.T, b *Backend, th *throttler.Throttler) {
 			s := b.servers[0]
-			s.had.Store(int64(50 * time.Millisecond))
+			s.timeout.Store(int64(50 * time.Millisecond))
 			s.breaker.Trip(time.Now(), errors.New("no reply"))
 			for range 100 {
 				time.Sleep(100 * time.Millisecond)

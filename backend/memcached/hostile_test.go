@@ -45,7 +45,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 		if err != nil {
 			return
 		}
-		it.own = map[string]stored{names[1].ownKey: {value: own, found: true}}
+		it.spilled = map[string]stored{names[1].ownKey: {value: own, found: true}}
 		d, err := take(it, r, names)
 		if err != nil {
 			return

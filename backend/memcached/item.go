@@ -48,7 +48,7 @@ type item struct {
 	epoch   uint64 // 0 if no count is in a separate item
 	until   int64  // the last expiry of such a count, Unix ms
 	counts  []*count
-	own     map[string]stored // counts' own items that were read, by key
+	spilled map[string]stored // counts' own items that were read, by key
 
 	bytes    int // of the counts that can be spilled, roughly
 	wasBytes int // bytes when the item was read
@@ -76,51 +76,51 @@ var errForeign = errors.New("the item is not in weir's form: something else wrot
 
 // newItem returns the item stored as value, without expired counts, empty if value is nil.
 func newItem(key string, value []byte, margin int64, spillAt int) (*item, error) {
-	it := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt, length: len(value)}
+	p := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt, length: len(value)}
 	if value == nil {
-		return it, nil
+		return p, nil
 	}
-	r := reader{rest: value}
+	r := reader{remainder: value}
 	form := r.byte()
-	it.writeID = r.uint64()
+	p.writeID = r.uint64()
 	switch form {
 	case plainForm:
 	case spreadForm:
-		it.epoch, it.until = r.uint64(), min(r.uint48(), it.latest())
-		r.failed = r.failed || it.epoch == 0
+		p.epoch, p.until = r.uint64(), min(r.uint48(), p.latest())
+		r.failed = r.failed || p.epoch == 0
 	default:
 		return nil, errForeign
 	}
-	all := make([]count, 0, len(value)/40) // a hundred are read for each one charged
-	for len(r.rest) > 0 && !r.failed {
+	counts := make([]count, 0, len(value)/40) // a hundred are read for each one charged
+	for len(r.remainder) > 0 && !r.failed {
 		c := count{name: r.field()}
 		if form == spreadForm {
 			c.writeID = r.uint64()
 		}
-		c.expiry, c.raw = min(r.uint48(), it.latest()), r.field()
-		if c.expiry > it.now {
-			all = append(all, c)
+		c.expiry, c.raw = min(r.uint48(), p.latest()), r.field()
+		if c.expiry > p.now {
+			counts = append(counts, c)
 		}
 	}
-	it.counts = make([]*count, len(all), len(all)+quota.MaxCharges)
-	for i := range all {
-		it.counts[i] = &all[i]
-		it.measure(&all[i], len(all[i].raw))
+	p.counts = make([]*count, len(counts), len(counts)+quota.MaxCharges)
+	for i := range counts {
+		p.counts[i] = &counts[i]
+		p.measure(&counts[i], len(counts[i].raw))
 	}
 	if r.failed {
 		return nil, errForeign
 	}
-	it.wasBytes = it.bytes
-	return it, nil
+	p.wasBytes = p.bytes
+	return p, nil
 }
 
 // latest returns the latest expiry that a count may have. A host with a clock years ahead
 // writes later ones, which would keep an item until it is evicted.
-func (it *item) latest() int64 { return it.now + 2*quota.MaxWindow.Milliseconds() + it.margin }
+func (p *item) latest() int64 { return p.now + 2*quota.MaxWindow.Milliseconds() + p.margin }
 
 // writeIDOf returns the write ID of the partition's item stored as value.
 func writeIDOf(value []byte) uint64 {
-	r := reader{rest: value}
+	r := reader{remainder: value}
 	r.byte()
 	return r.uint64()
 }
@@ -128,17 +128,17 @@ func writeIDOf(value []byte) uint64 {
 // reader cuts an item's value into its fields. Once a field is missing, the reader has failed
 // and returns zeros.
 type reader struct {
-	rest   []byte
-	failed bool
+	remainder []byte
+	failed    bool
 }
 
 func (r *reader) cut(n uint64) []byte {
-	if r.failed || n > uint64(len(r.rest)) {
+	if r.failed || n > uint64(len(r.remainder)) {
 		r.failed = true
 		return make([]byte, 8)
 	}
-	b := r.rest[:n]
-	r.rest = r.rest[n:]
+	b := r.remainder[:n]
+	r.remainder = r.remainder[n:]
 	return b
 }
 
@@ -152,7 +152,7 @@ func (r *reader) uint48() int64 {
 
 // field returns a field that follows its length.
 func (r *reader) field() []byte {
-	n, size := binary.Uvarint(r.rest)
+	n, size := binary.Uvarint(r.remainder)
 	if size <= 0 {
 		r.failed = true
 		return nil
@@ -163,30 +163,30 @@ func (r *reader) field() []byte {
 
 // encode returns the stored form, with a new write ID, and for how many ms it is
 // needed.
-func (it *item) encode() (value []byte, life int64) {
-	it.writeID = rand.Uint64()
+func (p *item) encode() (value []byte, life int64) {
+	p.writeID = rand.Uint64()
 	switch {
-	case it.epoch == 0 && it.bytes > it.spillAt:
-		it.epoch = rand.Uint64() | 1
-	case it.until <= it.now && it.bytes <= it.spillAt:
-		it.epoch = 0 // all counts in separate items have expired
+	case p.epoch == 0 && p.bytes > p.spillAt:
+		p.epoch = rand.Uint64() | 1
+	case p.until <= p.now && p.bytes <= p.spillAt:
+		p.epoch = 0 // all counts in separate items have expired
 	}
-	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
-	value = binary.BigEndian.AppendUint64(value, it.writeID)
-	if it.epoch != 0 {
+	value = append(make([]byte, 0, max(p.length+p.bytes-p.wasBytes, 0)+256), plainForm)
+	value = binary.BigEndian.AppendUint64(value, p.writeID)
+	if p.epoch != 0 {
 		value[0] = spreadForm
-		value = algorithm.AppendUint(binary.BigEndian.AppendUint64(value, it.epoch), 6, it.until)
-		life = max(0, it.until-it.now)
+		value = algorithm.AppendUint(binary.BigEndian.AppendUint64(value, p.epoch), 6, p.until)
+		life = max(0, p.until-p.now)
 	}
 	var state []byte
-	for _, c := range it.inOrder() {
+	for _, c := range p.inOrder() {
 		if c.changed || c.writeID == 0 {
-			c.writeID = it.writeID
+			c.writeID = p.writeID
 		}
-		life = max(life, c.expiry-it.now)
+		life = max(life, c.expiry-p.now)
 		state = c.append(state[:0])
 		value = append(binary.AppendUvarint(value, uint64(len(c.name))), c.name...)
-		if it.epoch != 0 {
+		if p.epoch != 0 {
 			value = binary.BigEndian.AppendUint64(value, c.writeID)
 		}
 		value = algorithm.AppendUint(value, 6, c.expiry)
@@ -196,24 +196,24 @@ func (it *item) encode() (value []byte, life int64) {
 }
 
 // inOrder returns the counts to write, the last changed at the end.
-func (it *item) inOrder() []*count {
-	all := make([]*count, 0, len(it.counts))
-	for _, c := range it.counts {
+func (p *item) inOrder() []*count {
+	ordered := make([]*count, 0, len(p.counts))
+	for _, c := range p.counts {
 		if !c.changed && !c.apart {
-			all = append(all, c)
+			ordered = append(ordered, c)
 		}
 	}
-	for _, c := range it.counts {
+	for _, c := range p.counts {
 		if c.changed {
-			all = append(all, c)
+			ordered = append(ordered, c)
 		}
 	}
-	return all
+	return ordered
 }
 
 // count returns the count of that name if it is in the item or was found apart, or nil.
-func (it *item) count(name string) *count {
-	for _, c := range it.counts {
+func (p *item) count(name string) *count {
+	for _, c := range p.counts {
 		if string(c.name) == name {
 			return c
 		}
@@ -222,74 +222,74 @@ func (it *item) count(name string) *count {
 }
 
 // find returns the count of that name, or nil.
-func (it *item) find(n name) (*count, error) {
-	if c := it.count(n.inPartition); c != nil {
+func (p *item) find(n name) (*count, error) {
+	if c := p.count(n.inPartition); c != nil {
 		return c, c.parse()
 	}
-	if it.foreign != nil {
-		return nil, it.foreign
+	if p.foreign != nil {
+		return nil, p.foreign
 	}
-	own, ok := it.own[n.ownKey]
+	own, ok := p.spilled[n.ownKey]
 	if !ok {
 		return nil, nil
 	}
-	c, err := it.newCount(n.inPartition, own.value)
+	c, err := p.newCount(n.inPartition, own.value)
 	if c == nil || err != nil {
 		return nil, err
 	}
-	c.expiry = min(c.expiry, it.latest())
-	it.counts = append(it.counts, c)
+	c.expiry = min(c.expiry, p.latest())
+	p.counts = append(p.counts, c)
 	return c, c.parse()
 }
 
 // newCount returns the count stored as value in a separate item, or nil if it has expired or
 // has the epoch of an earlier item of the partition.
-func (it *item) newCount(name string, value []byte) (*count, error) {
-	r := reader{rest: value}
+func (p *item) newCount(name string, value []byte) (*count, error) {
+	r := reader{remainder: value}
 	form, epoch, expiry := r.byte(), r.uint64(), r.uint48()
 	switch {
 	case r.failed || form != ownForm:
 		return nil, errForeign
-	case epoch != it.epoch || expiry <= it.now:
+	case epoch != p.epoch || expiry <= p.now:
 		return nil, nil
 	}
-	return &count{name: []byte(name), expiry: expiry, raw: r.rest, apart: true}, nil
+	return &count{name: []byte(name), expiry: expiry, raw: r.remainder, apart: true}, nil
 }
 
 // void is the stored form of no count in a separate item.
 var void = append([]byte{ownForm}, make([]byte, 8+6)...)
 
 // encodeOwn returns the stored form of c in a separate item.
-func (it *item) encodeOwn(c *count) []byte {
-	value := binary.BigEndian.AppendUint64([]byte{ownForm}, it.epoch)
+func (p *item) encodeOwn(c *count) []byte {
+	value := binary.BigEndian.AppendUint64([]byte{ownForm}, p.epoch)
 	return c.append(algorithm.AppendUint(value, 6, c.expiry))
 }
 
 // isLong reports whether the counts of the item have grown past spillAt or a multiple of it.
 // So among processes that charge the same partition, one spills at a time. A multiple counts
 // because the process that took the item past the one before may have died.
-func (it *item) isLong() bool { return it.bytes/it.spillAt > it.wasBytes/it.spillAt }
+func (p *item) isLong() bool { return p.bytes/p.spillAt > p.wasBytes/p.spillAt }
 
 // put makes stored the count of that name. It ignores an expiry of 0 or before the count's own.
-func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
-	c := it.count(name)
+func (p *item) put(name string, stored *handoff.Stored, expiry int64) {
+	c := p.count(name)
 	if c == nil {
 		c = &count{name: []byte(name)}
-		it.counts = append(it.counts, c)
+		p.counts = append(p.counts, c)
 	}
 	c.stored, c.expiry, c.changed = stored, max(c.expiry, expiry), true
-	it.measure(c, stored.State.Size())
+	p.measure(c, stored.State.Size())
 }
 
 // measure updates it.bytes when c is added or changes.
-func (it *item) measure(c *count, stored int) {
+func (p *item) measure(c *count, stored int) {
 	if !canHaveOwnItem(c.name) {
 		return
 	}
 	const lengthsIDAndExpiry = 16
-	it.bytes -= c.bytes
+	p.bytes -= c.bytes
 	c.bytes = lengthsIDAndExpiry + len(c.name) + stored
-	it.bytes += c.bytes
+	p.bytes += c.bytes
 }
 
 func (c *count) parse() error {

@@ -219,14 +219,14 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	var all []handoff.Released
+	var released []handoff.Released
 	if _, err := b.decide(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (d driver.Decision, changes []handoff.Change, err error) {
-		all, changes, err = handoff.ReleaseAll(&r, stored, clock)
+		released, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return d, changes, err
 	}); err != nil {
 		return nil, err // all may still be written: see decide
 	}
-	return all, nil
+	return released, nil
 }
 
 // Down implements driver.Health: it reports on the breaker of a server.

@@ -31,7 +31,7 @@ type server struct {
 	connections  chan struct{} // one element for each connection in use
 	started      time.Time
 	answers      *busy.Answers // to exchanges
-	had          atomic.Int64  // ns that the last failed exchange had
+	timeout      atomic.Int64  // ns that the last failed exchange had
 	reported     time.Time     // last event to the observer; used by the breaker's goroutines
 
 	waiting queues.Queues[*job] // by the item's key
@@ -41,7 +41,7 @@ type server struct {
 type job struct {
 	caller   context.Context // ends with the caller, not with the server's time
 	deadline time.Time       // when the wait ends if the server is silent; zero if no caller waits
-	asked    time.Time
+	begun    time.Time
 	names    []name // of its counts
 	change   func(*item) (changed bool, err error)
 	err      error      // change's
@@ -116,9 +116,9 @@ func (s *server) decide(key string, jobs []*job) {
 			s.finish(jobs, breaker.ErrOpen)
 			return
 		}
-		it, n, err := s.exchange(key, jobs)
+		p, n, err := s.exchange(key, jobs)
 		if errors.Is(err, errTooLarge) {
-			if removal := s.spill(it); removal != nil {
+			if removal := s.spill(p); removal != nil {
 				jobs = slices.Insert(jobs, 0, removal)
 				continue
 			}
@@ -130,8 +130,8 @@ func (s *server) decide(key string, jobs []*job) {
 			// Each conflict is another process' success. Random waits let them take turns.
 			conflicts++
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
-		case err == nil && it.isLong():
-			if removal := s.spill(it); removal != nil {
+		case err == nil && p.isLong():
+			if removal := s.spill(p); removal != nil {
 				jobs = slices.Concat([]*job{removal}, jobs, s.waiting.Take(key))
 			}
 			fallthrough
@@ -157,22 +157,22 @@ func (s *server) wait(j *job) error {
 	if end, ok := j.caller.Deadline(); !ok || j.deadline.Before(end) { // otherwise the caller ends first
 		timer.Reset(time.Until(j.deadline))
 	}
-	ended := j.caller.Done()
+	canceled := j.caller.Done()
 	for again := askAgain; ; again *= 2 {
 		select {
 		case err := <-j.done:
 			return err
-		case <-ended:
+		case <-canceled:
 			if err := driver.Ended(j.caller); err != nil {
 				return s.leave(j, err)
 			}
-			ended = nil
+			canceled = nil
 		case <-timer.C:
 		}
 		switch {
-		case s.answers.SilentSince(j.asked):
+		case s.answers.SilentSince(j.begun):
 			return s.leave(j, nil)
-		case time.Since(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.sentAt.Load() == 0 && j.stage.CompareAndSwap(undecided, forgone):
+		case time.Since(j.begun) >= max(maxQueued, j.deadline.Sub(j.begun)) && j.sentAt.Load() == 0 && j.stage.CompareAndSwap(undecided, forgone):
 			return s.unavailable(fmt.Errorf("%w: the decision was in the queue for %v; %w", driver.ErrOverloaded, maxQueued, driver.ErrNotSent))
 		}
 		timer.Reset(again)
@@ -183,15 +183,15 @@ func (s *server) wait(j *job) error {
 // because j's time is over if err is nil. A deadline says that the server did not answer only
 // if that is known, and this process was not late itself.
 func (s *server) leave(j *job, err error) error {
-	never := j.stage.CompareAndSwap(undecided, forgone)
-	silent := err == nil || s.answers.SilentSince(j.asked)
+	unsent := j.stage.CompareAndSwap(undecided, forgone)
+	silent := err == nil || s.answers.SilentSince(j.begun)
 	if err == nil {
 		err = context.DeadlineExceeded
 	}
 	isDeadline := !errors.Is(err, context.Canceled)
-	late := isDeadline && !silent && (s.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain)
+	delayed := isDeadline && !silent && (s.answers.AnsweredSince(j.begun) || time.Since(j.deadline) > askAgain)
 	switch {
-	case !never:
+	case !unsent:
 		select {
 		case err := <-j.done: // both at once: the answer counts
 			return err
@@ -204,7 +204,7 @@ func (s *server) leave(j *job, err error) error {
 	default:
 		return fmt.Errorf("memcachedbackend: shard %q: %w", s.name, err) // it was never sent
 	}
-	if late {
+	if delayed {
 		err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 	}
 	return s.unavailable(err)

@@ -41,33 +41,33 @@ const spillers = 16
 // spill writes counts that were not charged lately to separate items. It returns a job that
 // removes them from the partition's item, or nil if it has nothing to remove. The caller is
 // using a connection.
-func (s *server) spill(it *item) *job {
-	names := it.leastRecent()
+func (s *server) spill(p *item) *job {
+	names := p.leastRecent()
 	if len(names) == 0 {
 		return nil
 	}
 	keys := make([]string, len(names))
 	for i, name := range names {
-		keys[i] = ownKey(it.key, name)
+		keys[i] = ownKey(p.key, name)
 	}
 	deadline := time.Now().Add(s.deadline)
-	items, err := s.read(deadline, append(keys, it.key)) // the partition's item last, see above
+	items, err := s.read(deadline, append(keys, p.key)) // the partition's item last, see above
 	if err != nil {
 		return nil
 	}
-	it, err = newItem(it.key, items[len(keys)].value, s.margin, s.spillAt)
-	if err != nil || it.epoch == 0 {
+	p, err = newItem(p.key, items[len(keys)].value, s.margin, s.spillAt)
+	if err != nil || p.epoch == 0 {
 		return nil
 	}
 	spilled := make([]*count, len(names))
 	var next atomic.Int64
 	write := func() {
 		for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
-			c := it.count(names[i])
+			c := p.count(names[i])
 			if c == nil {
 				continue
 			}
-			switch written, err := s.writeOwn(deadline, keys[i], items[i], it, c); {
+			switch written, err := s.writeOwn(deadline, keys[i], items[i], p, c); {
 			case written:
 				spilled[i] = c
 			case err != nil:
@@ -94,29 +94,29 @@ func (s *server) spill(it *item) *job {
 	}
 	return &job{
 		caller: context.Background(),
-		change: func(now *item) (bool, error) { return now.remove(spilled, it.epoch), nil },
+		change: func(now *item) (bool, error) { return now.remove(spilled, p.epoch), nil },
 	}
 }
 
 // writeOwn writes c, a count of it, to its own item, in place of old if that was found. It
 // does so even if old has the same value: only then does a late cas of another spill fail.
 // After an error the count stays where it is, and an applied write does no harm.
-func (s *server) writeOwn(deadline time.Time, key string, old stored, it *item, c *count) (bool, error) {
-	return s.client.swap(deadline, key, old, it.encodeOwn(c), expiration(c.expiry-it.now, it.now))
+func (s *server) writeOwn(deadline time.Time, key string, old stored, p *item, c *count) (bool, error) {
+	return s.client.swap(deadline, key, old, p.encodeOwn(c), expiration(c.expiry-p.now, p.now))
 }
 
 // leastRecent returns the names of the counts to spill from an item that was written:
 // the least recently charged ones, but never the last.
-func (it *item) leastRecent() []string {
+func (p *item) leastRecent() []string {
 	var names []string
-	left := it.bytes
-	for _, c := range it.inOrder() {
-		if left <= it.spillAt/2 || left == c.bytes {
+	bytes := p.bytes
+	for _, c := range p.inOrder() {
+		if bytes <= p.spillAt/2 || bytes == c.bytes {
 			break
 		}
 		if canHaveOwnItem(c.name) {
 			names = append(names, string(c.name))
-			left -= c.bytes
+			bytes -= c.bytes
 		}
 	}
 	return names
@@ -124,20 +124,20 @@ func (it *item) leastRecent() []string {
 
 // remove removes the counts that were not charged since they were spilled. It
 // reports whether it removed one.
-func (it *item) remove(spilled []*count, epoch uint64) bool {
-	if it.epoch != epoch {
+func (p *item) remove(spilled []*count, epoch uint64) bool {
+	if p.epoch != epoch {
 		return false
 	}
 	removed := false
-	for _, was := range spilled {
-		i := slices.IndexFunc(it.counts, func(c *count) bool { return bytes.Equal(c.name, was.name) })
+	for _, old := range spilled {
+		i := slices.IndexFunc(p.counts, func(c *count) bool { return bytes.Equal(c.name, old.name) })
 		if i < 0 {
 			continue
 		}
-		if c := it.counts[i]; !c.apart && !c.changed && c.writeID == was.writeID {
-			it.counts = slices.Delete(it.counts, i, i+1)
-			it.bytes -= c.bytes
-			it.until = max(it.until, c.expiry)
+		if c := p.counts[i]; !c.apart && !c.changed && c.writeID == old.writeID {
+			p.counts = slices.Delete(p.counts, i, i+1)
+			p.bytes -= c.bytes
+			p.until = max(p.until, c.expiry)
 			removed = true
 		}
 	}

@@ -54,7 +54,7 @@ func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decis
 		c := &st.counts[i]
 		switch {
 		case s.Charged.ResultsOf(i)[0].Mark.Note&notePooled != 0:
-			c.stripe.pool(c, &st.at)
+			c.stripe.pool(c, &st.moment)
 			c.isNew = c.isNew && s.Creates(i)
 		case c.place == nowhere:
 			c.isNew = c.arrived || s.Creates(i)
@@ -85,10 +85,10 @@ func (st *step) keep(d *driver.Decision, changed bool) {
 		results := d.ResultsOf(i)
 		used, stored := partUsed(c.policy, results), changed || c.arrived
 		if stored {
-			c.stripe.save(c, &st.at)
+			c.stripe.save(c, &st.moment)
 		}
 		if c.place != nowhere && (stored || used == allUsed) {
-			c.stripe.entries.at(c.place).used = used
+			c.stripe.entries.entry(c.place).used = used
 		}
 		if c.pooled {
 			for j := range results {
@@ -119,13 +119,13 @@ func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 
 // reset carries out r.
 func (st *step) reset(r *driver.Request, p *handoff.Placement) error {
-	_, changes, err := handoff.Reset(*r, p)(st.storedOf(), st.at.clock())
+	_, changes, err := handoff.Reset(*r, p)(st.storedOf(), st.moment.clock())
 	if err != nil {
 		return err
 	}
 	for i := range st.counts {
 		if c := &st.counts[i]; c.place != nowhere {
-			c.stripe.entries.at(c.place).used = 0
+			c.stripe.entries.entry(c.place).used = 0
 		}
 	}
 	st.keepChanges(changes)
@@ -134,7 +134,7 @@ func (st *step) reset(r *driver.Request, p *handoff.Placement) error {
 
 // release carries out r.
 func (st *step) release(r *handoff.ReleaseRequest) []handoff.Released {
-	all, changes, _ := handoff.ReleaseAll(r, st.storedOf(), st.at.clock())
+	all, changes, _ := handoff.ReleaseAll(r, st.storedOf(), st.moment.clock())
 	st.keepChanges(changes)
 	return all
 }
@@ -150,7 +150,7 @@ func (st *step) keepChanges(changes []handoff.Change) {
 	st.make()
 	for i, change := range changes {
 		if c := &st.counts[i]; change.Changed && !c.pooled {
-			c.stripe.save(c, &st.at)
+			c.stripe.save(c, &st.moment)
 		}
 	}
 	st.trim()
@@ -166,7 +166,7 @@ func (st *step) locate(p *handoff.Placement) error {
 	if !moves {
 		return nil
 	}
-	counts, err := handoff.FindAll(st.storedOf(), p, st.at.now, st.at.clock())
+	counts, err := handoff.FindAll(st.storedOf(), p, st.moment.now, st.moment.clock())
 	for i, count := range counts {
 		c := &st.counts[i]
 		switch {
@@ -184,9 +184,9 @@ func (st *step) locate(p *handoff.Placement) error {
 
 // storedOf returns the stored value of each of the step's counts, or nil.
 func (st *step) storedOf() []*handoff.Stored {
-	all := make([]*handoff.Stored, len(st.counts))
+	states := make([]*handoff.Stored, len(st.counts))
 	for i := range st.counts {
-		all[i] = st.counts[i].stored
+		states[i] = st.counts[i].stored
 	}
-	return all
+	return states
 }

@@ -10,7 +10,7 @@ const (
 
 // admit finds room for the new counts. If there is too little, it makes all of them pooled,
 // and reports true.
-func (s *stripe) admit(at *moment) (pooled bool) {
+func (s *stripe) admit(now *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
 	for _, c := range s.counts {
 		if c.isNew && !c.pooled {
@@ -19,13 +19,13 @@ func (s *stripe) admit(at *moment) (pooled bool) {
 		}
 	}
 	s.victims = s.victims[:0]
-	if keys == 0 || s.findRoom(keys, bytes, at) {
+	if keys == 0 || s.findRoom(keys, bytes, now) {
 		return false
 	}
 	s.victims = s.victims[:0]
 	for _, c := range s.counts {
 		if c.isNew && !c.pooled {
-			s.pool(c, at)
+			s.pool(c, now)
 		}
 	}
 	return true
@@ -46,16 +46,16 @@ func (c *count) bytes() int64 {
 
 // findRoom chooses entries to evict until there is room for that many new keys, with that many
 // bytes outside of the table. It reports whether they suffice.
-func (s *stripe) findRoom(keys int, bytes int64, at *moment) bool {
+func (s *stripe) findRoom(keys int, bytes int64, now *moment) bool {
 	s.looked = 0
 	for times := keys + lookMost; !s.fits(keys, bytes); times-- {
 		if times == 0 || s.looked >= s.entries.n {
 			return false
 		}
-		if best, ok := s.leastUsed(at); ok {
+		if best, ok := s.leastUsed(now); ok {
 			s.victims = append(s.victims, best)
-			if e := s.entries.at(best); e.flags&isLarge != 0 {
-				bytes -= largeBytes(s.larges.of(e).longest)
+			if e := s.entries.entry(best); e.flags&isLarge != 0 {
+				bytes -= largeBytes(s.larges.find(e).longest)
 			}
 		}
 	}
@@ -72,14 +72,14 @@ func (s *stripe) fits(keys int, bytes int64) bool {
 
 // leastUsed looks at some entries. It returns an expired one or, failing that, the one with
 // the smallest used part of its quota, but no entry that is used up.
-func (s *stripe) leastUsed(at *moment) (least uint32, ok bool) {
+func (s *stripe) leastUsed(now *moment) (least uint32, ok bool) {
 	leastUsed := int32(allUsed)
 	for range min(lookAt, s.entries.n-s.looked) {
 		place := s.placeToLookAt(s.hand + uint32(s.looked))
 		s.looked++
-		e := s.entries.at(place)
+		e := s.entries.entry(place)
 		used := int32(e.used)
-		if e.expired(at) {
+		if e.expired(now) {
 			used = -1
 		}
 		if used < leastUsed && e.flags&isPooled == 0 && !s.inUse(place) {
@@ -108,31 +108,31 @@ func (s *stripe) inUse(place uint32) bool {
 }
 
 // expired reports whether e no longer counts by the decision's clock.
-func (e entry) expired(at *moment) bool {
-	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
+func (e entry) expired(now *moment) bool {
+	return e.endsAt <= now.now && (e.flags&isClaimed == 0 || e.until <= now.clock())
 }
 
 // over reports whether e ended at least margin ago by the process' own clock.
-func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
+func (e entry) dead(now *moment) bool { return e.until+margin <= now.clock() }
 
 // make makes the room that admit found, if a count needs it, and sweeps a few entries. A sweep
 // removes pooled counts that have expired, and other counts that have expired by the
 // decision's clock, or that find would drop, but only some time after they ended by the
 // process' own clock: a clock that steps forward and back loses no count.
-func (s *stripe) make(at *moment) {
+func (s *stripe) make(now *moment) {
 	if !slices.ContainsFunc(s.counts, func(c *count) bool { return c.isNew && !c.pooled }) {
 		return
 	}
-	s.evict(at)
+	s.evict(now)
 	for range min(sweepNext, s.entries.n) {
 		if s.swept >= uint32(s.entries.n) {
 			s.swept = 0 // not modulo n: while the table grows, that would move with its end
 		}
 		place := s.swept
 		s.swept++
-		e := s.entries.at(place)
-		gone := (e.endsAt <= at.now || at.now < e.openedAt) && e.over(at)
-		if (gone || e.flags&isPooled != 0 && e.expired(at)) && !s.inUse(place) {
+		e := s.entries.entry(place)
+		dead := (e.endsAt <= now.now || now.now < e.openedAt) && e.dead(now)
+		if (dead || e.flags&isPooled != 0 && e.expired(now)) && !s.inUse(place) {
 			s.remove(place)
 		}
 		if s.entries.n == 0 {
@@ -142,11 +142,11 @@ func (s *stripe) make(at *moment) {
 }
 
 // evict removes the victims.
-func (s *stripe) evict(at *moment) {
+func (s *stripe) evict(now *moment) {
 	for n := len(s.victims) - 1; n >= 0; n-- {
 		victim := s.victims[n]
 		s.victims = s.victims[:n]
-		if !s.entries.at(victim).expired(at) {
+		if !s.entries.entry(victim).expired(now) {
 			s.evicted++
 		}
 		s.remove(victim)
@@ -156,21 +156,21 @@ func (s *stripe) evict(at *moment) {
 
 // trim brings the stripe back within its bounds after counts have grown. It evicts expired
 // counts, then makes the logs of the step's counts coarser, and then evicts other counts.
-func (s *stripe) trim(at *moment) {
+func (s *stripe) trim(now *moment) {
 	if s.fits(0, 0) {
 		return
 	}
 	s.victims = s.victims[:0]
-	s.findRoom(0, 0, at)
-	s.victims = slices.DeleteFunc(s.victims, func(place uint32) bool { return !s.entries.at(place).expired(at) })
-	s.evict(at)
+	s.findRoom(0, 0, now)
+	s.victims = slices.DeleteFunc(s.victims, func(place uint32) bool { return !s.entries.entry(place).expired(now) })
+	s.evict(now)
 	for _, c := range s.counts {
 		if c.large != nil && c.place != nowhere && !s.fits(0, 0) {
 			s.larges.coarsen(c.large, coarsest)
 		}
 	}
-	s.findRoom(0, 0, at)
-	s.evict(at)
+	s.findRoom(0, 0, now)
+	s.evict(now)
 }
 
 // coarsest is the length of the longest log that is not made coarser.

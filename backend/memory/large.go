@@ -27,7 +27,7 @@ type larges struct {
 	bytes  int64
 }
 
-func (l *larges) of(e entry) *large { return l.counts[binary.LittleEndian.Uint32(e.hot.state[:])] }
+func (l *larges) find(e entry) *large { return l.counts[binary.LittleEndian.Uint32(e.hot.state[:])] }
 
 // add makes e, whose state is packed, an entry of a large count.
 func (l *larges) add(e entry, stored handoff.Stored) *large {

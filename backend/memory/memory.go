@@ -177,12 +177,12 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 // Release implements handoff.Store. If the backend is full and has no count of a key, it does
 // not remember that the count left: a process that takes here, not knowing of the move, then
 // counts the key as a new one.
-func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (all []handoff.Released, err error) {
+func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
 	err = b.step(ctx, r.Now, r.Charges, func(st *step) error {
-		all = st.release(&r)
+		released = st.release(&r)
 		return nil
 	})
-	return all, err
+	return released, err
 }
 
 // step calls do with the counts of charges, in one atomic step at now.

@@ -35,23 +35,23 @@ const (
 func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
 	policy, key := c.Policy.Name, c.Key
 	// Policies are few, and clients do not choose them: some bytes of their names will do.
-	some := uint64(len(policy))<<56 | uint64(policy[0])<<48 | uint64(policy[len(policy)/2])<<40 | uint64(policy[len(policy)-1])<<32
+	mix := uint64(len(policy))<<56 | uint64(policy[0])<<48 | uint64(policy[len(policy)/2])<<40 | uint64(policy[len(policy)-1])<<32
 	hash = maphash.String(seed, key)
 	keyAt := 2 + len(policy) + 1
-	switch whole := key == c.Partition; {
-	case whole && keyAt+len(key) <= maxName: // nearly all
+	switch single := key == c.Partition; {
+	case single && keyAt+len(key) <= maxName: // nearly all
 		n[0], n[1] = byte(keyAt+len(key)), byte(len(policy))
 		copy(n[2:], policy)
 		n[keyAt-1] = tagKey
 		copy(n[keyAt:], key)
-	case whole:
+	case single:
 		n.setAll(policy, tagKey, key)
 	default:
 		hash = bits.RotateLeft64(hash, 29) ^ maphash.String(seed, c.Partition)
 		var length [binary.MaxVarintLen64]byte
 		n.setAll(policy, tagPartition, string(binary.AppendUvarint(length[:0], uint64(len(c.Partition)))), c.Partition, key)
 	}
-	return (hash ^ some) * 0x9e3779b97f4a7c15
+	return (hash ^ mix) * 0x9e3779b97f4a7c15
 }
 
 // setPooled makes n, a zero name, the name of a pooled count, and returns its hash.
@@ -61,16 +61,16 @@ func (n *name) setPooled(seed maphash.Seed, policy string, place, number byte) (
 }
 
 // setAll makes n the name of that policy and tag, and of the rest.
-func (n *name) setAll(policy string, tag byte, rest ...string) {
+func (n *name) setAll(policy string, tag byte, parts ...string) {
 	var buf [maxName]byte
-	all := append(binary.AppendUvarint(buf[:0], uint64(len(policy))), policy...)
-	all = append(all, tag)
-	for _, part := range rest {
-		all = append(all, part...)
+	text := append(binary.AppendUvarint(buf[:0], uint64(len(policy))), policy...)
+	text = append(text, tag)
+	for _, part := range parts {
+		text = append(text, part...)
 	}
-	if len(all) >= maxName {
-		sum := sha256.Sum256(all)
-		all = append([]byte{tagHashed}, sum[:]...)
+	if len(text) >= maxName {
+		sum := sha256.Sum256(text)
+		text = append([]byte{tagHashed}, sum[:]...)
 	}
-	n[0] = byte(1 + copy(n[1:], all))
+	n[0] = byte(1 + copy(n[1:], text))
 }

@@ -21,20 +21,20 @@ const notePooled = 1
 // pool makes c a pooled count. No two keys of one decision are counted in the same one: it is
 // chosen by the place of the charge among those of its policy, so that a settlement about a part
 // of a decision finds it again, and by the seeded hash of the key's own name.
-func (s *stripe) pool(c *count, at *moment) {
+func (s *stripe) pool(c *count, now *moment) {
 	number := byte(c.hash % s.perPolicy)
 	c.pooled, c.arrived = true, false
-	s.findPooled(c, c.policy.Name, number, at)
+	s.findPooled(c, c.policy.Name, number, now)
 	if c.place == nowhere && s.pooled >= pooledMost {
-		s.findPooled(c, "", number, at)
+		s.findPooled(c, "", number, now)
 	}
 	c.isNew = c.place == nowhere
 }
 
-func (s *stripe) findPooled(c *count, policy string, number byte, at *moment) {
+func (s *stripe) findPooled(c *count, policy string, number byte, now *moment) {
 	c.name = name{}
 	c.hash = uint32(c.name.setPooled(s.seed, policy, s.placeOf(c), number))
-	s.find(c, at)
+	s.find(c, now)
 }
 
 func (s *stripe) placeOf(c *count) (place byte) {

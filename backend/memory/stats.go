@@ -25,16 +25,16 @@ type Stats struct {
 
 // Stats returns statistics of b. It takes each lock in turn, so they need not be of one moment.
 func (b *Backend) Stats() Stats {
-	var all Stats
+	var total Stats
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all.Keys += s.entries.n - s.pooled
-		all.PooledCounts += s.pooled
-		all.Bytes += s.bytes()
-		all.Evicted += s.evicted
-		all.PooledTakes += s.pooledTakes
+		total.Keys += s.entries.n - s.pooled
+		total.PooledCounts += s.pooled
+		total.Bytes += s.bytes()
+		total.Evicted += s.evicted
+		total.PooledTakes += s.pooledTakes
 		s.mu.Unlock()
 	}
-	return all
+	return total
 }

@@ -13,7 +13,7 @@ import (
 // step is a decision in progress. It holds the locks of the stripes of all its counts, so
 // that a decision about several keys, whatever their partitions, is one atomic step.
 type step struct {
-	at      moment
+	moment  moment
 	counts  []count // one for each charge
 	stripes []*stripe
 	states  []*algorithm.State
@@ -70,7 +70,7 @@ var steps = sync.Pool{New: func() any { return new(step) }}
 // begin locks the stripes of the charges' counts, and finds these. The caller ends the step.
 func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 	st := steps.Get().(*step)
-	st.at = moment{now: now}
+	st.moment = moment{now: now}
 	st.counts = slices.Grow(st.counts, len(charges))[:len(charges)]
 	var numbers [quota.MaxCharges]uint64
 	for i := range charges {
@@ -83,9 +83,9 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 		numbers[i] = b.numberOf(hash)
 		c.stripe = &b.stripes[numbers[i]]
 	}
-	all := numbers[:len(charges)]
-	slices.Sort(all) // so that no two steps deadlock
-	for _, n := range slices.Compact(all) {
+	indices := numbers[:len(charges)]
+	slices.Sort(indices) // so that no two steps deadlock
+	for _, n := range slices.Compact(indices) {
 		s := &b.stripes[n]
 		s.mu.Lock()
 		st.stripes = append(st.stripes, s)
@@ -93,7 +93,7 @@ func (b *Backend) begin(now int64, charges []quota.Charge) *step {
 	for i := range st.counts {
 		c := &st.counts[i]
 		c.stripe.counts = append(c.stripe.counts, c)
-		c.stripe.find(c, &st.at)
+		c.stripe.find(c, &st.moment)
 	}
 	return st
 }
@@ -119,7 +119,7 @@ func (st *step) end() {
 // stripe's new counts pooled, and reports true.
 func (st *step) admit() (pooled bool) {
 	for _, s := range st.stripes {
-		pooled = s.admit(&st.at) || pooled
+		pooled = s.admit(&st.moment) || pooled
 	}
 	return pooled
 }
@@ -127,14 +127,14 @@ func (st *step) admit() (pooled bool) {
 // make makes the room that admit found.
 func (st *step) make() {
 	for _, s := range st.stripes {
-		s.make(&st.at)
+		s.make(&st.moment)
 	}
 }
 
 // trim brings the stripes back within their bounds.
 func (st *step) trim() {
 	for _, s := range st.stripes {
-		s.trim(&st.at)
+		s.trim(&st.moment)
 	}
 }
 

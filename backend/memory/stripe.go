@@ -42,20 +42,20 @@ func (b *Backend) numberOf(hash uint64) uint64 { return hash & uint64(len(b.stri
 
 // find finds the count with c's name. It drops a count that is live only because a clock was
 // ahead or stepped back: by the process' own clock, its time was long over.
-func (s *stripe) find(c *count, at *moment) {
+func (s *stripe) find(c *count, now *moment) {
 	c.stored, c.large = nil, nil
 	c.place = s.entries.find(&c.name, c.hash)
 	if c.place == nowhere {
 		return
 	}
-	e := s.entries.at(c.place)
-	if at.now < e.openedAt && e.over(at) {
+	e := s.entries.entry(c.place)
+	if now.now < e.openedAt && e.dead(now) {
 		s.remove(c.place)
 		c.place = nowhere
 		return
 	}
 	if e.flags&isLarge != 0 {
-		c.large = s.larges.of(e)
+		c.large = s.larges.find(e)
 		c.stored = &c.large.Stored
 		return
 	}
@@ -66,26 +66,26 @@ func (s *stripe) find(c *count, at *moment) {
 }
 
 // save stores c's changed count in its entry, if it has one. It adds an entry if c is new.
-func (s *stripe) save(c *count, at *moment) {
+func (s *stripe) save(c *count, now *moment) {
 	if c.isNew {
 		c.place = s.entries.add(&c.name, c.hash)
 		if c.pooled {
-			s.entries.at(c.place).flags = isPooled
+			s.entries.entry(c.place).flags = isPooled
 			s.pooled++
 		}
 	}
 	if c.place == nowhere {
 		return
 	}
-	e := s.entries.at(c.place)
+	e := s.entries.entry(c.place)
 	if c.pooled {
 		c.stored.State.Coarsen(pooledLog)
 	}
-	resetAt := c.stored.State.ResetAt(at.now)
+	resetAt := c.stored.State.ResetAt(now.now)
 	claimed := c.stored.Claim != nil
 	if resetAt > e.endsAt || claimed {
-		e.openedAt = max(at.now, resetAt-c.stored.State.Life(at.now)) // by the clock that wrote it
-		e.until = at.clock() + c.stored.Life(at.now, at.clock())
+		e.openedAt = max(now.now, resetAt-c.stored.State.Life(now.now)) // by the clock that wrote it
+		e.until = now.clock() + c.stored.Life(now.now, now.clock())
 	}
 	e.endsAt = resetAt
 	s.pack(c, e)
@@ -116,7 +116,7 @@ func (s *stripe) pack(c *count, e entry) {
 
 // remove removes an entry. Another one moves to its place.
 func (s *stripe) remove(place uint32) {
-	e := s.entries.at(place)
+	e := s.entries.entry(place)
 	if e.flags&isLarge != 0 {
 		s.larges.remove(e)
 	}

@@ -102,7 +102,7 @@ const (
 const nowhere = ^uint32(0)
 
 // at returns the entry in that place. It is valid until an entry is removed.
-func (t *table) at(place uint32) entry {
+func (t *table) entry(place uint32) entry {
 	c := t.chunks[place/chunkLen]
 	return entry{&c.hot[place%chunkLen], &c.cold[place%chunkLen]}
 }
@@ -118,7 +118,7 @@ func (t *table) find(n *name, hash uint32) uint32 {
 		if cell == 0 {
 			return nowhere
 		}
-		if place := uint32(cell) - 1; uint32(cell>>32) == hash && t.at(place).hasName(n) {
+		if place := uint32(cell) - 1; uint32(cell>>32) == hash && t.entry(place).hasName(n) {
 			return place
 		}
 	}
@@ -140,7 +140,7 @@ func (t *table) add(n *name, hash uint32) uint32 {
 		t.chunks = append(t.chunks, new(chunk))
 	}
 	t.n++
-	e := t.at(place)
+	e := t.entry(place)
 	*e.hot, *e.cold = hot{name: [nameHead]byte(n[:])}, cold{hash: hash, name: [maxName - nameHead]byte(n[nameHead:])}
 	t.put(uint64(hash)<<32 | uint64(place+1))
 	return place
@@ -172,7 +172,7 @@ func (t *table) remove(place uint32) {
 	if place != last {
 		i := t.cellOf(last)
 		t.cells[i] = t.cells[i]>>32<<32 | uint64(place+1)
-		to, from := t.at(place), t.at(last)
+		to, from := t.entry(place), t.entry(last)
 		*to.hot, *to.cold = *from.hot, *from.cold
 	}
 	t.n--
@@ -186,7 +186,7 @@ func (t *table) remove(place uint32) {
 // cellOf returns which cell points to place.
 func (t *table) cellOf(place uint32) uint32 {
 	mask := uint32(len(t.cells) - 1)
-	i := t.at(place).hash & mask
+	i := t.entry(place).hash & mask
 	for uint32(t.cells[i]) != place+1 {
 		i = (i + 1) & mask
 	}

@@ -80,8 +80,8 @@ func TestTable(t *testing.T) {
 		if ok != (place != nowhere) {
 			t.Fatalf("%v is found: %v, want %v", name, !ok, ok)
 		}
-		if ok && table.at(place).endsAt != marked {
-			t.Fatalf("%v has the entry %d, want %d", name, table.at(place).endsAt, marked)
+		if ok && table.entry(place).endsAt != marked {
+			t.Fatalf("%v has the entry %d, want %d", name, table.entry(place).endsAt, marked)
 		}
 		switch {
 		case ok && (rng.IntN(10) == 0) == grows:
@@ -90,7 +90,7 @@ func TestTable(t *testing.T) {
 		case !ok && (rng.IntN(10) > 0) == grows:
 			place = table.add(&name, hash)
 			want[name] = rng.Int64()
-			table.at(place).endsAt = want[name]
+			table.entry(place).endsAt = want[name]
 		}
 		if table.n != len(want) || len(table.chunks)*chunkLen > table.n+2*chunkLen {
 			t.Fatalf("%d entries in %d chunks, want %d entries", table.n, len(table.chunks), len(want))
@@ -120,7 +120,7 @@ func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 			var name name
 			hash := name.set(b.seed, &c)
 			s := &b.stripes[b.numberOf(hash)]
-			return s.entries.at(s.entries.find(&name, uint32(hash>>32))).used
+			return s.entries.entry(s.entries.find(&name, uint32(hash>>32))).used
 		}
 		half := limit / 2
 		want := float64(half) / float64(limit) * allUsed

@@ -31,7 +31,7 @@ func (b *Backend) takeWindow(r *driver.Request, d *driver.Decision) bool {
 		s.mu.Unlock()
 		return false
 	}
-	e := s.entries.at(place).hot
+	e := s.entries.entry(place).hot
 	w, isWindow := algorithm.ReadWindow(e.state[:])
 	if e.flags != 0 || e.stateLen != stateHead || !isWindow || !w.IsOf(limit) || r.Now < e.openedAt || r.Now >= w.ResetAt {
 		s.mu.Unlock()

@@ -112,7 +112,7 @@ type debugLevel struct {
 func debugLevels(s *config.Stack) map[string]debugLevel {
 	levels, now := make(map[string]debugLevel), s.Clock().Now()
 	for name := range s.Config.Levels {
-		state := s.Levels.Of(name)
+		state := s.Levels.State(name)
 		m := debugLevel{Level: state.Level.String()}
 		if state.BothUntil.After(now) {
 			m.BothUntil = &state.BothUntil

@@ -58,7 +58,7 @@ func serve(ctx context.Context, program *settings, s *config.Stack, api, debug h
 		debugAddr = debugListener.Addr()
 	}
 	server := newServer(api, log)
-	greet(stdout, program, s.Config.Where(), listener.Addr(), debugAddr)
+	greet(stdout, program, s.Config.Places(), listener.Addr(), debugAddr)
 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

@@ -132,7 +132,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go sv.watch(watching)
-	log.Warn("serving", "counts", c.Where(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
+	log.Warn("serving", "counts", c.Places(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

@@ -26,66 +26,66 @@ type pair struct{ key, value string }
 // so without a bound a small message would need gigabytes.
 const maxDepth = 100
 
-func checkAll(all []Descriptor, path string, depth int, supports Supports, mustBe func(path, right string)) {
-	if depth > maxDepth && len(all) > 0 {
+func checkAll(list []Descriptor, path string, depth int, supports Supports, mustBe func(path, right string)) {
+	if depth > maxDepth && len(list) > 0 {
 		mustBe(path, fmt.Sprintf("left out: at most %d descriptors may be below one another", maxDepth))
 		return
 	}
 	first := make(map[pair]int)
-	for i := range all {
-		d, at := &all[i], fmt.Sprintf("%s[%d]", path, i)
+	for i := range list {
+		d, place := &list[i], fmt.Sprintf("%s[%d]", path, i)
 		p := pair{d.Key, d.Value}
 		if before, again := first[p]; d.Key == "" {
-			mustBe(at+".key", "a key, such as remote_address")
+			mustBe(place+".key", "a key, such as remote_address")
 		} else if again {
-			mustBe(at+".key", fmt.Sprintf("another, or have another value: %s[%d] has both", path, before))
+			mustBe(place+".key", fmt.Sprintf("another, or have another value: %s[%d] has both", path, before))
 		} else {
 			first[p] = i
 		}
-		d.check(at, supports, mustBe)
-		checkAll(d.Descriptors, at+".descriptors", depth+1, supports, mustBe)
+		d.check(place, supports, mustBe)
+		checkAll(d.Descriptors, place+".descriptors", depth+1, supports, mustBe)
 	}
 }
 
-func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right string)) {
+func (d *Descriptor) check(place string, supports Supports, mustBe func(path, right string)) {
 	if d.ShareThreshold && !strings.Contains(d.Key+d.Value, "*") {
-		mustBe(at+".share_threshold", "left out: it shares one count among the values that a * matches, and value has no *")
+		mustBe(place+".share_threshold", "left out: it shares one count among the values that a * matches, and value has no *")
 	}
 	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
 	if wrong || !saysJSON(d.Fields) {
-		mustBe(at+".metadata", "a mapping of values that JSON can represent")
+		mustBe(place+".metadata", "a mapping of values that JSON can represent")
 	}
 	if d.RateLimit != nil {
-		d.RateLimit.check(at+".rate_limit", supports, mustBe)
+		d.RateLimit.check(place+".rate_limit", supports, mustBe)
 	}
 }
 
-func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right string)) {
+func (l *RateLimit) check(place string, supports Supports, mustBe func(path, right string)) {
 	for i, r := range l.Replaces {
 		switch r.Name {
 		case "":
-			mustBe(fmt.Sprintf("%s.replaces[%d].name", at, i), "the name of a limit")
+			mustBe(fmt.Sprintf("%s.replaces[%d].name", place, i), "the name of a limit")
 		case l.Name:
-			mustBe(fmt.Sprintf("%s.replaces[%d].name", at, i), "the name of another limit: this is its own")
+			mustBe(fmt.Sprintf("%s.replaces[%d].name", place, i), "the name of another limit: this is its own")
 		}
 	}
 	if l.Unlimited {
 		if l.Unit != 0 && l.Unit != wrongUnit {
-			mustBe(at+".unit", "left out, because unlimited is true")
+			mustBe(place+".unit", "left out, because unlimited is true")
 		}
 		return
 	}
 	if l.RequestsPerUnit == nil {
-		mustBe(at+".requests_per_unit", countMustBe)
+		mustBe(place+".requests_per_unit", countMustBe)
 	}
 	if l.Calendar != nil {
 		switch {
 		case l.Unit != 0:
-			mustBe(at+".unit", "left out, because calendar is set")
+			mustBe(place+".unit", "left out, because calendar is set")
 		case l.UnitMultiplier != nil:
-			mustBe(at+".unit_multiplier", "left out, because calendar is set")
+			mustBe(place+".unit_multiplier", "left out, because calendar is set")
 		case l.Algorithm != 0:
-			mustBe(at+".algorithm", "left out, because calendar is set, and only a fixed-window has one")
+			mustBe(place+".algorithm", "left out, because calendar is set, and only a fixed-window has one")
 			return
 		}
 		_ = l.Unit.UnmarshalText([]byte(l.Calendar.Period.String())) // a wrong calendar sets wrongUnit
@@ -94,23 +94,23 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	case l.Unit == wrongUnit:
 		return
 	case l.Unit == 0:
-		mustBe(at+".unit", unitMustBe)
+		mustBe(place+".unit", unitMustBe)
 		return
 	case l.Units() == 0 || int64(l.Units()) > int64(quota.MaxWindow/l.Unit.Window()):
-		mustBe(at+".unit_multiplier", fmt.Sprintf("from 1 to %d, as many units as a window may have", quota.MaxWindow/l.Unit.Window()))
+		mustBe(place+".unit_multiplier", fmt.Sprintf("from 1 to %d, as many units as a window may have", quota.MaxWindow/l.Unit.Window()))
 		return
 	case l.Burst != 0 && !quota.Algorithm(l.Algorithm).Drains():
-		mustBe(at+".burst", "left out, or algorithm must be token-bucket")
+		mustBe(place+".burst", "left out, or algorithm must be token-bucket")
 		return
 	case l.Requests() == 0:
 		return
 	}
 	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
-		mustBe(at+".requests_per_unit", "within the bounds of a limit: "+err.Error())
+		mustBe(place+".requests_per_unit", "within the bounds of a limit: "+err.Error())
 	} else if m := consistency.Level(l.Level); m != consistency.Exact {
 		if err := supports(p, m); err != nil {
-			mustBe(at+".consistency", "one that this limit can have: "+err.Error())
+			mustBe(place+".consistency", "one that this limit can have: "+err.Error())
 		}
 	}
 }

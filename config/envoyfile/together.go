@@ -47,27 +47,27 @@ func (c *collection) wrong(f *File, format string, args ...any) {
 	c.problems = append(c.problems, invalid.Errorf("%s: %s", f.Source, fmt.Sprintf(format, args...)))
 }
 
-func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
-	for i := range all {
-		d := &all[i]
-		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.Key, pair{d.Key, d.Value}
+func (c *collection) add(f *File, to tree, list []Descriptor, place, path string) {
+	for i := range list {
+		d := &list[i]
+		place, path, p := fmt.Sprintf("%s[%d]", place, i), path+"."+d.Key, pair{d.Key, d.Value}
 		if to[p] != nil {
-			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", at, f.Domain)
+			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", place, f.Domain)
 			continue
 		}
 		to[p] = make(tree)
-		c.checkLevel(f, d.RateLimit, at, path)
-		c.add(f, to[p], d.Descriptors, at+".descriptors", path)
+		c.checkLevel(f, d.RateLimit, place, path)
+		c.add(f, to[p], d.Descriptors, place+".descriptors", path)
 	}
 }
 
 // checkLevel checks that limits of the same keys, which have one policy, have one level.
-func (c *collection) checkLevel(f *File, l *RateLimit, at, path string) {
+func (c *collection) checkLevel(f *File, l *RateLimit, place, path string) {
 	if l == nil || l.Requests() == 0 {
 		return
 	}
 	if before, again := c.levels[path]; again && before != l.Level {
-		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", at, path, consistency.Level(before), consistency.Level(l.Level))
+		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", place, path, consistency.Level(before), consistency.Level(l.Level))
 	}
 	c.levels[path] = l.Level
 }

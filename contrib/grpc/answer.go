@@ -41,8 +41,8 @@ func refuse(d *throttler.Decision) *refusal {
 		text = fmt.Sprintf("%s allows %d at once.", s.Policy.Name, s.Limit.Quota)
 	default:
 		burst := ""
-		if most := s.Limit.Capacity(); most != s.Limit.Quota {
-			burst = fmt.Sprintf(", and %d at once", most)
+		if capacity := s.Limit.Capacity(); capacity != s.Limit.Quota {
+			burst = fmt.Sprintf(", and %d at once", capacity)
 		}
 		text = fmt.Sprintf("%s allows %d per %s%s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per(), burst)
 	}
@@ -77,7 +77,7 @@ func later(code codes.Code, text string, delay time.Duration) *refusal {
 }
 
 // ended returns the refusal of a call whose context is over.
-func ended(ctx context.Context) *refusal {
+func canceled(ctx context.Context) *refusal {
 	return &refusal{err: status.FromContextError(ctx.Err()).Err()}
 }
 

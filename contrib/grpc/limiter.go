@@ -111,16 +111,16 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 		return d, letGo, nil
 	}
 	if ctx.Err() != nil {
-		return d, letGo, ended(ctx)
+		return d, letGo, canceled(ctx)
 	}
 	for _, c := range charges {
 		if c.Key == "" && c.Policy != nil {
 			return d, letGo, l.undecided(charges, invalid.Errorf("weirgrpc: the classifier charges policy %q for an empty key, which all clients would share; a key function must return false for a call without a key, or a key that is not empty", c.Policy.Name))
 		}
 	}
-	within, cancel := l.within(ctx)
+	timed, cancel := l.withTimeout(ctx)
 	defer cancel()
-	d, err := l.throttler.Take(within, charges...)
+	d, err := l.throttler.Take(timed, charges...)
 	switch {
 	case err != nil:
 		return throttler.Decision{}, letGo, l.undecided(charges, err)
@@ -137,7 +137,7 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 
 // within returns the context of one call to the throttler. It ends after the deadline, and
 // not when the client leaves, so that the outcome of a charge is known.
-func (l *Limiter) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *Limiter) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	c := new(driver.Detached)
 	c.Begin(ctx, l.options.Deadline)
 	return c, c.End
@@ -163,21 +163,21 @@ func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
 	if !d.StartAt().After(d.At()) {
 		return nil
 	}
-	left := d.StartAt().Sub(l.throttler.Clock().Now()) // the decision took a part of the wait
+	remaining := d.StartAt().Sub(l.throttler.Clock().Now()) // the decision took a part of the wait
 	if deadline, ok := ctx.Deadline(); ok {
-		if short := left - time.Until(deadline); short > 0 {
+		if short := remaining - time.Until(deadline); short > 0 {
 			return later(codes.ResourceExhausted, d.Binding().Policy.Name+" has room after the call's deadline.", short)
 		}
 	}
 	start := make(chan struct{})
-	stop := clock.AfterFunc(l.throttler.Clock(), left, func() { close(start) })
+	stop := clock.AfterFunc(l.throttler.Clock(), remaining, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return canceled(ctx)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decisio
 // end refunds d if it is free, releases its units in flight, and returns the decision with the
 // limits after that, or d after an error.
 func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) throttler.Decision {
-	within, cancel := l.within(ctx)
+	timed, cancel := l.withTimeout(ctx)
 	defer cancel()
 	end, result := l.throttler.Refund, observe.ResultNotRefunded
 	if !free {
@@ -213,7 +213,7 @@ func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) thro
 		}
 		result = observe.ResultNotSettled
 	}
-	after, err := end(within, d)
+	after, err := end(timed, d)
 	if err != nil {
 		l.failed(d.Charges(), err, result)
 		return d

@@ -15,8 +15,8 @@ const statusOverloaded = 529
 func pauseOf(response *http.Response, now time.Time, backoff time.Duration) time.Duration {
 	h := response.Header
 	sent := now // by the server's clock, which may be off
-	if at, err := http.ParseTime(h.Get("Date")); err == nil {
-		sent = at
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		sent = date
 	}
 	tooMany := response.StatusCode == http.StatusTooManyRequests
 	switch response.StatusCode {
@@ -64,8 +64,8 @@ func exhausted(remaining []string) bool {
 // be a list, as if there were several headers.
 func longest(values []string, sent time.Time, unit time.Duration) (d time.Duration) {
 	for _, value := range values {
-		if one := wait(value, sent, unit); one > 0 {
-			d = max(d, one)
+		if pause := wait(value, sent, unit); pause > 0 {
+			d = max(d, pause)
 			continue
 		}
 		for part := range strings.SplitSeq(value, ",") {
@@ -86,12 +86,12 @@ func wait(text string, sent time.Time, unit time.Duration) time.Duration {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d
 	}
-	if at, err := http.ParseTime(text); err == nil {
-		return at.Sub(sent)
+	if date, err := http.ParseTime(text); err == nil {
+		return date.Sub(sent)
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at.Sub(sent)
+		if date, err := time.Parse(layout, text); err == nil {
+			return date.Sub(sent)
 		}
 	}
 	return 0
@@ -100,7 +100,7 @@ func wait(text string, sent time.Time, unit time.Duration) time.Duration {
 // waitOf returns the wait that a number of seconds is or, from 10^9 on, the wait until that
 // Unix time: in seconds, or from 10^11 on, in milliseconds, microseconds or nanoseconds.
 func waitOf(n float64, sent time.Time) time.Duration {
-	const epoch, nextUnit, most = 1e9, 1e11, 1e9 // in 2001, in 5138, and 31 years
+	const epoch, nextUnit, greatest = 1e9, 1e11, 1e9 // in 2001, in 5138, and 31 years
 	if n >= epoch {
 		for range 3 {
 			if n >= nextUnit {
@@ -109,7 +109,7 @@ func waitOf(n float64, sent time.Time) time.Duration {
 		}
 		n -= float64(sent.UnixNano()) / 1e9
 	}
-	return time.Duration(min(n, most) * float64(time.Second))
+	return time.Duration(min(n, greatest) * float64(time.Second))
 }
 
 // draftPause returns the longest t of the items with an r of 0 in the RateLimit of the IETF

@@ -49,10 +49,10 @@ type reading struct{ used, resetAt int64 }
 // units were allowed here, and must be charged to the backend, all as if at the time at. The
 // zero value is none.
 type units struct {
-	from  int64 // when the first of them were allowed
-	at    int64
-	cost  int64 // the sum, or less if some no longer count
-	until int64 // from then on they count in no window
+	from    int64 // when the first of them were allowed
+	instant int64
+	cost    int64 // the sum, or less if some no longer count
+	until   int64 // from then on they count in no window
 }
 
 // refund is a refund of cost, which was charged at takenAt.
@@ -109,10 +109,10 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 	}
 	// Under the limits of the answer; the state's algorithms convert them to others.
 	limits = c.limits
-	shares, results, at := sharesOf(limits, processes), make([]driver.Result, len(limits)), c.saidAt
+	shares, results, instant := sharesOf(limits, processes), make([]driver.Result, len(limits)), c.saidAt
 	if c.spent != nil {
 		c.spent.Evaluate(shares, 0, now, results)
-		at = now // otherwise a bucket would have drained units spent since
+		instant = now // otherwise a bucket would have drained units spent since
 	}
 	for i := range results {
 		if r, result := &c.readings[i], &results[i]; now < r.resetAt {
@@ -120,7 +120,7 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 			result.ResetAt = max(result.ResetAt, r.resetAt)
 		}
 	}
-	s := algorithm.Resume(shares, at, results)
+	s := algorithm.Resume(shares, instant, results)
 	s.Pause(c.paused, now)
 	c.state = &s
 	return c.state
@@ -170,10 +170,10 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 	}
 	p := &c.pending
 	if p.until <= now {
-		*p = units{from: now, at: now}
+		*p = units{from: now, instant: now}
 	}
-	if !atOnce || p.at < opened { // otherwise the windows must open when they did here
-		p.at = max(p.at, now)
+	if !atOnce || p.instant < opened { // otherwise the windows must open when they did here
+		p.instant = max(p.instant, now)
 	}
 	p.from, p.until, p.cost = min(p.from, now), max(p.until, until), min(p.cost+cost, used)
 }

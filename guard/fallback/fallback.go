@@ -306,11 +306,11 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // arguments, an overloaded process, a caller that left, or a caller's deadline that passed
 // before anything was sent.
 func failed(ctx context.Context, err error) bool {
-	switch ended := driver.Ended(ctx); {
-	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(ended, context.Canceled):
+	switch canceled := driver.Ended(ctx); {
+	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(canceled, context.Canceled):
 		return false
 	default:
-		return ended == nil || errors.Is(err, driver.ErrUnavailable)
+		return canceled == nil || errors.Is(err, driver.ErrUnavailable)
 	}
 }
 

@@ -31,12 +31,12 @@ func (b *Backend) remember(d *driver.Decision) {
 			continue
 		}
 		n := b.table.names.Name(c)
-		known := s.Get(n)
-		if known == nil {
-			known = s.add(&b.table, n, c, r.Now)
+		found := s.Get(n)
+		if found == nil {
+			found = s.add(&b.table, n, c, r.Now)
 		}
-		if known != nil && known.outage == nil {
-			known.say(c.Policy.Limits, r.Now, d.ResultsOf(i))
+		if found != nil && found.outage == nil {
+			found.say(c.Policy.Limits, r.Now, d.ResultsOf(i))
 		}
 	}
 }
@@ -48,7 +48,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	s := b.table.stripeOf(charges)
 	s.mu.Lock()
 	defer s.unlock()
-	if journal && o.over.Load() {
+	if journal && o.done.Load() {
 		return driver.Decision{}, errOver // units held for it would not be handed over
 	}
 	counts := make([]*count, len(charges))
@@ -80,9 +80,9 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 }
 
 // charge charges c, which has room, to known, its count.
-func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool, now int64, results []driver.Result) {
-	known.state.Charge(sharesOf(c.Policy.Limits, b.processes), c.Cost, now, results)
-	known.state.Coarsen(maxLog)
+func (b *Backend) charge(found *count, c *quota.Charge, o *outage, journal bool, now int64, results []driver.Result) {
+	found.state.Charge(sharesOf(c.Policy.Limits, b.processes), c.Cost, now, results)
+	found.state.Coarsen(maxLog)
 	if c.Mode == quota.Record {
 		for i := range results {
 			results[i].StartAt = 0 // the caller does not wait
@@ -90,13 +90,13 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool,
 	}
 	switch {
 	case c.Cost == 0:
-	case known.pooled:
+	case found.pooled:
 		b.stats.Change(func(s *Stats) { s.Lost += c.Cost })
 	case !journal:
-		known.spend(c.Policy.Limits, c.Cost, b.processes, now)
+		found.spend(c.Policy.Limits, c.Cost, b.processes, now)
 	default:
-		b.hold(known, c, o)
-		known.journal(c.Policy.Limits, c.Cost, now, results)
+		b.hold(found, c, o)
+		found.journal(c.Policy.Limits, c.Cost, now, results)
 	}
 }
 
@@ -123,8 +123,8 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.names.Name(c)
-	if known := s.Get(n); known != nil {
-		return known
+	if found := s.Get(n); found != nil {
+		return found
 	}
 	if added := s.add(&b.table, n, c, now); added != nil {
 		return added
@@ -200,15 +200,15 @@ func sharesOf(limits []quota.Limit, processes int64) []quota.Limit {
 }
 
 // hold notes that known, the count of c, must be handed over after o.
-func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
-	if known.outage != nil {
-		known.outage = o
+func (b *Backend) hold(found *count, c *quota.Charge, o *outage) {
+	if found.outage != nil {
+		found.outage = o
 		return
 	}
 	b.held.Add(1)
-	known.outage = o
-	known.charge = keyed.Clone([]quota.Charge{*c})[0]
-	known.charge.Cost, known.charge.Mode = 0, quota.Enforce
+	found.outage = o
+	found.charge = keyed.Clone([]quota.Charge{*c})[0]
+	found.charge.Cost, found.charge.Mode = 0, quota.Enforce
 }
 
 // settled notes that c has nothing to hand over.
@@ -290,14 +290,14 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 		if before[0].Mark.Note&notePooled != 0 {
 			n = b.table.pooledName(c, i, n)
 		}
-		known := stripe.Get(n)
-		if known == nil {
-			known = new(count)
+		found := stripe.Get(n)
+		if found == nil {
+			found = new(count)
 		}
-		counts[i] = known
-		known.settle(c, s.Costs[i], takenAt, s.Now, b.processes, before, d.ResultsOf(i))
-		if more := s.Costs[i] - c.Cost; more > 0 && known.outage == nil && !known.pooled {
-			missing = append(missing, quota.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: more})
+		counts[i] = found
+		found.settle(c, s.Costs[i], takenAt, s.Now, b.processes, before, d.ResultsOf(i))
+		if added := s.Costs[i] - c.Cost; added > 0 && found.outage == nil && !found.pooled {
+			missing = append(missing, quota.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: added})
 		}
 	}
 	report(&d, counts, b.processes)
@@ -320,11 +320,11 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 		marks[j] = before[j].Mark
 	}
 	c.state.Settle(shares, algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: charge.Cost, Cost: cost}, now, results)
-	switch more := cost - charge.Cost; {
-	case c.outage != nil && more > 0:
-		c.journal(charge.Policy.Limits, more, now, results)
+	switch added := cost - charge.Cost; {
+	case c.outage != nil && added > 0:
+		c.journal(charge.Policy.Limits, added, now, results)
 	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0 && !c.state.Forgot(&before[0].Mark):
-		c.forgive(refund{-more, takenAt})
+		c.forgive(refund{-added, takenAt})
 	}
 }
 

@@ -35,7 +35,7 @@ type outage struct {
 	failed  atomic.Bool  // a call has failed since the last look
 	answers atomic.Bool  // the shard answered at the last look
 	ready   atomic.Bool  // it has answered for graceTime
-	over    atomic.Bool  // nothing is held for it any more
+	done    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 
 	mu         sync.Mutex // guards the fields below
@@ -49,18 +49,18 @@ type outage struct {
 // outageOf returns the outage that err, the failure of a decision about r, belongs to. It
 // begins a new outage if the shard isn't in one.
 func (b *Backend) outageOf(err error, r *driver.Request) *outage {
-	var at shard
+	var s shard
 	var u *driver.UnavailableError
 	if errors.As(err, &u) {
-		at = shard{u.Backend, u.Shard}
+		s = shard{u.Backend, u.Shard}
 	}
 	now := b.elapsed()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	o := b.outages[at]
+	o := b.outages[s]
 	if o == nil {
-		o = &outage{b: b, shard: at, silent: now, partition: strings.Clone(r.Charges()[0].Partition)}
-		b.outages[at] = o
+		o = &outage{b: b, shard: s, silent: now, partition: strings.Clone(r.Charges()[0].Partition)}
+		b.outages[s] = o
 		if b.closed.Err() == nil {
 			b.watches.Go(o.watch)
 		}
@@ -184,9 +184,9 @@ func (b *Backend) end(o *outage) bool {
 	if !quiet {
 		return false
 	}
-	o.over.Store(true) // before the look: nothing is held for it from now on
+	o.done.Store(true) // before the look: nothing is held for it from now on
 	if b.holds(o) {
-		o.over.Store(false)
+		o.done.Store(false)
 		return false
 	}
 	delete(b.outages, o.shard)

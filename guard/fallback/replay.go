@@ -94,7 +94,7 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	var after driver.Decision
 	var err error
 	if u.cost > 0 && u.until > now {
-		after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.at, charge), []int64{u.cost}))
+		after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.instant, charge), []int64{u.cost}))
 	} else {
 		u.cost = 0
 	}
@@ -107,7 +107,7 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	case driver.MayHaveCharged(err):
 		b.stats.Change(func(s *Stats) { s.Lost += u.cost })
 		s.notCharged(o, charge.Policy.Name)
-		c.spend(charge.Policy.Limits, u.cost, b.processes, u.at)
+		c.spend(charge.Policy.Limits, u.cost, b.processes, u.instant)
 	default:
 		for _, r := range c.refunds {
 			r.subtract(&u)
@@ -137,7 +137,7 @@ func (u units) and(later units) units {
 	if later.until == 0 {
 		return u
 	}
-	return units{from: min(u.from, later.from), at: later.at, cost: u.cost + later.cost, until: max(u.until, later.until)}
+	return units{from: min(u.from, later.from), instant: later.instant, cost: u.cost + later.cost, until: max(u.until, later.until)}
 }
 
 // replayAll replays all counts that are held for o, while its shard answers and ctx is not

@@ -62,8 +62,8 @@ func (t *table) stripeOf(charges []quota.Charge) *stripe {
 
 // pooledName returns the name of the pooled count for c, charge i of a decision. of is the
 // name of c's own count.
-func (t *table) pooledName(c *quota.Charge, i int, of keyed.Name) keyed.Name {
-	place := of[1] % uint64(max(pooledPerPlace/len(t.stripes), 1))
+func (t *table) pooledName(c *quota.Charge, i int, hash keyed.Name) keyed.Name {
+	place := hash[1] % uint64(max(pooledPerPlace/len(t.stripes), 1))
 	return t.names.Numbered(c.Policy.Name, uint64(i), place)
 }
 
@@ -102,8 +102,8 @@ func (s *stripe) forget(t *table, c *count) {
 }
 
 // pool returns the count of new keys that find no room.
-func (s *stripe) pool(t *table, c *quota.Charge, i int, of keyed.Name) *count {
-	n := t.pooledName(c, i, of)
+func (s *stripe) pool(t *table, c *quota.Charge, i int, hash keyed.Name) *count {
+	n := t.pooledName(c, i, hash)
 	pooled := s.Get(n)
 	if pooled == nil {
 		pooled = &count{pooled: true}

@@ -20,23 +20,23 @@ const MaxBytes = 4096
 // without a lock.
 type refusal struct {
 	id     uint64 // the hash of its charges
-	asked  time.Duration
+	began  time.Duration
 	until  int64 // the first time that it names, in ms
 	idle   bool  // a limit of it had nothing to count: its ResetAt is the time of the take
 	d      driver.Decision
-	counts []seen // of each charge
+	counts []version // of each charge
 
 	used atomic.Bool // it has answered a take
 }
 
 // newRefusal returns the refusal to remember for d, which the backend made after the time
 // asked, and after before was read. It returns nil if d takes too much memory.
-func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []seen) *refusal {
+func newRefusal(id uint64, d *driver.Decision, began time.Duration, before []version) *refusal {
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
 	charges, r := keyed.Clone(d.Charges()), d.Request
-	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
+	f := &refusal{id: id, began: began, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
 	copy(f.d.Results(), d.Results())
 	f.counts = slices.Clone(before)
 	for _, result := range f.d.Results() {
@@ -67,7 +67,7 @@ func bytesOf(d *driver.Decision) int {
 	charges := d.Charges()
 	for i := range charges {
 		c := &charges[i]
-		n += int(unsafe.Sizeof(*c)+unsafe.Sizeof(seen{})+unsafe.Sizeof(*c.Policy)) + len(c.Policy.Name) + len(c.Key)
+		n += int(unsafe.Sizeof(*c)+unsafe.Sizeof(version{})+unsafe.Sizeof(*c.Policy)) + len(c.Policy.Name) + len(c.Key)
 		if c.Partition != c.Key {
 			n += len(c.Partition)
 		}
@@ -91,8 +91,8 @@ func samePolicy(a, b *quota.Policy) bool {
 // holds reports whether f is younger than maxAge and, as far as b knows, the backend
 // would refuse r, which has the same charges.
 func (f *refusal) holds(r *driver.Request, b *Backend, maxAge time.Duration) bool {
-	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < maxAge &&
-		!slices.ContainsFunc(f.counts, func(s seen) bool { return s.changed() })
+	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.began < maxAge &&
+		!slices.ContainsFunc(f.counts, func(s version) bool { return s.changed() })
 }
 
 func (f *refusal) madeAt() int64 {

@@ -160,20 +160,20 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
-	var own [few]seen
-	id, counts := b.hash(r.Charges(), own[:0])
-	if known := b.table.find(id, &r, b, b.maxAge); known != nil {
+	var room [roomCharges]version
+	id, counts := b.hash(r.Charges(), room[:0])
+	if found := b.table.find(id, &r, b, b.maxAge); found != nil {
 		b.tallies.mine().answered.Add(1)
-		known.answer(&r, &d)
+		found.answer(&r, &d)
 		return d, nil
 	}
-	asked := b.ask(counts)
+	began := b.ask(counts)
 	d, err = b.wrapped.Take(ctx, r)
 	if errors.Is(err, driver.ErrUnavailable) || err == nil && isOpen(&d) {
 		// If it charged nevertheless, the charge is unseen, like another process's.
-		if known := b.table.find(id, &r, b, math.MaxInt64); known != nil {
+		if found := b.table.find(id, &r, b, math.MaxInt64); found != nil {
 			b.tallies.mine().upheld.Add(1)
-			known.answer(&r, &d)
+			found.answer(&r, &d)
 			return d, nil
 		}
 	}
@@ -183,17 +183,17 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	if d.Allowed {
 		return d, nil
 	}
-	b.remember(id, &r, &d, asked, counts)
+	b.remember(id, &r, &d, began, counts)
 	return d, nil
 }
 
 // Refused implements driver.Rememberer.
-func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
+func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, ok bool) {
 	if driver.Ended(ctx) != nil {
 		return d, false
 	}
-	var own [few]seen
-	id, _ := b.hash(r.Charges(), own[:0])
+	var room [roomCharges]version
+	id, _ := b.hash(r.Charges(), room[:0])
 	f := b.table.find(id, &r, b, b.maxAge)
 	if f == nil {
 		return d, false
@@ -208,25 +208,25 @@ func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.C
 
 // ask notes the versions of the counts before the backend is asked, and returns the time. A
 // settlement while the backend decides must end a refusal that may have been decided before it.
-func (b *Backend) ask(counts []seen) (asked time.Duration) {
+func (b *Backend) ask(counts []version) (began time.Duration) {
 	for i := range counts {
-		counts[i].number = counts[i].at.Load()
+		counts[i].number = counts[i].word.Load()
 	}
-	b.tallies.mine().asked.Add(1)
+	b.tallies.mine().passed.Add(1)
 	return b.elapsed()
 }
 
 // remember remembers d, a refusal of r.
-func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, asked time.Duration, counts []seen) {
+func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, began time.Duration, counts []version) {
 	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) || isHeld(d) {
 		return
 	}
-	known := newRefusal(id, d, asked, counts)
+	added := newRefusal(id, d, began, counts)
 	switch {
-	case known == nil:
+	case added == nil:
 		b.tallies.mine().tooLarge.Add(1)
-	case known.holds(r, b, b.maxAge): // otherwise it has ended before it could answer
-		if b.table.put(known, r, b) {
+	case added.holds(r, b, b.maxAge): // otherwise it has ended before it could answer
+		if b.table.put(added, r, b) {
 			b.tallies.mine().pushedOut.Add(1)
 		}
 	}
@@ -274,24 +274,24 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // before it, a refusal decided in between would be remembered. It is also called after errors,
 // because the change may have been made.
 func (b *Backend) forget(charges []quota.Charge) {
-	var own [few]seen
-	_, counts := b.hash(charges, own[:0])
+	var room [roomCharges]version
+	_, counts := b.hash(charges, room[:0])
 	for i := range counts {
-		counts[i].at.Add(1)
+		counts[i].word.Add(1)
 	}
 }
 
 // few is the most charges that need no separate memory.
-const few = 3
+const roomCharges = 3
 
 // hash appends to counts the version of each charge's count, and returns the hash of
 // the charges. If hashes collide, a refusal is pushed out or forgotten early, never
 // mistaken for another.
-func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []seen) {
+func (b *Backend) hash(charges []quota.Charge, counts []version) (id uint64, counted []version) {
 	for i := range charges {
 		c := &charges[i]
 		h := b.names.Half(c)
-		counts = append(counts, seen{at: b.versions.of(h)})
+		counts = append(counts, version{word: b.versions.word(h)})
 		id = keyed.Mix(id, keyed.Mix(h, uint64(c.Cost)^uint64(c.Mode)<<56))
 	}
 	return id, counts

@@ -19,10 +19,10 @@ type Stats struct {
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	s := Stats{Keys: b.table.len()}
-	for i := range b.tallies.all {
-		t := &b.tallies.all[i]
+	for i := range b.tallies.tallies {
+		t := &b.tallies.tallies[i]
 		s.Answered += t.answered.Load()
-		s.Asked += t.asked.Load()
+		s.Asked += t.passed.Load()
 		s.Upheld += t.upheld.Load()
 		s.PushedOut += t.pushedOut.Load()
 		s.TooLarge += t.tooLarge.Load()
@@ -32,7 +32,7 @@ func (b *Backend) Stats() Stats {
 
 // tally is a part of Stats.
 type tally struct {
-	answered, asked, upheld, pushedOut, tooLarge atomic.Int64
+	answered, passed, upheld, pushedOut, tooLarge atomic.Int64
 
 	_ [88]byte // keeps the next tally off this one's cache lines
 }
@@ -40,14 +40,14 @@ type tally struct {
 // tallies has about one tally per processor: a single tally would be written by all
 // processors at once, which costs more than the rest of an answer.
 type tallies struct {
-	all  []tally
-	next atomic.Uint32
-	idle sync.Pool // its free lists are per processor
+	tallies []tally
+	next    atomic.Uint32
+	idle    sync.Pool // its free lists are per processor
 }
 
 func newTallies() *tallies {
-	t := &tallies{all: make([]tally, runtime.GOMAXPROCS(0))}
-	t.idle.New = func() any { return &t.all[t.next.Add(1)%uint32(len(t.all))] }
+	t := &tallies{tallies: make([]tally, runtime.GOMAXPROCS(0))}
+	t.idle.New = func() any { return &t.tallies[t.next.Add(1)%uint32(len(t.tallies))] }
 	return t
 }
 

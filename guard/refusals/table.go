@@ -37,14 +37,14 @@ func newTable(maxKeys int) table {
 }
 
 // of returns the group of id.
-func (t *table) of(id uint64) []slot {
+func (t *table) bucket(id uint64) []slot {
 	place, _ := bits.Mul64(id, uint64(len(t.groups)))
 	return t.groups[place][:t.ways]
 }
 
 // find returns a refusal younger than maxAge that answers r, or nil.
 func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Duration) *refusal {
-	group := t.of(id)
+	group := t.bucket(id)
 	for i := range group {
 		if group[i].id.Load() != id {
 			continue
@@ -64,7 +64,7 @@ func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Durat
 // put stores f, the refusal of r, in the slot of its group with the least worth, and reports
 // whether the refusal in that slot could still have answered.
 func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) {
-	group := t.of(f.id)
+	group := t.bucket(f.id)
 	chosen, least := 0, worthOf(group[0].f.Load(), f, r, b)
 	for i := 1; i < len(group); i++ {
 		if w := worthOf(group[i].f.Load(), f, r, b); w.lessThan(least) {
@@ -79,11 +79,11 @@ func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) 
 // worth is how much a refusal is worth keeping: first by rank, then by youth.
 type worth struct {
 	rank  int
-	asked time.Duration
+	began time.Duration
 }
 
 const (
-	same   = iota // a refusal of the same charges
+	equal  = iota // a refusal of the same charges
 	vacant        // no refusal, or one that has ended
 	old           // it answers only if the backend fails
 	unused        // it has answered nothing: keys that come once push out only each other
@@ -91,7 +91,7 @@ const (
 )
 
 func (w worth) lessThan(o worth) bool {
-	return w.rank < o.rank || w.rank == o.rank && w.asked < o.asked
+	return w.rank < o.rank || w.rank == o.rank && w.began < o.began
 }
 
 // worthOf returns the worth of present, the refusal in a slot or nil, when f, the refusal of
@@ -101,15 +101,15 @@ func worthOf(present, f *refusal, r *driver.Request, b *Backend) worth {
 	case present == nil:
 		return worth{rank: vacant}
 	case present.isOf(f.d.Charges()):
-		return worth{rank: same}
+		return worth{rank: equal}
 	case !present.holds(r, b, math.MaxInt64):
 		return worth{rank: vacant}
 	case !present.holds(r, b, b.maxAge):
-		return worth{old, present.asked}
+		return worth{old, present.began}
 	case !present.used.Load():
-		return worth{unused, present.asked}
+		return worth{unused, present.began}
 	default:
-		return worth{used, present.asked}
+		return worth{used, present.began}
 	}
 }
 

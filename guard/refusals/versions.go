@@ -9,13 +9,13 @@ import (
 )
 
 // seen is a count's version, and its number before the backend was asked.
-type seen struct {
-	at     *atomic.Uint64
+type version struct {
+	word   *atomic.Uint64
 	number uint64
 }
 
 // changed reports whether the count was settled or reset since.
-func (s *seen) changed() bool { return s.at.Load() != s.number }
+func (s *version) changed() bool { return s.word.Load() != s.number }
 
 // isWhole reports whether d reports on every limit of charges. A backend that
 // answers without counts, because another one is down, may not.
@@ -34,7 +34,7 @@ type versions []atomic.Uint64
 // newVersions returns enough versions that few counts share one.
 func newVersions(maxKeys int) versions { return make(versions, max(2*maxKeys, 1024)) }
 
-func (v versions) of(hash uint64) *atomic.Uint64 {
+func (v versions) word(hash uint64) *atomic.Uint64 {
 	place, _ := bits.Mul64(hash, uint64(len(v)))
 	return &v[place]
 }

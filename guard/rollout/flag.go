@@ -36,12 +36,12 @@ const unset = ""
 func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, problem string) {
 	b.stats.Change(func(s *Stats) { s.Evaluations++ })
 	name, problem := b.ask(ctx, TargetingKey(partition))
-	m, known := b.byName[name]
+	m, ok := b.byName[name]
 	switch {
 	case problem != "":
 	case name == unset:
 		problem = "no value"
-	case !known:
+	case !ok:
 		problem = "unknown backend"
 	default:
 		m.named.Store(true)

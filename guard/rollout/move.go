@@ -41,16 +41,16 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 	}
 	d.wanted = r.wanted
 	defer d.endTurn()
-	at := b.follow(&d, r.at.member, r.at.version)
-	placement := at.member.placement
+	place := b.follow(&d, r.place.member, r.place.version)
+	placement := place.member.placement
 	for range maxHops {
-		answer, err := call(at.member, placement)
+		answer, err := call(place.member, placement)
 		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
 			if err == nil && !d.readOnly {
-				at.member.served.Add(1)
-				if at != r.at {
-					b.remember(d.partition, at)
+				place.member.served.Add(1)
+				if place != r.place {
+					b.remember(d.partition, place)
 				}
 			}
 			return answer, err
@@ -58,17 +58,17 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		if err := b.waitTurn(ctx, &d); err != nil {
 			return driver.Decision{}, err
 		}
-		next, err := b.fetch(ctx, &d, at, away.Counts)
+		next, err := b.fetch(ctx, &d, place, away.Counts)
 		if err != nil {
 			return driver.Decision{}, err
 		}
 		placement = next.member.placement
-		if next == at {
-			placement = &handoff.Placement{Backend: at.member.id, Keep: b.opts.Keep, Version: at.version, Arrivals: d.arrivals}
-		} else if next.member != at.member {
+		if next == place {
+			placement = &handoff.Placement{Backend: place.member.id, Keep: b.opts.Keep, Version: place.version, Arrivals: d.arrivals}
+		} else if next.member != place.member {
 			b.stats.Change(func(s *Stats) { s.Followed++ })
 		}
-		at = next
+		place = next
 	}
 	return driver.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, driver.ErrUnavailable)
 }
@@ -104,9 +104,9 @@ func (d *decision) endTurn() {
 // It makes them d's arrivals, and returns at. If a newer version has placed one of them
 // elsewhere, fetch returns the target of that version. For a read-only decision nothing
 // is released, and the arrivals are copies.
-func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []handoff.Location) (target, error) {
-	next := at
-	for _, w := range where {
+func (b *Backend) fetch(ctx context.Context, d *decision, place target, locations []handoff.Location) (target, error) {
+	next := place
+	for _, w := range locations {
 		if owner := b.byID[w.Owner]; owner != nil {
 			owner.named.Store(true)
 		}
@@ -114,29 +114,29 @@ func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []han
 			next = b.follow(d, b.byID[w.Owner], w.Version)
 		}
 	}
-	if next != at {
+	if next != place {
 		return next, nil
 	}
-	release := d.release(at, b.opts.Keep, where)
-	for _, other := range b.members {
-		if other == at.member || next != at {
+	release := d.release(place, b.opts.Keep, locations)
+	for _, source := range b.members {
+		if source == place.member || next != place {
 			continue
 		}
-		released, err := b.release(ctx, other, at.member, release)
+		released, err := b.release(ctx, source, place.member, release)
 		if err != nil {
 			return target{}, err
 		}
-		next = b.arrive(d, at, next, other, released)
+		next = b.arrive(d, place, next, source, released)
 	}
 	return next, nil
 }
 
 // release returns the request to release the counts in where to a target that lacks
 // them. It makes them d's arrivals, as new counts until a member releases them.
-func (d *decision) release(to target, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
-	d.arrivals = make([]handoff.Arrival, len(where))
+func (d *decision) release(to target, keep time.Duration, locations []handoff.Location) handoff.ReleaseRequest {
+	d.arrivals = make([]handoff.Arrival, len(locations))
 	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.readOnly}
-	for i, w := range where {
+	for i, w := range locations {
 		if w != (handoff.Location{}) {
 			d.arrivals[i].Due = true
 			r.Charges = append(r.Charges, d.charges[i])

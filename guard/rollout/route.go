@@ -11,12 +11,12 @@ import (
 // view is a state of the flag, as far as this process knows.
 type view struct {
 	number int64 // rises with each event
-	at     int64 // when this process first saw it, Unix ms
+	place  int64 // when this process first saw it, Unix ms
 }
 
 // version returns the version of a move to m by a view of that time. Two processes
 // may have views of the same millisecond; the member's index orders them.
-func (m *member) version(at int64) int64 { return at<<indexBits | m.index }
+func (m *member) version(instant int64) int64 { return instant<<indexBits | m.index }
 
 const indexBits = 6
 
@@ -27,7 +27,7 @@ const indexBits = 6
 func (b *Backend) advance(event bool) *view {
 	for {
 		old := b.view.Load()
-		next := &view{number: old.number, at: max(time.Now().UnixMilli(), old.at+1, b.seen.Load()>>indexBits+1)}
+		next := &view{number: old.number, place: max(time.Now().UnixMilli(), old.place+1, b.observed.Load()>>indexBits+1)}
 		if event {
 			next.number++
 		}
@@ -40,8 +40,8 @@ func (b *Backend) advance(event bool) *view {
 // observe records the version of another process.
 func (b *Backend) observe(version int64) {
 	for {
-		seen := b.seen.Load()
-		if version <= seen || b.seen.CompareAndSwap(seen, version) {
+		observed := b.observed.Load()
+		if version <= observed || b.observed.CompareAndSwap(observed, version) {
 			return
 		}
 	}
@@ -59,7 +59,7 @@ type target struct {
 type route struct {
 	keyed.Entry
 	wanted *member // the flag's value
-	at     target  // the wanted member, or where another process moved the counts
+	place  target  // the wanted member, or where another process moved the counts
 	view   int64   // number of the view at the flag's evaluation
 
 	askAt time.Time // when to evaluate the flag again
@@ -124,32 +124,32 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 // nextRoute returns an updated route. old is the previous one, or nil, and wanted the
 // flag's current value.
 func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) *route {
-	r := &route{wanted: wanted, at: target{wanted, wanted.version(v.at)}, view: v.number}
+	r := &route{wanted: wanted, place: target{wanted, wanted.version(v.place)}, view: v.number}
 	switch {
 	case old == nil:
-	case old.at.member == wanted:
-		r.at.version = max(r.at.version, old.at.version)
-	case old.at.version < r.at.version:
+	case old.place.member == wanted:
+		r.place.version = max(r.place.version, old.place.version)
+	case old.place.version < r.place.version:
 	case old.wanted == wanted && now.Before(old.overrideUntil):
-		r.at, r.overrideUntil = old.at, old.overrideUntil // others have a later view
+		r.place, r.overrideUntil = old.place, old.overrideUntil // others have a later view
 	default:
 		// The flag changed without an event, or this process has disagreed with the
 		// others for longer than Keep.
-		r.at.version = wanted.version(b.advance(false).at)
+		r.place.version = wanted.version(b.advance(false).place)
 	}
 	return r
 }
 
 // remember records that the counts of a partition are at a target.
-func (b *Backend) remember(partition string, at target) {
+func (b *Backend) remember(partition string, place target) {
 	name := b.routes.names.OfPartition(partition)
 	old := b.routes.get(name)
-	if old == nil || old.at == at {
+	if old == nil || old.place == place {
 		return
 	}
 	now := time.Now()
-	r := &route{wanted: old.wanted, at: at, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
-	if at.member != r.wanted && !now.Before(r.overrideUntil) {
+	r := &route{wanted: old.wanted, place: place, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
+	if place.member != r.wanted && !now.Before(r.overrideUntil) {
 		r.overrideUntil = now.Add(b.opts.Keep)
 	}
 	b.routes.put(name, r)

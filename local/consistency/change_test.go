@@ -217,7 +217,7 @@ func TestBucketsAreFilled(t *testing.T) {
 					f.clock.Advance(time.Second)
 					f.take(p, costing(policy, 1))
 				}
-				if s := p.table.Of(policy.Name); f.clock.Now().Before(s.BothUntil) && policy == bucket {
+				if s := p.table.State(policy.Name); f.clock.Now().Before(s.BothUntil) && policy == bucket {
 					t.Fatalf("the change lasts until %v", s.BothUntil)
 				}
 				if got := f.used(p, policy); got < 56 {

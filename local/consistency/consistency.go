@@ -96,10 +96,10 @@ func (b *Backend) Taken(ctx context.Context, c quota.Charge, now int64, results 
 	ofStore, ofSoft := results[0], results[1]
 	if (*b.table.byName.Load())[c.Policy.Name].level == Synced {
 		b.soft.Raise(c, now, ofStore)
-	} else if more := missing(c.Policy, ofSoft, ofStore); more > 0 {
+	} else if missed := missing(c.Policy, ofSoft, ofStore); missed > 0 {
 		// A take, and not a settlement: if several processes do this at once,
 		// the bucket is full, and not in debt.
-		c.Cost, c.Mode = more, quota.Enforce
+		c.Cost, c.Mode = missed, quota.Enforce
 		_, _ = b.store.Take(ctx, driver.NewRequest(now, c)) // the next take adds any units still missing
 	}
 }
@@ -107,17 +107,17 @@ func (b *Backend) Taken(ctx context.Context, c quota.Charge, now int64, results 
 // missing returns the units by which the buckets of p are fuller in the synced counts
 // than in the store.
 func missing(p *quota.Policy, soft, store []driver.Result) int64 {
-	most := int64(0)
+	greatest := int64(0)
 	for k := range p.Limits {
 		l := &p.Limits[k]
 		if !l.Algorithm.Drains() {
 			continue
 		}
-		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > 1 { // both are rounded up
-			most = max(most, more)
+		if missed := min(soft[k].Used, l.Capacity()) - store[k].Used; missed > 1 { // both are rounded up
+			greatest = max(greatest, missed)
 		}
 	}
-	return most
+	return greatest
 }
 
 var errWrapped = invalid.Errorf("consistency: a Backend only routes charges, and was asked to decide; give it to throttler.New, without a wrapper around it")

@@ -332,14 +332,14 @@ func TestSet(t *testing.T) {
 		{consistency.Synced, t0.Add(2 * time.Minute)},
 	} {
 		f.set(p, window, step.level)
-		if s := p.table.Of("window"); s.Level != step.level || !s.BothUntil.Equal(step.until) {
+		if s := p.table.State("window"); s.Level != step.level || !s.BothUntil.Equal(step.until) {
 			t.Errorf("%v: %+v, want until %v", step.level, s, step.until)
 		}
 	}
 	shorter := *window
 	shorter.Limits = []throttler.Limit{{Quota: 100, Window: time.Second, Aligned: true}}
 	f.set(p, &shorter, consistency.Exact)
-	if s := p.table.Of("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
+	if s := p.table.State("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
 		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
 	}
 	for _, m := range []consistency.Level{consistency.Exact, consistency.Leased, consistency.Synced} {

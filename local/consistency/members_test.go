@@ -111,7 +111,7 @@ func TestSetSeesWhatCannotBe(t *testing.T) {
 				t.Errorf("%s %v: got %v, want %q", what, level, err, want)
 			}
 		}
-		if got := table.Of(window.Name).Level; got != consistency.Exact {
+		if got := table.State(window.Name).Level; got != consistency.Exact {
 			t.Errorf("the level is %v", got)
 		}
 	}

@@ -102,8 +102,8 @@ func NewTable(options *Options) (*Table, error) {
 // it. An error wraps quota.ErrInvalid: p cannot be at m, the Backend of the table cannot
 // decide at m, or p has a level already.
 func (t *Table) Begin(p *quota.Policy, m Level) error {
-	return t.edit(p, m, func(e *entry, known bool) error {
-		if known {
+	return t.edit(p, m, func(e *entry, exists bool) error {
+		if exists {
 			return invalid.Errorf("consistency: policy %q is %v already; Set changes it", p.Name, e.level)
 		}
 		return nil
@@ -127,7 +127,7 @@ func (t *Table) Set(p *quota.Policy, m Level) error {
 }
 
 // edit puts p at m, after change has updated its entry.
-func (t *Table) edit(p *quota.Policy, m Level, change func(e *entry, known bool) error) error {
+func (t *Table) edit(p *quota.Policy, m Level, change func(e *entry, exists bool) error) error {
 	if err := Supports(p, m); err != nil {
 		return err
 	}
@@ -139,8 +139,8 @@ func (t *Table) edit(p *quota.Policy, m Level, change func(e *entry, known bool)
 		}
 	}
 	old := *t.byName.Load()
-	e, known := old[p.Name]
-	if err := change(&e, known); err != nil {
+	e, exists := old[p.Name]
+	if err := change(&e, exists); err != nil {
 		return err
 	}
 	e.policy, e.level = p, m
@@ -203,11 +203,11 @@ func Supports(p *quota.Policy, m Level) error {
 
 // longest returns the longest time that a charge may count under p.
 func longest(p *quota.Policy) time.Duration {
-	most := time.Duration(0)
+	greatest := time.Duration(0)
 	for i := range p.Limits {
-		most = max(most, algorithm.Lifetime(p.Limits[i]))
+		greatest = max(greatest, algorithm.Lifetime(p.Limits[i]))
 	}
-	return most
+	return greatest
 }
 
 // State is the consistency level of a policy.
@@ -220,7 +220,7 @@ type State struct {
 }
 
 // Of returns the level of the policy of that name.
-func (t *Table) Of(policy string) State {
+func (t *Table) State(policy string) State {
 	e := (*t.byName.Load())[policy]
 	s := State{Level: e.level}
 	if e.bothUntil > 0 {

@@ -4,7 +4,7 @@ package shares
 // time times the rate. They are computed only when needed, so no fraction is ever lost, and
 // the results are equal to package algorithm's to the last bit. Negative tokens are a debt.
 type bucket struct {
-	at     int64 // ms
+	full   int64 // ms
 	tokens int64
 }
 
@@ -24,32 +24,32 @@ func (s *share) full(now int64) bucket { return bucket{now, s.capacity} }
 
 // gained returns the gain of b until now, in 1/window of a token.
 func (s *share) gained(b bucket, now int64) int64 {
-	return min(max(now-b.at, -maxTime), maxTime) * s.units
+	return min(max(now-b.full, -maxTime), maxTime) * s.units
 }
 
 // has reports whether b has n tokens at now.
-func (s *share) has(b bucket, n, now int64) bool {
+func (s *share) holds(b bucket, n, now int64) bool {
 	return s.gained(b, now) >= (n-b.tokens)*s.window
 }
 
 // whole returns the tokens of b at now, rounded down.
-func (s *share) whole(b bucket, now int64) int64 {
+func (s *share) wholeUnits(b bucket, now int64) int64 {
 	return b.tokens + divDown(s.gained(b, now), s.window)
 }
 
 // hasAt returns the instant at which b has n tokens, in ms plus a rest in 1/units of a ms.
-func (s *share) hasAt(b bucket, n int64) (at, rest int64) {
+func (s *share) hasAt(b bucket, n int64) (instant, remainder int64) {
 	if s.units == 0 {
-		return b.at, 0
+		return b.full, 0
 	}
 	missing := (n - b.tokens) * s.window
-	at = divDown(missing, s.units)
-	return b.at + at, missing - at*s.units
+	instant = divDown(missing, s.units)
+	return b.full + instant, missing - instant*s.units
 }
 
 // look returns b or, if it is full at now, a full bucket.
 func (s *share) look(b bucket, now int64) bucket {
-	if s.has(b, s.capacity, now) {
+	if s.holds(b, s.capacity, now) {
 		return s.full(now)
 	}
 	return b
@@ -66,14 +66,14 @@ func (b *bucket) charge(s *share, n, now int64) bucket {
 // giveBack refunds n tokens at now. full and rest, as hasAt returns them, are when the bucket
 // that the charge left would have been full. The rate restores tokens in the order in
 // which they were taken, and tokens that it has restored are not refunded.
-func (b *bucket) giveBack(s *share, n, full, rest, now int64) {
+func (b *bucket) giveBack(s *share, n, full, remainder, now int64) {
 	*b = s.look(*b, now)
-	switch left := full - now; {
-	case left < 0 || *b == s.full(now):
-	case (left*s.units+min(rest, s.units-1))/s.window >= n:
+	switch wait := full - now; {
+	case wait < 0 || *b == s.full(now):
+	case (wait*s.units+min(remainder, s.units-1))/s.window >= n:
 		b.tokens += n
 	default:
-		b.at -= left
+		b.full -= wait
 	}
 	*b = s.look(*b, now)
 }
@@ -85,11 +85,11 @@ func (b *bucket) move(from, to *share, now int64) {
 	v := from.look(*b, now)
 	switch {
 	case to.units == 0:
-		v = bucket{at: now}
+		v = bucket{full: now}
 	case from.units != to.units:
 		gained := from.gained(v, now)
-		whole := divDown(gained, from.window)
-		v = bucket{now - (gained-whole*from.window)/to.units, v.tokens + whole}
+		units := divDown(gained, from.window)
+		v = bucket{now - (gained-units*from.window)/to.units, v.tokens + units}
 	}
 	*b = to.look(v, now)
 }

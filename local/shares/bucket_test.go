@@ -34,7 +34,7 @@ const year = int64(quota.MaxWindow / time.Millisecond) // and a day
 
 // take takes n tokens at now if the bucket has them. It returns the bucket's state afterwards.
 func (b *bucket) take(s *share, n, now int64) (v bucket, ok bool) {
-	if v = s.look(*b, now); n > s.capacity || !s.has(v, n, now) {
+	if v = s.look(*b, now); n > s.capacity || !s.holds(v, n, now) {
 		return v, false
 	}
 	return b.charge(s, n, now), true
@@ -82,7 +82,7 @@ func (m *model) settle(i int, cost int64) {
 
 func (m *model) compare(what string, v bucket, want *driver.Decision) {
 	r := want.Results()[0]
-	if used := m.share.capacity - m.share.whole(v, m.now); used != r.Used {
+	if used := m.share.capacity - m.share.wholeUnits(v, m.now); used != r.Used {
 		m.t.Fatalf("%s at %d: %d are used, the algorithm says %d", what, m.now, used, r.Used)
 	}
 	at, rest := m.share.hasAt(v, m.share.capacity)
@@ -181,9 +181,9 @@ func TestBucketChangesShare(t *testing.T) {
 			}
 			units := 1 + random.Int64N(300)
 			next := share{units, window, units}
-			before := s.whole(s.look(b, now), now)
+			before := s.wholeUnits(s.look(b, now), now)
 			b.move(&s, &next, now)
-			after := next.whole(next.look(b, now), now)
+			after := next.wholeUnits(next.look(b, now), now)
 			if after > before {
 				t.Fatalf("at %d: %d tokens became %d when %d units became %d", now, before, after, s.units, units)
 			}

@@ -210,28 +210,28 @@ func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
 // first. The oldest makes room for a new connection: if new connections were refused, silent
 // ones would keep members out.
 type strangers struct {
-	mu  sync.Mutex
-	all []net.Conn
+	mu    sync.Mutex
+	conns []net.Conn
 }
 
 func (s *strangers) add(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.all) >= maxStrangers {
-		oldest := s.all[0]
+	if len(s.conns) >= maxStrangers {
+		oldest := s.conns[0]
 		if t, ok := oldest.(*tls.Conn); ok {
 			oldest = t.NetConn() // closing a tls.Conn sends an alert, which may take seconds
 		}
 		_ = oldest.Close()
-		s.all = slices.Delete(s.all, 0, 1)
+		s.conns = slices.Delete(s.conns, 0, 1)
 	}
-	s.all = append(s.all, c)
+	s.conns = append(s.conns, c)
 }
 
 func (s *strangers) remove(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(o net.Conn) bool { return o == c })
+	s.conns = slices.DeleteFunc(s.conns, func(o net.Conn) bool { return o == c })
 }
 
 // serverLog passes on the lines that a server logs about this process: panics, and a listener
@@ -239,9 +239,9 @@ func (s *strangers) remove(c net.Conn) {
 type serverLog struct{ *HTTP }
 
 func (l serverLog) Write(line []byte) (int, error) {
-	for _, what := range []string{"http: panic", "http: Accept error"} {
-		if strings.HasPrefix(string(line), what) {
-			l.warn(l.self, "shares: "+what, strings.TrimSpace(string(line)))
+	for _, text := range []string{"http: panic", "http: Accept error"} {
+		if strings.HasPrefix(string(line), text) {
+			l.warn(l.self, "shares: "+text, strings.TrimSpace(string(line)))
 		}
 	}
 	return len(line), nil

@@ -411,7 +411,7 @@ func TestHTTPBoundsConnections(t *testing.T) {
 		t.Error("the oldest of too many connections is open")
 	}
 	b.strangers.mu.Lock()
-	if n := len(b.strangers.all); n > maxStrangers {
+	if n := len(b.strangers.conns); n > maxStrangers {
 		t.Errorf("%d connections of strangers are open; want at most %d", n, maxStrangers)
 	}
 	b.strangers.mu.Unlock()

@@ -23,7 +23,7 @@ type policy struct {
 
 	// most is the smallest capacity. A charge above it is never admitted, and is not demand:
 	// shares would follow charges that no process can admit.
-	most int64
+	greatest int64
 }
 
 // shares contains this process's shares of a policy's limits, from since until next begins.
@@ -32,8 +32,8 @@ type shares struct {
 	since int64 // ms
 	next  atomic.Pointer[shares]
 
-	usual keyShares
-	own   map[uint64]*keyShares // by hash, of keys that have their own divisions or had them lately
+	usual   keyShares
+	divided map[uint64]*keyShares // by hash, of keys that have their own divisions or had them lately
 }
 
 // keyShares contains the shares of one key in a policy's limits. fresh contains the buckets
@@ -49,47 +49,47 @@ type keyShares struct {
 // other fresh buckets than the usual ones.
 const maxOwn = 1024
 
-func (s *shares) of(hash uint64) *keyShares {
-	if own, ok := s.own[hash]; ok {
-		return own
+func (s *shares) shareOf(hash uint64) *keyShares {
+	if share, ok := s.divided[hash]; ok {
+		return share
 	}
 	return &s.usual
 }
 
 // newPolicies returns the policies by name, and in order, for a list of that many members.
-func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
-	if len(all) == 0 {
+func newPolicies(list []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
+	if len(list) == 0 {
 		return nil, nil, invalid.Errorf("shares: policies is empty; it must have each policy that is charged")
 	}
 	byName, order := make(map[string]*policy), []*policy(nil)
-	for i, given := range all {
-		if given == nil {
+	for i, source := range list {
+		if source == nil {
 			return nil, nil, invalid.Errorf("shares: policies[%d] is nil", i)
 		}
-		if err := given.Validate(); err != nil {
+		if err := source.Validate(); err != nil {
 			return nil, nil, fmt.Errorf("shares: policies[%d]: %w", i, err)
 		}
-		if byName[given.Name] != nil {
-			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+		if byName[source.Name] != nil {
+			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, source.Name)
 		}
-		if err := divisible(given, members); err != nil {
+		if err := divisible(source, members); err != nil {
 			return nil, nil, err
 		}
-		p := &policy{Policy: given, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
-		p.shares.Store(&shares{usual: p.none()})
-		for k := range given.Limits {
-			l := &given.Limits[k]
+		p := &policy{Policy: source, sampler: division.NewSampler(window, 0), greatest: math.MaxInt64}
+		p.shares.Store(&shares{usual: p.emptyShares()})
+		for k := range source.Limits {
+			l := &source.Limits[k]
 			q := p.divided(k)
 			p.least = append(p.least, shareOf(l, q.Low(members)))
-			p.most = min(p.most, l.Capacity())
+			p.greatest = min(p.greatest, l.Capacity())
 		}
-		byName[given.Name], order = p, append(order, p)
+		byName[source.Name], order = p, append(order, p)
 	}
 	return byName, order, nil
 }
 
 // none returns the shares of a process without units.
-func (p *policy) none() keyShares {
+func (p *policy) emptyShares() keyShares {
 	k := keyShares{make([]share, len(p.Limits)), make([]bucket, len(p.Limits))}
 	for i := range p.Limits {
 		k.limits[i] = shareOf(&p.Limits[i], 0)
@@ -105,16 +105,16 @@ func shareOf(l *quota.Limit, units int64) share {
 
 // Unsupported returns why a limit cannot be divided between that many members, or "".
 func Unsupported(l *quota.Limit, members int) string {
-	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket counts no further; a shorter window with a smaller quota has the same rate", int64(members)
+	bound, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket counts no further; a shorter window with a smaller quota has the same rate", int64(members)
 	switch {
 	case l.Algorithm.Queues():
 		return "a queue needs one order of all charges: it must be a token-bucket"
 	case !l.Algorithm.Drains():
 		return "a window's count cannot be divided while it runs, because what was admitted before would count against both shares: it must be a token-bucket"
 	case l.Quota > maxTokens:
-		return "the quota " + most
+		return "the quota " + bound
 	case l.Capacity() > maxTokens:
-		return "the burst " + most
+		return "the burst " + bound
 	case min(l.Quota, l.Capacity()) < needed:
 		return "the quota and the burst must be at least " + strconv.Itoa(members) + ", a unit for each member"
 	}
@@ -124,8 +124,8 @@ func Unsupported(l *quota.Limit, members int) string {
 // divisible returns an error if a limit of p cannot be divided between that many members.
 func divisible(p *quota.Policy, members int) error {
 	for k := range p.Limits {
-		if why := Unsupported(&p.Limits[k], members); why != "" {
-			return invalid.Errorf("shares: policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], why)
+		if reason := Unsupported(&p.Limits[k], members); reason != "" {
+			return invalid.Errorf("shares: policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], reason)
 		}
 	}
 	return nil
@@ -142,14 +142,14 @@ func (p *policy) divided(k int) division.Quota {
 // of full buckets of the least share, so that a process that starts again and again
 // doesn't admit its whole share each time.
 func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
-	was, first := p.shares.Load(), !p.held
-	begin := func(k *keyShares, was *keyShares) {
+	old, first := p.shares.Load(), !p.held
+	begin := func(k *keyShares, old *keyShares) {
 		for i := range k.fresh {
 			share, fresh := &k.limits[i], &k.fresh[i]
 			switch {
 			case !first:
-				*fresh = was.fresh[i]
-				fresh.move(&was.limits[i], share, now)
+				*fresh = old.fresh[i]
+				fresh.move(&old.limits[i], share, now)
 			case fleetStarts:
 				*fresh = share.full(now)
 			default:
@@ -157,14 +157,14 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 			}
 		}
 	}
-	s := &shares{since: now, usual: p.none()}
+	s := &shares{since: now, usual: p.emptyShares()}
 	for i := range given {
 		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
 		p.held = p.held || given[i].Units > 0
 	}
-	begin(&s.usual, &was.usual)
+	begin(&s.usual, &old.usual)
 	hashes := make(map[uint64]bool)
-	for hash := range was.own {
+	for hash := range old.divided {
 		hashes[hash] = true
 	}
 	for i := range given {
@@ -173,40 +173,40 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 		}
 	}
 	for hash := range hashes {
-		own := p.none()
+		share := p.emptyShares()
 		divided := false
 		for i := range given {
-			_, has := given[i].Keys[hash]
-			divided = divided || has
-			own.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
+			_, hasOwn := given[i].Keys[hash]
+			divided = divided || hasOwn
+			share.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
 		}
-		begin(&own, was.of(hash))
-		if divided || len(s.own) < maxOwn && !slices.Equal(own.fresh, s.usual.fresh) {
-			if s.own == nil {
-				s.own = make(map[uint64]*keyShares)
+		begin(&share, old.shareOf(hash))
+		if divided || len(s.divided) < maxOwn && !slices.Equal(share.fresh, s.usual.fresh) {
+			if s.divided == nil {
+				s.divided = make(map[uint64]*keyShares)
 			}
-			s.own[hash] = &own
+			s.divided[hash] = &share
 		} else {
-			s.usual.lower(&own, now)
+			s.usual.lower(&share, now)
 		}
 	}
-	was.next.Store(s)
+	old.next.Store(s)
 	p.shares.Store(s)
 }
 
 // lower replaces fresh buckets of k by other's with fewer tokens. Both have the same limits.
-func (k *keyShares) lower(other *keyShares, now int64) {
+func (k *keyShares) lower(o *keyShares, now int64) {
 	for i := range k.fresh {
-		if s := &k.limits[i]; s.whole(other.fresh[i], now) < s.whole(k.fresh[i], now) {
-			k.fresh[i] = other.fresh[i]
+		if s := &k.limits[i]; s.wholeUnits(o.fresh[i], now) < s.wholeUnits(k.fresh[i], now) {
+			k.fresh[i] = o.fresh[i]
 		}
 	}
 }
 
 // asked counts a charge as demand, if it can be admitted at all.
-func (p *policy) asked(at moment, hash uint64, cost int64) {
-	if cost > 0 && cost <= p.most {
-		p.sampler.Add(time.UnixMilli(at.now+at.epoch), hash, cost)
+func (p *policy) addDemand(now moment, hash uint64, cost int64) {
+	if cost > 0 && cost <= p.greatest {
+		p.sampler.Add(time.UnixMilli(now.now+now.epoch), hash, cost)
 	}
 }
 
@@ -215,21 +215,21 @@ func (p *policy) asked(at moment, hash uint64, cost int64) {
 // see Throttler.Wait: it is taken when the share has the tokens.
 func (b *Backend) check(charges []quota.Charge) error {
 	for i := range charges {
-		given := charges[i].Policy
-		switch p := b.byName[given.Name]; {
+		charged := charges[i].Policy
+		switch p := b.byName[charged.Name]; {
 		case p == nil:
-			return invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
-		case p.Policy != given && !slices.EqualFunc(p.Limits, given.Limits, atLeast):
-			return invalid.Errorf("shares: charge %d is of policy %q with the limits %v; New was given %v, which the members divide: give other limits another name", i, given.Name, given.Limits, p.Limits)
+			return invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, charged.Name)
+		case p.Policy != charged && !slices.EqualFunc(p.Limits, charged.Limits, atLeast):
+			return invalid.Errorf("shares: charge %d is of policy %q with the limits %v; New was given %v, which the members divide: give other limits another name", i, charged.Name, charged.Limits, p.Limits)
 		}
 	}
 	return nil
 }
 
 // atLeast reports whether given is l, or has a larger burst.
-func atLeast(l, given quota.Limit) bool {
-	if given.Capacity() >= l.Capacity() {
-		given.Burst = l.Burst
+func atLeast(l, charged quota.Limit) bool {
+	if charged.Capacity() >= l.Capacity() {
+		charged.Burst = l.Burst
 	}
-	return given == l
+	return charged == l
 }

@@ -156,13 +156,13 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 }
 
 // quotas returns the quotas that b's member divides.
-func (b *Backend) quotas() (all []division.Quota) {
+func (b *Backend) quotas() (quotas []division.Quota) {
 	for _, p := range b.policies {
 		for k := range p.Limits {
-			all = append(all, p.divided(k))
+			quotas = append(quotas, p.divided(k))
 		}
 	}
-	return all
+	return quotas
 }
 
 // Close ends this process's part in the division. The others keep their shares until its
@@ -211,18 +211,18 @@ func (b *Backend) Status() Status {
 }
 
 // apply puts shares in force. Once it returns, no decision uses the previous shares.
-func (b *Backend) apply(given division.Shares) {
+func (b *Backend) apply(divided division.Shares) {
 	b.moving.Lock()
 	defer b.moving.Unlock()
 	now := b.now()
-	if !given.Valid {
+	if !divided.Valid {
 		b.holds.Store(false)
 	}
 	for _, p := range b.policies {
-		p.apply(given.Quotas[:len(p.Limits)], given.First, now)
-		given.Quotas = given.Quotas[len(p.Limits):]
+		p.apply(divided.Quotas[:len(p.Limits)], divided.First, now)
+		divided.Quotas = divided.Quotas[len(p.Limits):]
 	}
-	if given.Valid {
+	if divided.Valid {
 		b.holds.Store(true)
 	}
 	for i := range b.stripes {
@@ -243,8 +243,8 @@ func (b *Backend) noShares() error {
 // clock to catch up. Its caller holds b.moving.
 func (b *Backend) now() int64 {
 	now := b.opts.Clock.Now().UnixMilli() - b.epoch.Load()
-	if back := b.latest - now; back > 0 {
-		b.epoch.Add(-back)
+	if step := b.latest - now; step > 0 {
+		b.epoch.Add(-step)
 		now = b.latest
 	}
 	b.latest = now
@@ -253,24 +253,24 @@ func (b *Backend) now() int64 {
 
 // begin prepares a decision about r, or returns an error if it can't be made. It returns
 // the decision's instant, and its stripe, which is nil if r charges nothing.
-func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decision, s *stripe, at moment, err error) {
+func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decision, s *stripe, now moment, err error) {
 	if err := driver.Ended(ctx); err != nil {
-		return d, nil, at, err
+		return d, nil, now, err
 	}
 	if err := b.check(r.Charges()); err != nil {
-		return d, nil, at, err
+		return d, nil, now, err
 	}
-	at.epoch = b.epoch.Load()
-	at.now = r.Now - at.epoch
+	now.epoch = b.epoch.Load()
+	now.now = r.Now - now.epoch
 	if !b.holds.Load() {
-		return d, nil, at, b.noShares()
+		return d, nil, now, b.noShares()
 	}
 	d = driver.NewDecision(r)
 	d.Allowed = true
 	if charges := d.Charges(); len(charges) > 0 {
 		s = b.stripeOf(charges[0].Partition)
 	}
-	return d, s, at, nil
+	return d, s, now, nil
 }
 
 // moment is an instant of buckets, and the epoch: their sum is in ms since 1970.
@@ -278,7 +278,7 @@ type moment struct{ now, epoch int64 }
 
 // of returns the moment of a decision at m about e: not before e's shares are in force, so
 // that keys need not wait for a clock that was set back.
-func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since), m.epoch} }
+func (m moment) since(e *entry) moment { return moment{max(m.now, e.shares.since), m.epoch} }
 
 // Take implements driver.Backend. It makes no call.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
@@ -291,22 +291,22 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (driver.Decision, error) {
-	d, s, at, err := b.begin(ctx, r)
+	d, s, now, err := b.begin(ctx, r)
 	if err != nil || s == nil {
 		return d, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := b.find(s, d.Charges(), at, charge); err != nil {
+	if err := b.find(s, d.Charges(), now, charge); err != nil {
 		return driver.Decision{}, err
 	}
 	charges, results, i := d.Charges(), d.Results(), 0
 	if charge {
-		s.addDemand(charges, at)
+		s.addDemand(charges, now)
 	}
 	for n, e := range s.found {
 		for k := range e.buckets {
-			b.evaluate(e, k, charges[n].Mode.Asks(charges[n].Cost), at.of(e), &results[i])
+			b.evaluate(e, k, charges[n].Mode.Asks(charges[n].Cost), now.since(e), &results[i])
 			i++
 		}
 	}
@@ -315,11 +315,11 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (dr
 	for n, e := range s.found {
 		charged := charge && d.Allowed && charges[n].Cost > 0
 		for k := range e.buckets {
-			v := e.limits[k].look(e.buckets[k], at.of(e).now)
+			v := e.limits[k].look(e.buckets[k], now.since(e).now)
 			if charged {
-				v = e.buckets[k].charge(&e.limits[k], charges[n].Cost, at.of(e).now)
+				v = e.buckets[k].charge(&e.limits[k], charges[n].Cost, now.since(e).now)
 			}
-			if mark := b.report(e, k, v, at.of(e), &results[i]); charged {
+			if mark := b.report(e, k, v, now.since(e), &results[i]); charged {
 				results[i].Mark = mark
 			}
 			i++
@@ -329,39 +329,39 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (dr
 }
 
 // addDemand counts charges as demand, if they can be admitted at all.
-func (s *stripe) addDemand(charges []quota.Charge, at moment) {
+func (s *stripe) addDemand(charges []quota.Charge, now moment) {
 	for n, e := range s.found {
-		if charges[n].Mode.Asks(charges[n].Cost) > e.policy.most {
+		if charges[n].Mode.Asks(charges[n].Cost) > e.policy.greatest {
 			return
 		}
 	}
 	for n, e := range s.found {
 		if charges[n].Mode != quota.Check {
-			e.policy.asked(at.of(e), e.hash, charges[n].Cost)
+			e.policy.addDemand(now.since(e), e.hash, charges[n].Cost)
 		}
 	}
 }
 
 // evaluate sets r.Used for limit k, and r.RetryAt if cost doesn't fit now.
-func (b *Backend) evaluate(e *entry, k int, cost int64, at moment, r *driver.Result) {
+func (b *Backend) evaluate(e *entry, k int, cost int64, now moment, r *driver.Result) {
 	s, capacity := &e.limits[k], e.policy.Limits[k].Capacity()
-	v := s.look(e.buckets[k], at.now)
-	r.Used = capacity - s.whole(v, at.now)
+	v := s.look(e.buckets[k], now.now)
+	r.Used = capacity - s.wholeUnits(v, now.now)
 	switch {
-	case cost <= s.capacity && s.has(v, cost, at.now):
+	case cost <= s.capacity && s.holds(v, cost, now.now):
 	case cost > capacity:
 		r.RetryAt = driver.NeverFits
 	default:
-		r.RetryAt = b.hasAt(s, v, cost, at)
+		r.RetryAt = b.hasAt(s, v, cost, now)
 	}
 }
 
 // find sets s.found to the entries of charges. It adds new entries to the table if keep is
 // true. Its caller holds the lock.
-func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) error {
+func (b *Backend) find(s *stripe, charges []quota.Charge, now moment, keep bool) error {
 	s.found = s.found[:0]
 	for i := range charges {
-		s.found = append(s.found, b.get(s, &charges[i], at.now, keep))
+		s.found = append(s.found, b.get(s, &charges[i], now.now, keep))
 	}
 	// The shares may have been dropped since begin. That is an error, not a refusal.
 	if !b.holds.Load() {
@@ -373,26 +373,26 @@ func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) 
 // report sets Used and ResetAt of r by v, for limit k, and NextAt if no token is left. It
 // returns the mark of a charge that left v. The mark is an instant of buckets, so that it
 // stays right when the clock is set back.
-func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result) driver.Mark {
+func (b *Backend) report(e *entry, k int, v bucket, now moment, r *driver.Result) driver.Mark {
 	s := &e.limits[k]
-	whole := s.whole(v, at.now)
-	full, rest := s.hasAt(v, s.capacity)
-	r.Used = e.policy.Limits[k].Capacity() - whole
-	r.ResetAt = at.epoch + full + min(rest, 1)
-	if whole < 1 {
-		r.NextAt = b.hasAt(s, v, 1, at)
+	units := s.wholeUnits(v, now.now)
+	full, remainder := s.hasAt(v, s.capacity)
+	r.Used = e.policy.Limits[k].Capacity() - units
+	r.ResetAt = now.epoch + full + min(remainder, 1)
+	if units < 1 {
+		r.NextAt = b.hasAt(s, v, 1, now)
 	}
-	return driver.Mark{At: full, Fraction: rest}
+	return driver.Mark{At: full, Fraction: remainder}
 }
 
 // hasAt returns the instant, in ms since 1970, at which v has n tokens.
-func (b *Backend) hasAt(s *share, v bucket, n int64, at moment) int64 {
+func (b *Backend) hasAt(s *share, v bucket, n int64, now moment) int64 {
 	wait := int64(0)
 	if n > s.capacity { // it may fit when the share has grown
 		n, wait = s.capacity, b.opts.Refresh.Milliseconds()
 	}
-	has, rest := s.hasAt(v, n)
-	return at.epoch + max(has+min(rest, 1), at.now+wait)
+	instant, remainder := s.hasAt(v, n)
+	return now.epoch + max(instant+min(remainder, 1), now.now+wait)
 }
 
 // HasReceipt implements driver.Receiptless. No charge has a receipt.
@@ -421,16 +421,16 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	results, i := d.Results(), 0
 	for n, e := range s.found {
-		more := st.Costs[n] - d.Charges()[n].Cost
-		e.policy.asked(at.of(e), e.hash, max(more, 0))
+		added := st.Costs[n] - d.Charges()[n].Cost
+		e.policy.addDemand(at.since(e), e.hash, max(added, 0))
 		for k, mark := range st.Charged.ResultsOf(n) {
-			v, now := &e.buckets[k], at.of(e).now
-			if more >= 0 {
-				v.charge(&e.limits[k], more, now)
+			v, now := &e.buckets[k], at.since(e).now
+			if added >= 0 {
+				v.charge(&e.limits[k], added, now)
 			} else {
-				v.giveBack(&e.limits[k], -more, mark.Mark.At, mark.Mark.Fraction, now)
+				v.giveBack(&e.limits[k], -added, mark.Mark.At, mark.Mark.Fraction, now)
 			}
-			b.report(e, k, *v, at.of(e), &results[i])
+			b.report(e, k, *v, at.since(e), &results[i])
 			i++
 		}
 	}

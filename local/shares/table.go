@@ -81,15 +81,15 @@ func (s *stripe) evict(e *entry) {
 // begin gives e, which was never asked for, the fresh buckets of the shares in force.
 func (e *entry) begin() {
 	e.shares = e.policy.shares.Load()
-	own := e.shares.of(e.hash)
-	e.limits, e.buckets = own.limits, slices.Clone(own.fresh)
+	share := e.shares.shareOf(e.hash)
+	e.limits, e.buckets = share.limits, slices.Clone(share.fresh)
 }
 
 // update moves e to the shares in force, through all shares that were in force since its last
 // update.
 func (e *entry) update() {
 	for next := e.shares.next.Load(); next != nil; next = e.shares.next.Load() {
-		limits := next.of(e.hash).limits
+		limits := next.shareOf(e.hash).limits
 		for i := range e.buckets {
 			e.buckets[i].move(&e.limits[i], &limits[i], next.since)
 		}
@@ -99,15 +99,15 @@ func (e *entry) update() {
 
 // used returns the largest part of a share's capacity that is used.
 func (e *entry) used(now int64) float64 {
-	most := 0.0
+	greatest := 0.0
 	for i := range e.buckets {
 		s := &e.limits[i]
 		if s.capacity == 0 {
 			return 1
 		}
-		most = max(most, 1-float64(s.whole(s.look(e.buckets[i], now), now))/float64(s.capacity))
+		greatest = max(greatest, 1-float64(s.wholeUnits(s.look(e.buckets[i], now), now))/float64(s.capacity))
 	}
-	return most
+	return greatest
 }
 
 const sweepEvery = 5 * time.Second

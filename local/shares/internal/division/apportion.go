@@ -13,7 +13,7 @@ const damping = 0.75
 // much is the part of the quota that must change hands for the full damping. A smaller
 // change moves less far in proportion: demand that is measured by few requests differs
 // from round to round, and no member uses the units that are being moved.
-const much = 1.0 / 10
+const large = 1.0 / 10
 
 // little is the minimum part of the quota that must change hands; otherwise shares stay.
 const little = 1.0 / 64
@@ -46,7 +46,7 @@ func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	if int64(before) == total && moves < little && slices.Min(held) >= low {
 		return held
 	}
-	gain := damping * min(moves/much, 1)
+	gain := damping * min(moves/large, 1)
 	for i := range target {
 		target[i] = max(old[i]+gain*(target[i]-old[i]), float64(low))
 	}
@@ -61,24 +61,24 @@ func roundShares(total, low int64, exact []float64) []int64 {
 	for _, x := range exact {
 		sum += x - float64(low)
 	}
-	whole, rest := make([]int64, n), make([]float64, n)
-	left := total
+	units, fractions := make([]int64, n), make([]float64, n)
+	remaining := total
 	for i, x := range exact {
 		above := float64(total-low*n) / float64(n)
 		if sum > 0 {
 			above = (x - float64(low)) / sum * float64(total-low*n)
 		}
 		floor := math.Floor(above)
-		whole[i], rest[i] = low+int64(floor), above-floor
-		left -= whole[i]
+		units[i], fractions[i] = low+int64(floor), above-floor
+		remaining -= units[i]
 	}
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rest[b], rest[a]) })
-	for _, i := range order[:left] {
-		whole[i]++
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(fractions[b], fractions[a]) })
+	for _, i := range order[:remaining] {
+		units[i]++
 	}
-	return whole
+	return units
 }

@@ -40,7 +40,7 @@ type core struct {
 	highest  uint64    // number of a round
 	div      *division // taken in last, perhaps of an earlier round; nil with a new list
 	complete bool      // all members took it in, and its shares are in force
-	taken    time.Time // when this member took div in
+	began    time.Time // when this member took div in
 	failed   failure   // since the last complete division
 
 	nextStart time.Time
@@ -65,7 +65,7 @@ type call struct {
 	list    *List
 }
 
-var never = time.Unix(1<<40, 0)
+var farFuture = time.Unix(1<<40, 0)
 
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
@@ -93,7 +93,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 		return false
 	}
 	for _, name := range c.list.Members {
-		if !list.has(name) {
+		if !list.contains(name) {
 			c.grace = now.Add(Grace * c.refresh)
 		}
 	}
@@ -101,7 +101,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 	c.round = nil
 	c.nextStart = now.Add(c.part(2))
 	c.forget()
-	if !list.has(c.Name) {
+	if !list.contains(c.Name) {
 		c.drop()
 	}
 	if c.changed != nil {
@@ -140,30 +140,30 @@ func (c *core) divided() bool { return c.div != nil && c.div.ID == c.joined }
 func (c *core) open() bool { return c.round != nil && !(c.divided() && c.complete) }
 
 // due returns when tick has something to do.
-func (c *core) due() time.Time {
-	if !c.list.has(c.Name) {
-		return never // until another member sends a list with this member
+func (c *core) wakeAt() time.Time {
+	if !c.list.contains(c.Name) {
+		return farFuture // until another member sends a list with this member
 	}
-	due := c.nextStart
+	instant := c.nextStart
 	if c.open() {
-		due = c.round.until
+		instant = c.round.until
 	}
-	if !c.grace.IsZero() && c.grace.Before(due) {
-		due = c.grace
+	if !c.grace.IsZero() && c.grace.Before(instant) {
+		instant = c.grace
 	}
 	if c.round != nil {
-		for _, at := range c.round.waiting {
-			if at.Before(due) {
-				due = at
+		for _, deadline := range c.round.waiting {
+			if deadline.Before(instant) {
+				instant = deadline
 			}
 		}
 	}
-	return due
+	return instant
 }
 
 // tick does the work that is due.
 func (c *core) tick(now time.Time) []call {
-	if !c.list.has(c.Name) {
+	if !c.list.contains(c.Name) {
 		return nil
 	}
 	if !now.Before(c.grace) {
@@ -229,13 +229,13 @@ func (c *core) send(now time.Time) (calls []call) {
 	}
 	var text []byte
 	for _, name := range c.list.Members {
-		if at, ok := c.round.waiting[name]; !ok || now.Before(at) {
+		if deadline, ok := c.round.waiting[name]; !ok || now.Before(deadline) {
 			continue
 		}
 		if text == nil {
 			text = m.encode()
 		}
-		c.round.waiting[name] = never // until the call returns
+		c.round.waiting[name] = farFuture // until the call returns
 		calls = append(calls, call{name, text, c.joined, &c.list})
 	}
 	return calls
@@ -257,20 +257,20 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, error) {
 		return nil, err
 	}
 	c.hear(now, m)
-	same := m.List.compare(&c.list) == 0 && c.list.has(c.Name) // otherwise the starter learns the list
-	if same {
+	equal := m.List.compare(&c.list) == 0 && c.list.contains(c.Name) // otherwise the starter learns the list
+	if equal {
 		if m.Complete {
 			c.finish(m.Taken)
 		}
 		if m.Division != nil {
 			c.take(now, m.Division)
-		} else if c.joined.less(m.Joined) {
+		} else if c.joined.before(m.Joined) {
 			c.joined, c.round = m.Joined, nil
 			c.nextStart = now.Add(absence*c.refresh + c.part(1))
 		}
 	}
 	reply := c.message()
-	if same && c.joined == m.Joined && !c.divided() && c.grace.IsZero() {
+	if equal && c.joined == m.Joined && !c.divided() && c.grace.IsZero() {
 		reply.Report = c.report(now)
 	}
 	if m.List.compare(&c.list) != 0 {
@@ -318,7 +318,7 @@ func (c *core) reported(from process, r *report) {
 func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, *m.List)
 	c.highest = max(c.highest, m.Joined.Number)
-	if m.List.compare(&c.list) == 0 && c.failed.Round.less(m.Failed.Round) && !(c.complete && m.Failed.Round.less(c.div.ID)) {
+	if m.List.compare(&c.list) == 0 && c.failed.Round.before(m.Failed.Round) && !(c.complete && m.Failed.Round.before(c.div.ID)) {
 		c.failed = m.Failed
 	}
 }
@@ -328,7 +328,7 @@ func (c *core) take(now time.Time, d *division) {
 	if d.ID != c.joined || c.divided() || !slices.Contains(d.Members, c.process) {
 		return
 	}
-	c.div, c.complete, c.taken = d, false, now
+	c.div, c.complete, c.began = d, false, now
 	c.shrink()
 }
 
@@ -384,7 +384,7 @@ func (c *core) grow() {
 func (c *core) status(now time.Time) Status {
 	s := Status{Self: c.Name, Epoch: c.list.Epoch, Members: slices.Clone(c.list.Members), Silent: append([]string{}, c.failed.Silent...), Valid: c.valid, Complete: c.complete}
 	if c.div != nil {
-		s.Round, s.Age = c.div.ID.Number, now.Sub(c.taken)
+		s.Round, s.Age = c.div.ID.Number, now.Sub(c.began)
 	}
 	for i := range c.quotas {
 		q := QuotaStatus{Name: c.quotas[i].Name, Total: c.quotas[i].Total, Units: c.held[i].Units, Keys: maps.Clone(c.held[i].Keys)}

@@ -24,17 +24,17 @@ func (c *core) report(now time.Time) *report {
 	r := &report{Holds: c.valid}
 	for i := range c.quotas {
 		q := &c.quotas[i]
-		it := item{Quota: c.ids[i], Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total)}
+		v := item{Quota: c.ids[i], Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total)}
 		if q.Demand != nil {
 			d := q.Demand(now, 2*c.keys)
-			it.Demand = finite(d.Units)
+			v.Demand = finite(d.Units)
 			for _, k := range d.Keys[:min(len(d.Keys), 2*c.keys)] {
 				if k.Key != 0 {
-					it.Keys = append(it.Keys, keyDemand{k.Key, finite(k.Units)})
+					v.Keys = append(v.Keys, keyDemand{k.Key, finite(k.Units)})
 				}
 			}
 		}
-		r.Items = append(r.Items, it)
+		r.Items = append(r.Items, v)
 	}
 	return r
 }
@@ -54,11 +54,11 @@ func (c *core) divide() *division {
 	for i, r := range c.round.reports {
 		d.First = d.First && !r.Holds
 		for k := range r.Items {
-			it := &r.Items[k]
-			if byQuota[it.Quota] == nil {
-				byQuota[it.Quota] = make([]*item, len(c.round.reports))
+			v := &r.Items[k]
+			if byQuota[v.Quota] == nil {
+				byQuota[v.Quota] = make([]*item, len(c.round.reports))
 			}
-			byQuota[it.Quota][i] = it
+			byQuota[v.Quota][i] = v
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(byQuota)) {
@@ -74,13 +74,13 @@ func (c *core) divideQuota(d *division, id uint64, items []*item) {
 	group := vector{vectorID: vectorID{Quota: id}, Total: math.MaxInt64, Demand: make([]float32, len(items))}
 	var low int64
 	demand, byKey := make([]float64, len(items)), make(map[uint64][]float64)
-	for i, it := range items {
-		if it == nil {
+	for i, v := range items {
+		if v == nil {
 			continue
 		}
-		group.Total, low = min(group.Total, it.Total), max(low, it.Low)
-		group.Demand[i], demand[i] = it.Demand, float64(it.Demand)
-		for _, k := range it.Keys {
+		group.Total, low = min(group.Total, v.Total), max(low, v.Low)
+		group.Demand[i], demand[i] = v.Demand, float64(v.Demand)
+		for _, k := range v.Keys {
 			if byKey[k.Key] == nil {
 				byKey[k.Key] = make([]float64, len(items))
 			}
@@ -129,8 +129,8 @@ func (c *core) apportion(v *vector, low int64, items []*item, demand []float64) 
 	var members []int
 	var held []int64
 	var weights []float64
-	for i, it := range items {
-		if it == nil {
+	for i, v := range items {
+		if v == nil {
 			continue
 		}
 		members, weights, held = append(members, i), append(weights, demand[i]), append(held, 0)

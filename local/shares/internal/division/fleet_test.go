@@ -214,7 +214,7 @@ func (p *node) resume() {
 
 // schedule makes the process tick when it is due.
 func (p *node) schedule() {
-	due := p.core.due()
+	due := p.core.wakeAt()
 	if due.Before(p.now) {
 		due = p.now
 	}
@@ -224,7 +224,7 @@ func (p *node) schedule() {
 	p.ticks = due
 	p.after(due.Sub(p.now), func() {
 		p.do(func() {
-			if !p.now.Before(p.core.due()) {
+			if !p.now.Before(p.core.wakeAt()) {
 				p.send(p.core.tick(p.now))
 			}
 			p.ticks = time.Time{}
@@ -338,7 +338,7 @@ func (f *fleet) whole(list List) error {
 func (f *fleet) total(quota int) int64 {
 	total := f.quotas[quota].Total
 	for _, p := range f.members {
-		if p.core.list.has(p.name) {
+		if p.core.list.contains(p.name) {
 			total = min(total, p.core.quotas[quota].Total)
 		}
 	}

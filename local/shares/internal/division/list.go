@@ -27,23 +27,23 @@ func (l *List) validate() error {
 	if n := len(l.Members); n == 0 || n > MaxMembers {
 		return invalid.Errorf("division: Members has %d; it must have from 1 to %d", n, MaxMembers)
 	}
-	known := make(map[string]bool, len(l.Members))
+	names := make(map[string]bool, len(l.Members))
 	for i, name := range l.Members {
 		switch {
 		case name == "" || len(name) > maxName:
 			return invalid.Errorf("division: Members[%d] has %d bytes; a name has from 1 to %d", i, len(name), maxName)
 		case !utf8.ValidString(name):
 			return invalid.Errorf("division: Members[%d] is %q; a name must be UTF-8", i, name)
-		case known[name]:
+		case names[name]:
 			return invalid.Errorf("division: Members[%d] is %q a second time; names must differ", i, name)
 		}
-		known[name] = true
+		names[name] = true
 	}
 	return nil
 }
 
 // has reports whether l, with sorted members, has a member of that name.
-func (l *List) has(name string) bool {
+func (l *List) contains(name string) bool {
 	_, ok := slices.BinarySearch(l.Members, name)
 	return ok
 }

@@ -87,7 +87,7 @@ func (c *core) fits(list List) error {
 		perVector = 80
 		perItem   = 120 // of a report
 		perKey    = 60
-		more      = 500
+		extra     = 500
 	)
 	names, err := json.Marshal(list.Members)
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *core) fits(list List) error {
 	}
 	n, quotas := len(list.Members), len(c.quotas)
 	vectors := quotas * (1 + c.keys)
-	size := 3*len(names) + n*perMember + vectors*(perVector+n*perShare) + quotas*(n*perDemand+perItem+2*c.keys*perKey) + more
+	size := 3*len(names) + n*perMember + vectors*(perVector+n*perShare) + quotas*(n*perDemand+perItem+2*c.keys*perKey) + extra
 	if size > MaxMessage {
 		return invalid.Errorf("division: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
 	}
@@ -113,7 +113,7 @@ func (m *Member) Run(ctx context.Context) {
 		m.mu.Lock()
 		now := m.clock.Now()
 		calls := m.core.tick(now)
-		wait := m.core.due().Sub(now)
+		wait := m.core.wakeAt().Sub(now)
 		m.start(calls)
 		m.mu.Unlock()
 		stop := clock.AfterFunc(m.clock, wait, m.rouse)

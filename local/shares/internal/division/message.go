@@ -51,7 +51,7 @@ type roundID struct {
 	Draw   uint64 `json:"d"`
 }
 
-func (a roundID) less(b roundID) bool {
+func (a roundID) before(b roundID) bool {
 	return a.Number < b.Number || a.Number == b.Number && a.Draw < b.Draw
 }
 
@@ -170,7 +170,7 @@ func (m *message) check() error {
 		return errors.New("the number of a round is too high")
 	case m.Division != nil && m.Division.ID != m.Taken:
 		return errors.New("its division is not the one that was taken in")
-	case slices.ContainsFunc(m.Failed.Silent, func(name string) bool { return !m.List.has(name) }):
+	case slices.ContainsFunc(m.Failed.Silent, func(name string) bool { return !m.List.contains(name) }):
 		return fmt.Errorf("of the silent members %q, one is not on the list", m.Failed.Silent)
 	}
 	err := m.List.validate()
@@ -188,10 +188,10 @@ func (r *report) check() error {
 		return fmt.Errorf("a report has %d items", len(r.Items))
 	}
 	for i := range r.Items {
-		it := &r.Items[i]
-		bad := slices.ContainsFunc(it.Keys, func(k keyDemand) bool { return k.Key == 0 || !(k.Units >= 0) })
-		if bad || len(it.Keys) > 2*MaxKeys || it.Total < 1 || it.Total > maxTotal || it.Low < 0 || it.Low > it.Total || !(it.Demand >= 0) {
-			return fmt.Errorf("an item is %+v", *it)
+		v := &r.Items[i]
+		bad := slices.ContainsFunc(v.Keys, func(k keyDemand) bool { return k.Key == 0 || !(k.Units >= 0) })
+		if bad || len(v.Keys) > 2*MaxKeys || v.Total < 1 || v.Total > maxTotal || v.Low < 0 || v.Low > v.Total || !(v.Demand >= 0) {
+			return fmt.Errorf("an item is %+v", *v)
 		}
 	}
 	return nil
@@ -218,12 +218,12 @@ func (v *vector) check(n int) error {
 	if len(v.Shares) != n || v.Key == 0 && len(v.Demand) != n || v.Total > maxTotal {
 		return fmt.Errorf("a vector of %d has %d shares and the demand of %d members", v.Total, len(v.Shares), len(v.Demand))
 	}
-	left := v.Total
+	remaining := v.Total
 	for _, units := range v.Shares {
-		if units < 0 || units > left {
+		if units < 0 || units > remaining {
 			return errors.New("shares add up to more than their total, or are below 0")
 		}
-		left -= units
+		remaining -= units
 	}
 	return nil
 }

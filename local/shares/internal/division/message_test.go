@@ -145,7 +145,7 @@ func FuzzReceive(f *testing.F) {
 					t.Errorf("the reply: %v", err)
 				}
 			}
-			if c.list.has("m000") {
+			if c.list.contains("m000") {
 				c.start(fleet.now)
 			}
 			for _, k := range c.proceed(fleet.now) {

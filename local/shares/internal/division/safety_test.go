@@ -162,7 +162,7 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 			}
 		case 11: // rounds of several members at once
 			for _, name := range list.Members {
-				if o := f.members[name]; o != nil && o.core.list.has(name) && random.IntN(2) == 0 {
+				if o := f.members[name]; o != nil && o.core.list.contains(name) && random.IntN(2) == 0 {
 					o.do(func() {
 						o.core.start(f.now)
 						o.send(o.core.proceed(f.now))

@@ -33,8 +33,8 @@ type Sampler struct {
 // overwritten while a reader reads, it may see words of two events. That is one sample
 // of thousands.
 type slot struct {
-	what atomic.Uint64 // ms since start in the upper half, float32 units in the lower
-	key  atomic.Uint64
+	demand atomic.Uint64 // ms since start in the upper half, float32 units in the lower
+	key    atomic.Uint64
 }
 
 // NewSampler returns a Sampler of the demand within window, from a millisecond to an
@@ -63,16 +63,16 @@ func (s *Sampler) Add(now time.Time, key uint64, units int64) {
 }
 
 func (s *Sampler) keep(now time.Time, key uint64, units float32) {
-	at := s.ms(now)
+	instant := s.ms(now)
 	i := s.next.Add(1) - 1
 	slot := &s.slots[i&uint64(len(s.slots)-1)]
-	oldest := slot.what.Swap(uint64(at)<<32 | uint64(math.Float32bits(units)))
+	oldest := slot.demand.Swap(uint64(instant)<<32 | uint64(math.Float32bits(units)))
 	slot.key.Store(key)
 
 	// The ring must be longer than a window: if the overwritten event is still within
 	// the window, keep half as many. Each half of the ring decides once, so that a burst
 	// doesn't double again before the first doubling has had an effect.
-	if i >= uint64(len(s.slots)) && i&uint64(len(s.slots)/2-1) == 0 && s.age(at, oldest) < s.window {
+	if i >= uint64(len(s.slots)) && i&uint64(len(s.slots)/2-1) == 0 && s.age(instant, oldest) < s.window {
 		s.skip.Store(min(s.skip.Load()<<1|1, 1<<30-1))
 	}
 }
@@ -85,34 +85,34 @@ func (s *Sampler) ms(now time.Time) uint32 {
 
 // age returns the age of an event in ms. The near future is now: calls overtake each
 // other, and clocks step back.
-func (s *Sampler) age(at uint32, what uint64) int64 {
-	past := at - uint32(what>>32)
-	if future := -past; int64(future) < s.window {
+func (s *Sampler) age(instant uint32, demand uint64) int64 {
+	elapsed := instant - uint32(demand>>32)
+	if future := -elapsed; int64(future) < s.window {
 		return 0
 	}
-	return int64(past)
+	return int64(elapsed)
 }
 
 // Demand returns the demand of the window that ends now, and of the keys with the highest
 // demand, at most keys of them.
 func (s *Sampler) Demand(now time.Time, keys int) Demand {
-	at, next := s.ms(now), s.next.Load()
+	instant, next := s.ms(now), s.next.Load()
 	size := uint64(len(s.slots))
 	first := next - min(next, size)
 	// Events are in the order of time, except that concurrent calls may change places.
 	n := sort.Search(int(next-first), func(k int) bool {
-		return s.age(at, s.slots[(first+uint64(k))&(size-1)].what.Load()) < s.window
+		return s.age(instant, s.slots[(first+uint64(k))&(size-1)].demand.Load()) < s.window
 	})
 
 	var d Demand
 	units := make(map[uint64]float64)
 	for i := first + uint64(n); i < next; i++ {
 		slot := &s.slots[i&(size-1)]
-		u := float64(math.Float32frombits(uint32(slot.what.Load())))
+		u := float64(math.Float32frombits(uint32(slot.demand.Load())))
 		d.Units += u
 		units[slot.key.Load()] += u
 	}
-	if kept := next - first - uint64(n); kept < size/8 {
+	if length := next - first - uint64(n); length < size/8 {
 		s.skip.Store(s.skip.Load() >> 1) // the demand has fallen
 	}
 
