@@ -4,6 +4,7 @@ package observe
 
 import (
 	"context"
+	"encoding"
 	"slices"
 	"time"
 )
@@ -108,6 +109,9 @@ type Decided struct {
 	// address or name: keep it out of logs and metrics.
 	Key     string
 	RetryAt time.Time
+
+	// Binding is the limit that binds, such as 60 per 1h, if Key is set; otherwise it is nil.
+	Binding encoding.TextMarshaler
 
 	Start    time.Time
 	Duration time.Duration

@@ -42,20 +42,25 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 		e.Outcome = observe.OutcomeRefused
 	}
 	e.Degraded = d.Degraded
-	key := ""
+	key, bound := "", (*Policy)(nil)
 	switch d.NumLimits() {
 	case 0:
 		if len(charges) > 0 { // a reset, a pause, or a decision without counts
 			e.Policy = charges[0].Policy.Name
 		}
 	case 1: // most decisions: to make a Status would be the slowest part
-		e.Policy, e.Limit, key = d.Charges()[0].Policy.Name, 0, d.Charges()[0].Key
+		bound, key = d.Charges()[0].Policy, d.Charges()[0].Key
+		e.Policy, e.Limit = bound.Name, 0
 	default:
 		binding := d.Binding()
-		e.Policy, e.Limit, key = binding.Policy.Name, binding.Index, binding.Key
+		bound, key = binding.Policy, binding.Key
+		e.Policy, e.Limit = bound.Name, binding.Index
 	}
 	if op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
 		e.Key, e.RetryAt = key, d.RetryAt()
+		if bound != nil {
+			e.Binding = &bound.Limits[e.Limit]
+		}
 	}
 	t.observer.Decided(ctx, e)
 }

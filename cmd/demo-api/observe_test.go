@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	if r := d.get("/metrics"); r.status != http.StatusNotFound {
 		t.Errorf("client: got %v, want 404", r)
 	}
-	if log := d.stderr.String(); strings.Count(log, `msg="rate limit: refusals" policy=core limit=0 count=1`) != 1 {
+	if log := d.stderr.String(); strings.Count(log, `msg="rate limit: refusals" policy=core limit="2 per 1h" count=1`) != 1 {
 		t.Errorf("three refusals are one line of log, not\n%s", log)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
@@ -25,8 +26,12 @@ func newObservation(ctx context.Context, s *settings.Settings, log *slog.Logger)
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	o := &observation{page: weirdebug.New(nil), tracing: t}
-	o.Observer = observe.All(weirlog.New(log, nil), o.page, t.Observer)
+	page := new(weirdebug.Options)
+	if s.ShowKeys {
+		page.Label = func(_, key string) string { return strings.Clone(key) }
+	}
+	o := &observation{page: weirdebug.New(page), tracing: t}
+	o.Observer = observe.All(weirlog.New(log, &weirlog.Options{ShowKeys: s.ShowKeys}), o.page, t.Observer)
 	return o, nil
 }
 

@@ -68,6 +68,29 @@ func TestPageHasWhatIsRefused(t *testing.T) {
 	}
 }
 
+// The page and the log say the limit and, only with WEIR_SHOW_KEYS, the key.
+func TestRefusedKeys(t *testing.T) {
+	for _, shows := range []bool{false, true} {
+		d := started(t, perYear, fmt.Sprint("WEIR_SHOW_KEYS=", shows))
+		for range 5 {
+			if _, err := d.ask("alice"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, text := d.page("http://"+d.debug+"/debug/weir?format=refused", "")
+		_, page := d.page("http://"+d.debug+"/debug/weir", "")
+		log := d.log.String()
+		for _, text := range []string{text, page, log} {
+			if !strings.Contains(text, "3 per 365d") || strings.Contains(text, "user=alice") != shows {
+				t.Errorf("with WEIR_SHOW_KEYS=%t: %s; want the limit", shows, text)
+			}
+		}
+		if strings.Contains(log, "the keys of refused clients") != shows {
+			t.Errorf("with WEIR_SHOW_KEYS=%t: %s", shows, log)
+		}
+	}
+}
+
 // A call that is part of a trace has a span, and so has its decision.
 func TestTraces(t *testing.T) {
 	received := new(lockedBuffer)

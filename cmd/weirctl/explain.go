@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/decision"
 )
 
@@ -175,6 +176,9 @@ func (e *explained) print(c *command) error {
 	}
 	now := time.Now()
 	verdict := "allowed: the next request of one unit fits"
+	if slices.ContainsFunc(e.Counts, func(row shown) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
+		verdict = "no count of the store refuses; of what is synced, the processes know the counts: ask one by POST /json, with \"hitsAddend\": 0 in the descriptor"
+	}
 	if e.Refused {
 		var rules []string
 		for i := range e.Counts {

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // weirctl runs the program, and returns its output and exit status.
@@ -365,14 +366,14 @@ func TestTop(t *testing.T) {
 		urls = append(urls, server.URL+"/debug/weir")
 		refuse := func(key string, n int) {
 			for range n {
-				o.Decided(context.Background(), observe.Decided{Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: "core", Key: key, Start: time.Now(), RetryAt: time.Now().Add(time.Hour)})
+				o.Decided(context.Background(), observe.Decided{Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: "core", Key: key, Binding: quota.Limit{Quota: 60, Window: time.Hour}, Start: time.Now(), RetryAt: time.Now().Add(time.Hour)})
 			}
 		}
 		refuse("both", 30)
 		refuse(fmt.Sprint("only ", process), 40+process)
 	}
 	lines := must(t, append([]string{"top"}, urls...)...)
-	if len(lines) != 5 || strings.Join(lines[2][:4], " ") != "60 60-60 core 0" || lines[2][5] != "2" || lines[3][0] != "41" || lines[4][0] != "40" {
+	if len(lines) != 5 || strings.Join(lines[2][:4], " ") != "60 60-60 core 60" || lines[2][7] != "2" || lines[3][0] != "41" || lines[4][0] != "40" {
 		t.Errorf("got %q; want the key of both processes first", lines)
 	}
 	out, wrong, status := weirctl(t, "top", "-json", "-n", "1", urls[0], urls[1], "http://secret:word@127.0.0.1:1/debug/weir")

@@ -410,6 +410,10 @@ func reset(c *command) subcommand {
 		}
 		names, failed := []string{}, []error(nil)
 		for _, m := range matches { // one by one, so that a failure does not stop the rest
+			if m.Level == consistency.Synced {
+				failed = append(failed, fmt.Errorf("%s: its consistency is synced: the processes have its counts, which can't be reset from here; an override can raise the limit", m.Policy.Name))
+				continue
+			}
 			if err := r.stack.Throttler.Reset(ctx, throttler.Charge{Policy: m.Policy, Key: k, Partition: o.within}); err != nil {
 				failed = append(failed, fmt.Errorf("%s: %w", m.Policy.Name, err))
 				continue

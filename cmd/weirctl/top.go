@@ -19,7 +19,7 @@ import (
 // refusedKey is a key under a limit, summed over all processes.
 type refusedKey struct {
 	Policy    string    `json:"policy"`
-	Limit     int       `json:"limit"`
+	Limit     string    `json:"limit"`
 	Label     string    `json:"key"` // a label, or a hash, as the processes show it
 	Refusals  int64     `json:"refusals"`
 	AtLeast   int64     `json:"at_least"`
@@ -116,7 +116,7 @@ func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error)
 func merge(all []weirdebug.Refusals) (a answer) {
 	type name struct {
 		policy string
-		limit  int
+		limit  string
 		label  string
 	}
 	missed := int64(0)
@@ -168,7 +168,7 @@ func printTop(c *command, a *answer) error {
 	}
 	t := newTable(c.out, "REFUSALS", "BETWEEN", "POLICY", "LIMIT", "KEY", "PROCESSES", "FITS AGAIN")
 	for _, k := range a.Keys {
-		t.row(k.Refusals, fmt.Sprintf("%d-%d", k.AtLeast, k.AtMost), k.Policy, k.Limit, printable(k.Label), k.Processes, when(k.RetryAt, now))
+		t.row(k.Refusals, fmt.Sprintf("%d-%d", k.AtLeast, k.AtMost), k.Policy, cmp.Or(k.Limit, "-"), printable(k.Label), k.Processes, when(k.RetryAt, now))
 	}
 	return t.flush()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 var began = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -33,6 +34,7 @@ func newAt(options *Options) (*Observer, func(time.Duration) time.Time) {
 func (o *Observer) decide(at time.Time, outcome observe.Outcome, policy, key string, took time.Duration) {
 	e := observe.Decided{Op: observe.OpTake, Outcome: outcome, Policy: policy, Start: at.Add(-took), Duration: took}
 	if outcome == observe.OutcomeRefused {
+		e.Binding = &quota.Limit{Quota: 5, Window: time.Minute}
 		e.Key, e.RetryAt = key, at.Add(42*time.Second)
 	}
 	o.Decided(context.Background(), e)
@@ -126,7 +128,7 @@ func TestMostRefusedKeys(t *testing.T) {
 	o.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/weir?format=refused", nil))
 	var all Refusals
 	err := json.Unmarshal(w.Body.Bytes(), &all)
-	want := Refused{Policy: "core", Label: "NwrtaX3FA67O59j6", Count: first.Count, Excess: first.Excess, RetryAt: began.Add(42 * time.Second)}
+	want := Refused{Policy: "core", Limit: "5 per 1m", Label: "NwrtaX3FA67O59j6", Count: first.Count, Excess: first.Excess, RetryAt: began.Add(42 * time.Second)}
 	if err != nil || len(all.Keys) != maxRefused || all.Keys[0] != want || all.Missed < 1 || all.Missed > 2*rounds/maxRefused || !all.Since.Equal(began) {
 		t.Errorf("as JSON: error %v, %d keys, %+v, %d missed since %v; want %+v first, and the refusals that a key may be missing with", err, len(all.Keys), all.Keys[:1], all.Missed, all.Since, want)
 	}

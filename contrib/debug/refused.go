@@ -3,6 +3,7 @@ package weirdebug
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding"
 	"encoding/base64"
 	"hash/maphash"
 	"slices"
@@ -41,7 +42,7 @@ type Refusals struct {
 // Refused is a key that was refused by a limit.
 type Refused struct {
 	Policy string `json:"policy"`
-	Limit  int    `json:"limit"` // index in the policy's Limits
+	Limit  string `json:"limit"` // in words, as of the last refusal
 	Label  string `json:"label"` // Options.Label's, or the hash of the key
 	Count  int64  `json:"count"`
 	Excess int64  `json:"excess"` // how far Count may be too high
@@ -59,6 +60,7 @@ type refusedKey struct {
 
 type refused struct {
 	label   string
+	limit   encoding.TextMarshaler // of the last refusal; may be nil
 	count   int64
 	excess  int64 // how far count may be too high
 	retryAt time.Time
@@ -69,17 +71,17 @@ var seed = maphash.MakeSeed()
 // add counts the refusal e, made at now.
 func (r *refusals) add(e *observe.Decided, now time.Time, label func(policy, key string) string) {
 	key := refusedKey{e.Policy, e.Limit, maphash.String(seed, e.Key)}
-	if r.again(key, e.RetryAt, now) {
+	if r.again(key, e, now) {
 		return
 	}
 	if label == nil {
 		label = hashOf
 	}
-	r.enter(key, label(e.Policy, e.Key), e.RetryAt)
+	r.enter(key, label(e.Policy, e.Key), e)
 }
 
 // again counts a refusal of a key that has a counter.
-func (r *refusals) again(key refusedKey, retryAt, now time.Time) bool {
+func (r *refusals) again(key refusedKey, e *observe.Decided, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.turn(now)
@@ -88,7 +90,7 @@ func (r *refusals) again(key refusedKey, retryAt, now time.Time) bool {
 		return false
 	}
 	c.count++
-	c.retryAt = retryAt
+	c.retryAt, c.limit = e.RetryAt, e.Binding
 	return true
 }
 
@@ -106,7 +108,7 @@ func (r *refusals) turn(now time.Time) {
 }
 
 // enter gives a key a counter.
-func (r *refusals) enter(key refusedKey, label string, retryAt time.Time) {
+func (r *refusals) enter(key refusedKey, label string, e *observe.Decided) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.current[key]
@@ -120,7 +122,7 @@ func (r *refusals) enter(key refusedKey, label string, retryAt time.Time) {
 		r.current[key] = c
 	}
 	c.count++
-	c.retryAt = retryAt
+	c.retryAt, c.limit = e.RetryAt, e.Binding
 }
 
 func least(counts map[refusedKey]*refused) (least refusedKey) {
@@ -162,7 +164,13 @@ func (r *refusals) top(now time.Time) Refusals {
 		}
 	}
 	for key, c := range sums {
-		result.Keys = append(result.Keys, Refused{key.policy, key.limit, c.label, c.count, c.excess, c.retryAt})
+		limit := ""
+		if c.limit != nil {
+			if text, err := c.limit.MarshalText(); err == nil {
+				limit = string(text)
+			}
+		}
+		result.Keys = append(result.Keys, Refused{key.policy, limit, c.label, c.count, c.excess, c.retryAt})
 	}
 	slices.SortFunc(result.Keys, func(a, b Refused) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Limit, b.Limit))

@@ -29,7 +29,7 @@ func ExampleNew() {
 	for range 500 {
 		_, _ = t.Take(context.Background(), core.Charge("alice"))
 	}
-	// Output: level=INFO msg="rate limit: refusals" policy=core limit=0 count=1
+	// Output: level=INFO msg="rate limit: refusals" policy=core limit="2 per 1h" count=1
 }
 
 // The backend and the middleware have the throttler's observer.

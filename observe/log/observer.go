@@ -1,6 +1,6 @@
 // Package weirlog logs the events of weir: requests without a decision, servers that stop
 // answering and come back, replicas that lose their primary, clocks that differ, refusals, and
-// lost counts. No line contains a key.
+// lost counts. No line contains a key, unless Options.ShowKeys is set.
 //
 // A throttler returns the errors of its decisions to its callers, and does not log them.
 // Package middleware, which decides how they affect clients, reports them to its Observer.
@@ -29,6 +29,10 @@ type Options struct {
 	// MaxLines is how many lines may be logged in a minute. Refusals may use half of them.
 	// Further events are logged later, if they still apply. If 0, 60.
 	MaxLines int
+
+	// ShowKeys adds keys to the lines about refusals, at most 8 to each: a key may be a person's
+	// address or name, or a secret of a client.
+	ShowKeys bool
 }
 
 // Observer is an observe.Observer that logs. Give it to the throttler: its backend and its
@@ -91,7 +95,16 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 		o.count(sampleKey{kind: degraded, name: e.Policy})
 	}
 	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
-		o.count(sampleKey{kind: refused, name: e.Policy, limit: e.Limit})
+		key := sampleKey{kind: refused, name: e.Policy, limit: e.Limit}
+		s := o.samples[refused].Get(key)
+		if s.key == key {
+			s.refused(e.Binding)
+		}
+		if o.opts.ShowKeys {
+			s.show(e.Key)
+		}
+		s.count.Add(1)
+		o.report(s)
 	}
 }
 
@@ -199,10 +212,9 @@ func (b *bound) allow(now time.Time, limit int) bool {
 	return true
 }
 
-// brief returns the text of err, cut off, because it may contain a server's reply.
-func brief(err error) string {
+// brief returns text, cut off: an error may contain a server's reply, and a key may be long.
+func brief(text string) string {
 	const longest = 200
-	text := err.Error()
 	if len(text) > longest {
 		text = text[:longest] + "…"
 	}

@@ -18,7 +18,10 @@ import (
 
 	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/quota"
 )
+
+var perMinute = &quota.Limit{Quota: 5, Window: time.Minute}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -165,19 +168,19 @@ func TestRefusalsAreSampled(t *testing.T) {
 		l := newLogged(nil)
 		refuse := func(n int) {
 			for range n {
-				l.Decided(t.Context(), observe.Decided{Op: observe.OpTake, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused})
+				l.Decided(t.Context(), observe.Decided{Op: observe.OpTake, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused, Binding: perMinute})
 			}
 		}
 		refuse(1000)
-		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=1`)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit="5 per 1m" count=1`)
 		time.Sleep(time.Minute)
-		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=999`)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit="5 per 1m" count=999`)
 		refuse(10)
 		l.want(t)
 		time.Sleep(time.Minute)
-		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=10`)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit="5 per 1m" count=10`)
 		time.Sleep(time.Minute)
-		l.Decided(t.Context(), observe.Decided{Op: observe.OpPeek, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused})
+		l.Decided(t.Context(), observe.Decided{Op: observe.OpPeek, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused, Binding: perMinute})
 		l.want(t)
 		l.Decided(t.Context(), observe.Decided{Policy: "core", Degraded: true})
 		l.want(t, `level=WARN msg="rate limit: decisions without the shared counts" policy=core count=1`)

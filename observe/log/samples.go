@@ -1,8 +1,10 @@
 package weirlog
 
 import (
+	"encoding"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +50,7 @@ type sampleKey struct {
 func (k sampleKey) attrs() []slog.Attr {
 	switch k.kind {
 	case refused:
-		return []slog.Attr{slog.String("policy", k.name), slog.Int("limit", k.limit)}
+		return []slog.Attr{slog.String("policy", k.name)}
 	case degraded:
 		return []slog.Attr{slog.String("policy", k.name)}
 	case failed:
@@ -77,22 +79,44 @@ func otherKey(k kind) sampleKey {
 	return sampleKey{kind: k, name: "(others)"}
 }
 
+// maxKeys is how many keys a line names.
+const maxKeys = 8
+
 // maxPolicies is how many policies a line names.
 const maxPolicies = 16
 
 // sample counts the events of one key.
 type sample struct {
 	key   sampleKey
-	count atomic.Int64 // since the last line
-	armed atomic.Bool  // a timer will call due
+	count atomic.Int64                           // since the last line
+	limit atomic.Pointer[encoding.TextMarshaler] // of the last refusal
+	armed atomic.Bool                            // a timer will call due
 
 	mu       sync.Mutex // guards the fields below, which counts of refusals don't use
 	detail   string     // of the first event with a detail since the last line
 	policies []string   // of failures since the last line
+	keys     []string   // of refusals since the last line, with Options.ShowKeys
 	results  [observe.Results]int64
 	total    int64 // failures
 	began    time.Time
 	last     time.Time
+}
+
+// refused notes the limit that refuses, which may be nil.
+func (s *sample) refused(limit encoding.TextMarshaler) {
+	if before := s.limit.Load(); limit != nil && (before == nil || *before != limit) {
+		noted := limit // only this copy is allocated
+		s.limit.Store(&noted)
+	}
+}
+
+// show notes a key that is refused.
+func (s *sample) show(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key = brief(key); len(s.keys) < maxKeys && !slices.Contains(s.keys, key) {
+		s.keys = append(s.keys, strings.Clone(key))
+	}
 }
 
 func (s *sample) kind() *sampling { return &samplings[s.key.kind] }
@@ -102,7 +126,7 @@ func (s *sample) notMoved(err error) {
 	defer s.mu.Unlock()
 	s.count.Add(1)
 	if s.detail == "" {
-		s.detail = brief(err)
+		s.detail = brief(err.Error())
 	}
 }
 
@@ -136,7 +160,15 @@ func (s *sample) line() (l line, ends bool) {
 		s.total = 0
 		return l, true
 	}
+	if limit := s.limit.Load(); limit != nil {
+		if text, err := (*limit).MarshalText(); err == nil {
+			l.attrs = append(l.attrs, slog.String("limit", string(text)))
+		}
+	}
 	l.attrs = append(l.attrs, slog.Int64("count", n))
+	if len(s.keys) > 0 {
+		l.attrs = append(l.attrs, slog.Any("keys", s.keys))
+	}
 	if s.key.kind == failed {
 		if s.key.cause == observe.CauseInvalid {
 			l.level = slog.LevelError
@@ -152,6 +184,6 @@ func (s *sample) line() (l line, ends bool) {
 	if s.detail != "" {
 		l.attrs = append(l.attrs, slog.String("error", s.detail))
 	}
-	s.detail, s.policies, s.results = "", nil, [observe.Results]int64{}
+	s.detail, s.policies, s.keys, s.results = "", nil, nil, [observe.Results]int64{}
 	return l, false
 }

@@ -107,7 +107,7 @@ func (v *server) answers(c *check) {
 	}
 	var attrs []slog.Attr
 	if c.Err != nil {
-		attrs = append(attrs, slog.String("error", brief(c.Err)))
+		attrs = append(attrs, slog.String("error", brief(c.Err.Error())))
 	}
 	if v.times > 1 {
 		attrs = append(attrs, slog.Int("times", v.times))

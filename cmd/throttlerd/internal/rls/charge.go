@@ -66,11 +66,16 @@ func (c *call) block(ctx context.Context, i int) {
 	c.status(i, 0, reset)
 	if it.cost > 0 && !c.server.answers.ShadowMode {
 		c.server.observer.Decided(ctx, observe.Decided{
-			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: it.policy.Name, Limit: 0,
+			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: it.policy.Name, Limit: 0, Binding: blockedLimit{},
 			Key: it.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
 		})
 	}
 }
+
+// blockedLimit is the limit of a blocked key, in words.
+type blockedLimit struct{}
+
+func (blockedLimit) MarshalText() ([]byte, error) { return []byte("blocked"), nil }
 
 func timeOf(ms int64) time.Time {
 	if ms == never {

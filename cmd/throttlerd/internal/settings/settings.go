@@ -34,6 +34,10 @@ type Settings struct {
 	LogLevel  string `env:"LOG_LEVEL" envDefault:"INFO"`
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
 
+	// ShowKeys shows the keys of refused clients in the log and on the page for operators, in
+	// place of hashes: addresses, user names, secrets.
+	ShowKeys bool `env:"WEIR_SHOW_KEYS" envDefault:"false"`
+
 	// DrainWait is how long the service reports NOT_SERVING before it stops accepting calls,
 	// so that proxies that watch its health can leave.
 	DrainWait time.Duration `env:"WEIR_DRAIN_WAIT" envDefault:"0s"`

@@ -44,6 +44,9 @@ func (s *Settings) Warnings(environ []string) (all []string) {
 	if s.ConfigFile != "" && vars["WEIR_ON_FAILURE"] != "" {
 		all = append(all, "WEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides")
 	}
+	if s.ShowKeys {
+		all = append(all, fmt.Sprintf("WEIR_SHOW_KEYS is set: the log, and /debug/weir on %s for everyone who reaches it, show the keys of refused clients, such as addresses, user names and API keys", s.Debug()))
+	}
 	slices.Sort(all)
 	return all
 }
