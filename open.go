@@ -124,8 +124,8 @@ func parse(text string) ([]shard, error) {
 			return nil, invalid.Errorf("weir: Open: %s has another prefix than the first; it must be the same for all shards", label)
 		}
 		for _, addr := range s.options.Addrs {
-			server := s.options.MasterName + "\n" + local(addr)
-			if j, twice := servers[server]; twice && j != i {
+			server := s.options.MasterName + "\n" + canonical(addr)
+			if j, exists := servers[server]; exists && j != i {
 				return nil, invalid.Errorf("weir: Open: %s and URL %d are one server; each shard needs a server of its own", label, j+1)
 			}
 			servers[server] = i
@@ -135,8 +135,8 @@ func parse(text string) ([]shard, error) {
 	return shards, nil
 }
 
-// local returns addr in lower case, with one name for this machine.
-func local(addr string) string {
+// canonical returns addr in lower case, with one name for this machine.
+func canonical(addr string) string {
 	host, port, err := net.SplitHostPort(strings.ToLower(addr))
 	if err == nil && !strings.HasPrefix(addr, "/") {
 		addr = net.JoinHostPort(host, port)
@@ -189,7 +189,7 @@ func parseShard(text string) (s shard, problem string) {
 }
 
 // cutPrefix removes prefix from a query.
-func cutPrefix(query string) (prefix, rest, problem string) {
+func cutPrefix(query string) (prefix, remainder, problem string) {
 	parts := strings.Split(query, "&")
 	for i, part := range parts {
 		value, found := strings.CutPrefix(part, "prefix=")

@@ -34,27 +34,27 @@ func WrapMiddleware(limit func(http.Handler) http.Handler) fiber.Handler {
 		if err != nil {
 			return fiber.NewError(http.StatusBadRequest)
 		}
-		before := c.Context()
-		r = r.WithContext(context.WithValue(before, contextKey{}, c))
+		outer := c.Context()
+		r = r.WithContext(context.WithValue(outer, contextKey{}, c))
 		if path := c.Route().Path; fiber.RoutePatternMatch(c.Path(), path) {
 			r.Pattern = path
 		}
-		out := &response{c: c, header: make(http.Header)}
-		defer out.begin() // after a panic, too
+		res := &response{c: c, header: make(http.Header)}
+		defer res.begin() // after a panic, too
 		var failed error
 		limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.SetContext(r.Context())
-			defer c.SetContext(before)
+			defer c.SetContext(outer)
 			c.Locals(contextKey{}, r)
 			if err := c.Next(); err != nil {
 				if failed = c.App().ErrorHandler(c, err); failed != nil {
 					c.Status(http.StatusInternalServerError) // as Fiber's
 				}
 			}
-			out.handler = fieldsOf(c)
-			maps.Copy(w.Header(), out.handler)
+			res.handler = fieldsOf(c)
+			maps.Copy(w.Header(), res.handler)
 			w.WriteHeader(c.Response().StatusCode())
-		})).ServeHTTP(out, r)
+		})).ServeHTTP(res, r)
 		return failed
 	}
 }

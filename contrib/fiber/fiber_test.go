@@ -64,11 +64,11 @@ func TestFields(t *testing.T) {
 }
 
 // text is a body.
-type text struct{ rest string }
+type text struct{ unread string }
 
 func (b *text) Read(p []byte) (int, error) {
-	n := copy(p, b.rest)
-	if b.rest = b.rest[n:]; n == 0 {
+	n := copy(p, b.unread)
+	if b.unread = b.unread[n:]; n == 0 {
 		return 0, io.EOF
 	}
 	return n, nil

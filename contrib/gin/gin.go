@@ -62,33 +62,33 @@ type contextKey struct{}
 // writer is Gin's writer. What it sends goes through the limit's.
 type writer struct {
 	gin.ResponseWriter
-	through http.ResponseWriter
+	target http.ResponseWriter
 }
 
 func (w *writer) WriteHeaderNow() {
 	if !w.Written() {
-		w.through.WriteHeader(w.Status())
+		w.target.WriteHeader(w.Status())
 		w.ResponseWriter.WriteHeaderNow()
 	}
 }
 
 func (w *writer) Write(p []byte) (int, error) {
 	w.WriteHeaderNow()
-	return w.through.Write(p)
+	return w.target.Write(p)
 }
 
 func (w *writer) WriteString(s string) (int, error) {
 	w.WriteHeaderNow()
-	return io.WriteString(w.through, s)
+	return io.WriteString(w.target, s)
 }
 
 func (w *writer) Flush() {
 	w.WriteHeaderNow()
-	_ = http.NewResponseController(w.through).Flush()
+	_ = http.NewResponseController(w.target).Flush()
 }
 
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(w.through).Hijack()
+	return http.NewResponseController(w.target).Hijack()
 }
 
-func (w *writer) Unwrap() http.ResponseWriter { return w.through }
+func (w *writer) Unwrap() http.ResponseWriter { return w.target }

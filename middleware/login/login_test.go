@@ -192,16 +192,16 @@ func TestBodies(t *testing.T) {
 		_ = w.Close()
 		return w.FormDataContentType(), b.String()
 	}
-	once, onceBody := part("account=alice", "password=x")
-	twice, twiceBody := part("account=decoy", "account=alice")
+	single, singleBody := part("account=alice", "password=x")
+	double, doubleBody := part("account=decoy", "account=alice")
 	for _, test := range []struct {
 		name       login.Name
 		kind, body string
 		want       int
 	}{
 		{login.Form("account"), form, encoded("alice", "x"), 200},
-		{login.Form("account"), once, onceBody, 200},
-		{login.Form("account"), twice, twiceBody, 400},
+		{login.Form("account"), single, singleBody, 200},
+		{login.Form("account"), double, doubleBody, 400},
 		{login.Form("account"), form, "account=decoy&account=alice", 400},
 		{login.Form("account"), form, "account=decoy;account=alice", 400},
 		{login.Form("account"), form, "account=&password=x", 400},
