@@ -694,7 +694,7 @@ dry_runs: {core: *limit, search: {limits: *limits}}
 		t.Errorf("a merged root is %+v", r)
 	}
 	for text, want := range map[string]string{
-		"policies:\n  core: &p {limits: 0 per 1h}\n  search: *p\n  org: {<<: *p}\n":                                  `weir.yaml:2: policies.core.limits is "0 per 1h"; it must be a quota, per, and a window`,
+		"policies:\n  core: &p {limits: 0 per 1h}\n  search: *p\n  org: {<<: *p}\n":                                  `weir.yaml:2: policies.core.limits: limit is "0 per 1h": quota is "0"; it must be a whole number from 1 to`,
 		"policies:\n  core: &p\n    limits: 1 per 1h\n    consistency: exact\n  search: *p\ndry_runs:\n  core: *p\n": "weir.yaml:4: unknown key consistency; the keys here are limits",
 		"policies:\n  core: {limits: 1 per 1h}\n  search: {<<: 5}\n":                                                 "weir.yaml:3: policies.search.<<: map merge requires map or sequence of maps as the value; write the value itself",
 		"policies: &p {<<: *p}\n": "weir.yaml:1: cyclic merge alias; write the value itself",

@@ -139,6 +139,8 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("window is %v; it must be whole milliseconds", l.Window)
 	case a.name == "":
 		return fmt.Sprintf("algorithm is %v; it must be one of %q", l.Algorithm, algorithmNames())
+	case l.Quota > a.maxQuota && a.holds:
+		return fmt.Sprintf("quota is %d; an %v stores every unit, so it must be at most %d", l.Quota, l.Algorithm, a.maxQuota)
 	case l.Quota > a.maxQuota:
 		return fmt.Sprintf("quota is %d; a %v stores every charge, so it must be at most %d (a sliding-window has no such bound)", l.Quota, l.Algorithm, a.maxQuota)
 	case l.Aligned && !a.aligned:

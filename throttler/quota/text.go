@@ -32,7 +32,7 @@ func (a *Algorithm) UnmarshalText(text []byte) error {
 const limitForm = "a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
 
 // limitText is the quota of a limit and the words after per.
-var limitText = regexp.MustCompile(`(?s)^\s*([1-9][0-9]*)(?:\s+per\s+|\s*/\s*)(\S.*)$`)
+var limitText = regexp.MustCompile(`(?s)^\s*([^\s/]+)(?:\s+per\s+|\s*/\s*)(\S.*)$`)
 
 // ParseLimit returns the limit that text describes: a quota and a window, as in
 //
@@ -64,8 +64,8 @@ func ParseLimit(text string) (Limit, error) {
 		return wrong()
 	}
 	var err error
-	if l.Quota, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
-		return wrong()
+	if l.Quota, err = strconv.ParseInt(parts[1], 10, 64); err != nil || !number.MatchString(parts[1]) {
+		return Limit{}, invalid.Errorf("quota: limit is %q: quota is %q; it must be a whole number from 1 to %d (2^53)", text, parts[1], int64(MaxQuota))
 	}
 	words := strings.Fields(parts[2])
 	var ok bool

@@ -41,6 +41,7 @@ func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
 		{policy("p", per(1, 367*24*time.Hour)), `window is 8808h0m0s`},
 		{policy("p", quota.Limit{Quota: 1, Window: time.Second, Algorithm: 9}), `algorithm is Algorithm(9)`},
 		{policy("p", log), `quota is 10001; a sliding-log stores every charge, so it must be at most 10000`},
+		{policy("p", quota.Limit{Quota: 10_001, Window: time.Second, Algorithm: quota.InFlight}), `quota is 10001; an in-flight stores every unit, so it must be at most 10000`},
 		{policy("p", quota.Limit{Quota: 1, Window: time.Second, Burst: 5}), `burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`},
 		{policy("p", quota.Limit{Quota: 1, Window: time.Second, Algorithm: quota.TokenBucket, Burst: -5}), `burst is -5`},
 		{policy("p", quota.Limit{Quota: 1, Window: time.Second, Algorithm: quota.TokenBucket, MaxWait: time.Second}), `max wait is 1s; only a leaky-bucket has one, not a token-bucket`},
