@@ -4,8 +4,9 @@ package shares
 // time times the rate. They are computed only when needed, so no fraction is ever lost, and
 // the results are equal to package algorithm's to the last bit. Negative tokens are a debt.
 type bucket struct {
-	full   int64 // ms
-	tokens int64
+	full      int64 // ms
+	tokens    int64
+	chargedAt int64 // ms: the latest time of a charge, by the clock furthest ahead; 0 since it was full
 }
 
 // With these bounds, no product has more than 63 bits: a quota.MaxWindow has 35.
@@ -20,7 +21,7 @@ const (
 type share struct{ units, window, capacity int64 }
 
 // full returns a full bucket.
-func (s *share) full(now int64) bucket { return bucket{now, s.capacity} }
+func (s *share) full(now int64) bucket { return bucket{full: now, tokens: s.capacity} }
 
 // gained returns the gain of b until now, in 1/window of a token.
 func (s *share) gained(b bucket, now int64) int64 {
@@ -59,14 +60,16 @@ func (s *share) look(b bucket, now int64) bucket {
 // up for the debt. charge returns the bucket that it leaves.
 func (b *bucket) charge(s *share, n, now int64) bucket {
 	*b = s.look(*b, now)
-	b.tokens = max(b.tokens-n, -maxTime*s.units/s.window)
+	b.tokens, b.chargedAt = max(b.tokens-n, -maxTime*s.units/s.window), max(b.chargedAt, now)
 	return *b
 }
 
 // giveBack refunds n tokens at now. full and rest, as hasAt returns them, are when the bucket
 // that the charge left would have been full. The rate restores tokens in the order in
-// which they were taken, and tokens that it has restored are not refunded.
+// which they were taken, and tokens that it has restored are not refunded, by a clock behind
+// neither.
 func (b *bucket) giveBack(s *share, n, full, remainder, now int64) {
+	now = max(now, b.chargedAt)
 	*b = s.look(*b, now)
 	switch wait := full - now; {
 	case wait < 0 || *b == s.full(now):
@@ -89,7 +92,7 @@ func (b *bucket) move(from, to *share, now int64) {
 	case from.units != to.units:
 		gained := from.gained(v, now)
 		units := divDown(gained, from.window)
-		v = bucket{now - (gained-units*from.window)/to.units, v.tokens + units}
+		v.full, v.tokens = now-(gained-units*from.window)/to.units, v.tokens+units
 	}
 	*b = to.look(v, now)
 }

@@ -137,7 +137,6 @@ func TestBackend(t *testing.T) {
 		"chains/one key under two policies in one take":                                                                        halves,
 		"receipts/token-bucket: each receipt is settled once, also delivered twice, late, cut, and out of order":               halves,
 		"receipts/token-bucket: a receipt that is settled stays settled to its end, whichever process tries, by its own clock": halves,
-		"clocks/a refund by a clock behind gives back no more than had not drained at the last charge":                         "a share does not know when it was charged last",
 		"clocks/clocks from 1970 to 9999":                                                                                      parts,
 		"resets/token-bucket: the next charge finds nothing":                                                                   parts,
 		"resets/token-bucket: a refund of an earlier charge does nothing, within the same millisecond too":                     parts,
