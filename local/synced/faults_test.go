@@ -66,3 +66,26 @@ func TestSequentialRootsFail(t *testing.T) {
 		})
 	}
 }
+
+// A root that loses its memory every ten seconds, the only one, costs little: each process sends
+// what it last heard of a counter, and its units after that.
+func TestSequentialFlushes(t *testing.T) {
+	for _, limit := range []throttler.Limit{
+		{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 300},
+		perWindow(1000, 10*time.Second),
+	} {
+		t.Run(limit.String(), func(t *testing.T) {
+			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
+			f := newFleet(t, 50, 1, Options{Sync: time.Second})
+			f.rate(200, 20, policy.Charge("alice"))
+			n := 0
+			for range 10 {
+				f.roots[0].flush()
+				n += f.rate(200, 10, policy.Charge("alice"))
+			}
+			if n /= 10; n < 97 || n > 103 {
+				t.Errorf("%d a second were admitted; the quota is 100", n)
+			}
+		})
+	}
+}

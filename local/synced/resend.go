@@ -124,13 +124,9 @@ func (w *writer) writeTotals(c *counter) {
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		v := &count.views[w.a.index]
-		if bound := count.bound(l, w.a.index, w.a.epoch, w.now); v.answered() && bound < 0 {
-			x := 0.0
-			if l.kind == window {
-				x = count.window
-			}
-			w.append(c, k, entry{c, v, v.acked, 0, count.window}, x, bound)
+		bound := count.bound(l, w.a.index, w.a.epoch, w.now)
+		if count.views[w.a.index].answered() && bound < 0 {
+			w.writeTotal(c, k, bound)
 		}
 	}
 }

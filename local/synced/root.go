@@ -77,7 +77,7 @@ func (s *redisServer) name() string      { return s.Name }
 func (s *redisServer) groupName() string { return s.Group }
 
 func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout+time.Duration(len(calls))*perCallTime)
 	defer cancel()
 	replies, err := s.send(ctx, calls, "evalsha", syncHash)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {

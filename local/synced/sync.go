@@ -19,6 +19,9 @@ const (
 	perTrip    = 16  // calls in one round trip
 	minTimeout = 100 * time.Millisecond
 
+	// perCallTime is the additional time of a round trip for each call, on a busy root.
+	perCallTime = 20 * time.Millisecond
+
 	// lateAfter is the number of syncs without a reply after which the units of a bucket are
 	// late: the bucket had time to drain while they waited.
 	lateAfter = 3
@@ -44,6 +47,7 @@ type aggregator struct {
 	queue []*counter
 	due   time.Time // of the next sync
 	heard time.Time // when the root replied last
+	lost  time.Time // when this process noticed that it had lost its memory
 	late  lateness
 	resend
 
@@ -235,6 +239,10 @@ func (b *Backend) refused(a *aggregator, reply []byte, clock time.Time) {
 	}
 	b.remember(a)
 	a.losses.Add(1)
+	if clock.Sub(a.lost) > b.opts.Sync { // otherwise it may lose it again and again
+		a.due = clock
+	}
+	a.lost = clock
 	b.beginResend(a, clock)
 }
 
@@ -350,25 +358,40 @@ func (w *writer) begin() {
 
 func (c *call) isResend() bool { return double(c.header) == 0 }
 
-// write adds the counts of c, whose stripe is locked, with the units that the root lacks.
+// write adds the counts of c, whose stripe is locked, with the units that the root lacks. If the
+// root has lost its memory, they have its last totals first, and the units one sync later: by then,
+// it has the latest total of any process.
 func (w *writer) write(c *counter) {
 	c.forgetFormer(w.now)
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		units, x, bound := count.pending(w.a.index), count.base(l), count.bound(l, w.a.index, w.a.epoch, w.now)
-		switch {
-		case l.kind == window:
+		v := &count.views[w.a.index]
+		e := entry{c, v, count.part, count.pending(w.a.index), count.window}
+		x, bound := count.base(l), count.bound(l, w.a.index, w.a.epoch, w.now)
+		if l.kind == window {
 			x = count.window
-			if w.a.late != inTime && !count.views[w.a.index].answered() && count.total.total > 0 {
-				units, bound = 0, -count.value(l, count.total) // other roots have the sum
-			}
-		case w.a.late != inTime:
-			units = 0
-			x, bound = count.late(l, w.now)
 		}
-		w.append(c, k, entry{c, &count.views[w.a.index], count.part, units, count.window}, x, bound)
+		switch {
+		case l.kind == window && w.a.late != inTime && !v.answered() && count.total.total > 0:
+			e.units, bound = 0, -count.value(l, count.total) // other roots have the sum
+		case l.kind == bucket && w.a.late != inTime:
+			e.units = 0
+			x, bound = count.late(l, w.now)
+		case v.answered() && bound < 0:
+			w.writeTotal(c, k, bound)
+			continue
+		}
+		w.append(c, k, e, x, bound)
 	}
+}
+
+// writeTotal adds an entry of count k of c with the total that the root had before it lost its
+// memory.
+func (w *writer) writeTotal(c *counter, k int, bound float64) {
+	count := &c.counts[k]
+	v := &count.views[w.a.index]
+	w.append(c, k, entry{c, v, v.acked, 0, count.window}, count.window, bound)
 }
 
 // append adds an entry for count k of c.
@@ -431,6 +454,8 @@ func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	}
 	// A counter with room for all needs no polls: its next charge brings its total.
 	switch c := e.c; {
+	case count.pending(a.index) != 0: // units since, or after the total of a root that lost it
+		b.stripeFor(c).markDirty(c, a.index)
 	case c.Removed() || !c.isContested(now):
 	case c.watched > now:
 		b.stripeFor(c).markDirty(c, a.index)
