@@ -58,7 +58,7 @@ if number > 0 then
         call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
     end
 elseif entries == '' then
-    local copies = call('INCR', KEYS[1])
+    local copies = call('INCRBY', KEYS[1], 1)
     call('PEXPIRE', KEYS[1], CLAIM)
     return copies > COPIES and 's' or 'o'
 else

@@ -40,16 +40,16 @@ func benchmarkFleet(b *testing.B, processes, counters int) {
 	if err := o.complete(); err != nil {
 		b.Fatal(err)
 	}
-	all := make([]*Backend, processes)
-	for i := range all {
+	backends := make([]*Backend, processes)
+	for i := range backends {
 		servers, err := dial([]Root{{Name: "root", Client: client}}, "weir-sync:", time.Minute)
 		if err != nil {
 			b.Fatal(err)
 		}
-		all[i] = newBackend(servers, &o)
+		backends[i] = newBackend(servers, &o)
 	}
 	round := func() {
-		for _, backend := range all {
+		for _, backend := range backends {
 			th := throttler.New(backend, nil)
 			for i := range counters {
 				if _, err := th.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i))); err != nil {

@@ -21,7 +21,7 @@ func perWindow(quota int64, window time.Duration) throttler.Limit {
 
 // rate returns how many of perSec requests a second are admitted for charge, over some seconds.
 func (f *fleet) rate(perSec float64, seconds int, charge throttler.Charge) int {
-	n := sum(f.offer(perSec, f.at+time.Duration(seconds)*time.Second, time.Second, charge, f.loads()["even"]))
+	n := sum(f.offer(perSec, f.elapsed+time.Duration(seconds)*time.Second, time.Second, charge, f.loads()["even"]))
 	return n / seconds
 }
 
@@ -42,7 +42,7 @@ func (f *fleet) settled(charge throttler.Charge) {
 		for i := range f.processes {
 			f.peek(i, charge)
 		}
-		f.advance(f.at + DefaultSync)
+		f.advance(f.elapsed + DefaultSync)
 	}
 }
 
@@ -99,11 +99,11 @@ func TestChangedQuotaInTwoSyncs(t *testing.T) {
 	for _, p := range f.processes {
 		p.setLimits(t, "core", perWindow(100, time.Hour))
 	}
-	f.advance(f.at + DefaultSync)
+	f.advance(f.elapsed + DefaultSync)
 	for i := range f.processes {
 		f.peek(i, alice)
 	}
-	f.advance(f.at + DefaultSync + DefaultSync/2)
+	f.advance(f.elapsed + DefaultSync + DefaultSync/2)
 	for i := range f.processes {
 		if s := f.peek(i, alice); s.Limit.Quota != 100 || s.Used != 90 {
 			t.Errorf("process %d: %d of %d are used; want 90 of 100", i, s.Used, s.Limit.Quota)
@@ -211,7 +211,7 @@ func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 			versions := []*throttler.Policy{{Name: "core", Limits: limits[:1]}, {Name: "core", Limits: limits[1:]}}
 			admitted := 0
 			for range 3000 {
-				f.advance(f.at + 5*time.Millisecond)
+				f.advance(f.elapsed + 5*time.Millisecond)
 				if f.taking(f.random.IntN(3), versions[f.random.IntN(2)], 1).Allowed {
 					admitted++
 				}
@@ -219,11 +219,11 @@ func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 			if admitted < 900 || admitted > 1050 {
 				t.Errorf("%d were admitted of 1000", admitted)
 			}
-			f.advance(f.at + 3*time.Hour)
+			f.advance(f.elapsed + 3*time.Hour)
 			for i := range f.processes {
 				f.taking(i, versions[0], 1)
 				for _, c := range f.processes[i].backend.stripeOf("alice").Values() {
-					if f.advance(f.at + 2*DefaultSync); len(c.counts) != 1 {
+					if f.advance(f.elapsed + 2*DefaultSync); len(c.counts) != 1 {
 						t.Errorf("process %d has %d counts of one limit", i, len(c.counts))
 					}
 				}
@@ -245,7 +245,7 @@ func TestChangedWindowIsToldToRoots(t *testing.T) {
 		p.setLimits(t, "core", perWindow(1000, 2*time.Hour))
 	}
 	f.taking(1, core, 30)
-	f.advance(f.at + 2*DefaultSync) // the root has 30
+	f.advance(f.elapsed + 2*DefaultSync) // the root has 30
 	f.settled(alice)
 	for i := range f.processes {
 		if s := f.peek(i, alice); s.Used < 900 {
@@ -268,7 +268,7 @@ func TestRepliesAfterAChange(t *testing.T) {
 		f.taking(0, core, 1)
 	}}
 	for range 5 {
-		f.advance(f.at + DefaultSync)
+		f.advance(f.elapsed + DefaultSync)
 		if s := f.peek(0, core.Charge("alice")); s.Used != 9 {
 			t.Fatalf("%d are used, want 9", s.Used)
 		}
@@ -327,7 +327,7 @@ func TestUnsupportedLimits(t *testing.T) {
 // A sync at rest carries no policies, however many are known: only the header of a call about
 // no counter, and its reply.
 func TestSequentialSyncAtRest(t *testing.T) {
-	const known = 10_000
+	const counted = 10_000
 	addr := testserver.Redis(t).Addr
 	servers, err := dial([]Root{{Name: "root", Client: redisClient(t, addr)}}, "weir-sync:", time.Minute)
 	if err != nil {
@@ -337,7 +337,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 	o := f.options
 	b := newBackend(servers, &o)
 	th := throttler.New(b, &throttler.Options{Clock: f.clock})
-	for i := range known {
+	for i := range counted {
 		p := &throttler.Policy{Name: "plan-" + strconv.Itoa(i), Limits: []throttler.Limit{perWindow(int64(i+1), time.Duration(i+1)*time.Hour/1000)}}
 		if _, err := th.Take(t.Context(), p.Charge("alice")); err != nil {
 			t.Fatal(err)
@@ -346,7 +346,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 	syncs := func(n int) {
 		for range n {
 			b.syncOnce(t.Context(), b.aggregators[0])
-			f.advance(f.at + DefaultSync)
+			f.advance(f.elapsed + DefaultSync)
 		}
 	}
 	syncs(200) // the counters asked for are no longer watched
@@ -356,7 +356,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 	after := info()
 	in := (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / 100
 	out := (after["total_net_output_bytes"] - before["total_net_output_bytes"]) / 100
-	t.Logf("a sync at rest, with %d policies known: %.0f bytes to a root and %.0f back, INFO included", known, in, out)
+	t.Logf("a sync at rest, with %d policies known: %.0f bytes to a root and %.0f back, INFO included", counted, in, out)
 	if in > 200 || out > 200 {
 		t.Errorf("a sync at rest has %.0f bytes to a root and %.0f back", in, out)
 	}

@@ -16,14 +16,14 @@ import (
 
 // request is the time and the process of a request in a stream.
 type request struct {
-	at      time.Duration
+	arrival time.Duration
 	process int
 }
 
 // course contains the units of each window at the end of each step: the units that the store
 // knew, and the admitted units.
 type course struct {
-	known, admitted figure.Series
+	counted, admitted figure.Series
 }
 
 // The comparison of docs/reference/consistency.md: three processes decide the same stream of one key,
@@ -37,21 +37,21 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 	random := testseed.Rand(t, 1)
 	next := func() time.Duration { return time.Duration(random.ExpFloat64() / offered * float64(time.Second)) }
 	var stream []request
-	for at := next(); at < length; at += next() {
-		stream = append(stream, request{at, random.IntN(processes)})
+	for arrival := next(); arrival < length; arrival += next() {
+		stream = append(stream, request{arrival, random.IntN(processes)})
 	}
 
 	// play decides the stream, and records the units that the store knows after each step.
-	play := func(known string, throttlers []*throttler.Throttler, advance func(to time.Duration), used func() int) course {
-		c := course{known: figure.Series{Name: known, Class: figure.Plain}, admitted: figure.Series{Name: "admitted", Class: figure.Ours}}
-		rest, admitted := stream, 0
+	play := func(counted string, throttlers []*throttler.Throttler, advance func(to time.Duration), used func() int) course {
+		c := course{counted: figure.Series{Name: counted, Class: figure.Plain}, admitted: figure.Series{Name: "admitted", Class: figure.Ours}}
+		waiting, admitted := stream, 0
 		for end := step; end <= length; end += step {
 			if (end-step)%time.Second == 0 {
 				admitted = 0
 			}
-			for ; len(rest) > 0 && rest[0].at < end; rest = rest[1:] {
-				advance(rest[0].at)
-				d, err := throttlers[rest[0].process].Take(context.Background(), charge)
+			for ; len(waiting) > 0 && waiting[0].arrival < end; waiting = waiting[1:] {
+				advance(waiting[0].arrival)
+				d, err := throttlers[waiting[0].process].Take(context.Background(), charge)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -60,7 +60,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 				}
 			}
 			advance(end - time.Nanosecond) // in the same window
-			for s, n := range map[*figure.Series]int{&c.known: used(), &c.admitted: admitted} {
+			for s, n := range map[*figure.Series]int{&c.counted: used(), &c.admitted: admitted} {
 				s.X, s.Y = append(s.X, end.Seconds()), append(s.Y, float64(n))
 			}
 		}
@@ -94,9 +94,9 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 			return int(d.Limit(0).Used)
 		})
 	})
-	for i, charged := range leases.known.Y {
+	for i, charged := range leases.counted.Y {
 		if n := leases.admitted.Y[i]; n > charged || charged > quota {
-			t.Errorf("leased, after %v s: %v are admitted, and %v charged; want at most so many, and at most %d", leases.known.X[i], n, charged, quota)
+			t.Errorf("leased, after %v s: %v are admitted, and %v charged; want at most so many, and at most %d", leases.counted.X[i], n, charged, quota)
 		}
 	}
 
@@ -113,14 +113,14 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 		}
 		return 0
 	})
-	for i, known := range syncs.known.Y {
-		if n := syncs.admitted.Y[i]; known > n || n > quota*1.05 {
-			t.Errorf("synced, after %v s: %v are admitted, and %v known; want at least so many, and at most 5 %% above %d", syncs.known.X[i], n, known, quota)
+	for i, counted := range syncs.counted.Y {
+		if n := syncs.admitted.Y[i]; counted > n || n > quota*1.05 {
+			t.Errorf("synced, after %v s: %v are admitted, and %v known; want at least so many, and at most 5 %% above %d", syncs.counted.X[i], n, counted, quota)
 		}
 	}
 
 	panel := func(title, note string, c course) figure.Panel {
-		return figure.Panel{Title: title, Note: note, Top: 1.1 * quota, Series: []figure.Series{c.known, c.admitted}}
+		return figure.Panel{Title: title, Note: note, Top: 1.1 * quota, Series: []figure.Series{c.counted, c.admitted}}
 	}
 	write(t, "compared", figure.Figure{
 		Title:    "The same requests, leased and synced",

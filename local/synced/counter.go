@@ -249,7 +249,7 @@ func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 const lastInstant = 253402300799000
 
 // roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
-func roundUp(f, most float64) int64 { return int64(math.Ceil(min(f, most))) }
+func roundUp(f, bound float64) int64 { return int64(math.Ceil(min(f, bound))) }
 
 // tolerance bounds the rounding errors of instants in doubles, in ms.
 const tolerance = 1e-3
@@ -311,8 +311,8 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	if l.kind == window {
 		return driver.Mark{At: c.endsAt}
 	}
-	at, part := math.Modf(min(c.empty(l, now), lastInstant))
-	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
+	instant, part := math.Modf(min(c.empty(l, now), lastInstant))
+	return driver.Mark{At: int64(instant), Fraction: int64(part * l.quota)}
 }
 
 // report sets Used and ResetAt of r and, if its RetryAt says so or nothing is left, NextAt.

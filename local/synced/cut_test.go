@@ -17,7 +17,7 @@ func regions(t *testing.T, seed uint64, processes, roots int, begin, end time.Du
 		if process > processes/2 {
 			region = 1
 		}
-		return f.at >= begin && f.at < end && f.roots[region%roots] != root || f.at >= begin && f.at < end && region == 1 && roots == 1
+		return f.elapsed >= begin && f.elapsed < end && f.roots[region%roots] != root || f.elapsed >= begin && f.elapsed < end && region == 1 && roots == 1
 	}
 	return f
 }

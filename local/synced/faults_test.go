@@ -45,7 +45,7 @@ func TestSequentialRootsFail(t *testing.T) {
 			f := newFleet(t, 8, 2, Options{})
 			choose := f.loads()["even"]
 			offer := func(seconds int) float64 {
-				n := sum(f.offer(1600, f.at+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose))
+				n := sum(f.offer(1600, f.elapsed+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose))
 				return 100 * (float64(n)/float64(1000*seconds) - 1)
 			}
 			offer(5)

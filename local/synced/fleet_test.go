@@ -31,7 +31,7 @@ type fleet struct {
 	oneWay    time.Duration // the longest time that a call, or a reply, takes
 	cut       func(process int, root *modelRoot) bool
 	random    *rand.Rand
-	at        time.Duration
+	elapsed   time.Duration
 }
 
 type process struct {
@@ -101,7 +101,7 @@ func (f *fleet) start(ahead time.Duration) *process {
 	p := &process{backend: b, policies: new(policies.Table)}
 	p.throttler = throttler.New(b, &throttler.Options{Clock: o.Clock, Policies: p.policies})
 	for _, a := range b.aggregators {
-		s := &syncer{process: p, aggregator: a, due: f.at + f.upTo(o.Sync)}
+		s := &syncer{process: p, aggregator: a, due: f.elapsed + f.upTo(o.Sync)}
 		s.next = func() time.Duration { return f.send(s) }
 		heap.Push(&f.syncs, s)
 	}
@@ -163,34 +163,34 @@ func (f *fleet) advance(to time.Duration) {
 		s.due += s.next()
 		heap.Fix(&f.syncs, 0)
 	}
-	f.at = to
+	f.elapsed = to
 	f.clock.Set(t0.Add(to))
 }
 
 // offer makes requests at a rate, to processes that choose selects, until an instant. It
 // returns how many were admitted in each of the steps until then.
-func (f *fleet) offer(perSecond float64, until, step time.Duration, charge throttler.Charge, choose func(at time.Duration) int) []int {
-	begin := f.at
+func (f *fleet) offer(perSecond float64, until, step time.Duration, charge throttler.Charge, choose func(elapsed time.Duration) int) []int {
+	begin := f.elapsed
 	admitted := make([]int, (until-begin+step-1)/step)
 	for {
-		next := f.at + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
+		next := f.elapsed + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
 		if next >= until {
 			f.advance(until)
 			return admitted
 		}
 		f.advance(next)
-		d, err := f.processes[choose(f.at)].throttler.Take(context.Background(), charge)
+		d, err := f.processes[choose(f.elapsed)].throttler.Take(context.Background(), charge)
 		if err != nil {
 			f.Fatal(err)
 		}
 		if d.Allowed {
-			admitted[(f.at-begin)/step]++
+			admitted[(f.elapsed-begin)/step]++
 		}
 	}
 }
 
-func sum(all []int) (n int) {
-	for _, x := range all {
+func sum(loads []int) (n int) {
+	for _, x := range loads {
 		n += x
 	}
 	return n
@@ -207,7 +207,7 @@ func (f *fleet) loads() map[string]func(time.Duration) int {
 			}
 			return f.random.IntN(n)
 		},
-		"moving each second": func(at time.Duration) int { return int(at/time.Second) % n },
+		"moving each second": func(elapsed time.Duration) int { return int(elapsed/time.Second) % n },
 	}
 }
 
@@ -221,7 +221,7 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 		name  string
 	}
 	short := throttler.Limit{Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 300}
-	all := []load{
+	loads := []load{
 		{throttler.Limit{Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket}, 1, 2, "even"},
 		{throttler.Limit{Quota: 1000, Window: time.Second, Aligned: true}, 1, 2, "even"},
 		{throttler.Limit{Quota: 1000, Window: time.Second, Aligned: true}, 1, 1, "moving each second"},
@@ -231,11 +231,11 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 	}
 	for roots := 1; roots <= 3; roots++ {
 		for _, name := range []string{"even", "one hot", "moving each second"} {
-			all = append(all, load{short, 1, roots, name})
+			loads = append(loads, load{short, 1, roots, name})
 		}
 	}
 	const offered, measured = 1600, 30 * time.Second // ten windows are too few: the sum of 1 in 40 is 1 percent off
-	for _, l := range all {
+	for _, l := range loads {
 		t.Run(fmt.Sprintf("%v/low %v/%d roots/%s", l.limit, l.low, l.roots, l.name), func(t *testing.T) {
 			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l.limit}}
 			f := newFleet(t, 8, l.roots, Options{Low: l.low})
@@ -262,8 +262,8 @@ func TestSequentialManyProcesses(t *testing.T) {
 		choose := f.loads()["even"]
 		f.offer(100, 4*time.Second, time.Second, policy.Charge("alice"), choose)
 		each := f.offer(100, 14*time.Second, time.Second, policy.Charge("alice"), choose)
-		most, least := slices.Max(each), slices.Min(each)
-		t.Logf("low %v: %d in 10 s, from %d to %d a second", low, sum(each), least, most)
+		highest, least := slices.Max(each), slices.Min(each)
+		t.Logf("low %v: %d in 10 s, from %d to %d a second", low, sum(each), least, highest)
 		if n := sum(each); n < 480 || n > 520 {
 			t.Errorf("low %v: %d were admitted in 10 s; the quota is 500", low, n)
 		}

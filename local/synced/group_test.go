@@ -35,7 +35,7 @@ func TestGroupsDivideTheCounters(t *testing.T) {
 					}
 				}
 			}
-			f.advance(f.at + 2*DefaultSync)
+			f.advance(f.elapsed + 2*DefaultSync)
 		}
 	}
 	for key := range keys {
@@ -50,8 +50,8 @@ func TestGroupsDivideTheCounters(t *testing.T) {
 			t.Errorf("root %d has %d of %d counters; its group is one of %d", i, n, keys, groups)
 		}
 		for key := range r.counters {
-			if at, ok := seen[key]; ok && at != r.group {
-				t.Errorf("%s is in %s and in %s", key, at, r.group)
+			if group, ok := seen[key]; ok && group != r.group {
+				t.Errorf("%s is in %s and in %s", key, group, r.group)
 			}
 			seen[key] = r.group
 		}

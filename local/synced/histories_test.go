@@ -41,8 +41,8 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 	var taken []taking
 	offer := func(perSecond float64, length time.Duration) (admitted int64) {
-		for end := f.at + length; ; {
-			next := f.at + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
+		for end := f.elapsed + length; ; {
+			next := f.elapsed + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
 			if next >= end {
 				f.advance(end)
 				return admitted
@@ -95,14 +95,14 @@ func runHistory(t *testing.T, seed uint64) {
 		case 6:
 			quota = 100 + r.Int64N(200) // processes learn of it at different times
 		case 7:
-			for _, was := range taken { // late
-				if _, err := was.process.throttler.Refund(t.Context(), was.decision); err != nil {
+			for _, earlier := range taken { // late
+				if _, err := earlier.process.throttler.Refund(t.Context(), earlier.decision); err != nil {
 					t.Fatal(err)
 				}
 			}
 			taken = nil
 		case 8:
-			f.advance(f.at + f.upTo(3*time.Second)) // no requests
+			f.advance(f.elapsed + f.upTo(3*time.Second)) // no requests
 		}
 		offer(20+r.Float64()*float64(quota), f.upTo(time.Second)+1)
 	}
@@ -114,7 +114,7 @@ func runHistory(t *testing.T, seed uint64) {
 	}
 	const measured = 10 * time.Second
 	offer(float64(quota), 6*time.Second)
-	f.advance((f.at/(2*time.Second) + 1) * 2 * time.Second)
+	f.advance((f.elapsed/(2*time.Second) + 1) * 2 * time.Second)
 	offer(float64(quota), 2*time.Second) // three times the quota
 	admitted := offer(float64(quota), measured)
 	off := 100 * (float64(admitted)/(float64(quota)*measured.Seconds()) - 1)
@@ -137,11 +137,11 @@ func (f *fleet) replace(i int, ahead time.Duration) {
 }
 
 // setQuota changes the quota of p's one limit, at one process.
-func (p *process) setQuota(t testing.TB, of *throttler.Policy, perSecond int64) {
+func (p *process) setQuota(t testing.TB, policy *throttler.Policy, perSecond int64) {
 	t.Helper()
-	l := of.Limits[0]
+	l := policy.Limits[0]
 	l.Quota = perSecond * int64(l.Window/time.Second)
-	p.setLimits(t, of.Name, l)
+	p.setLimits(t, policy.Name, l)
 }
 
 // setLimits changes the limits of a policy, at one process.

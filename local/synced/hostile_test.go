@@ -28,9 +28,9 @@ func (h hostile) call(_ context.Context, calls []call) ([][]byte, error) {
 // Whatever a root replies, answers make sense: used units are never negative, and windows are
 // always the clock's.
 func FuzzReplies(f *testing.F) {
-	doubles := func(all ...float64) []byte {
+	doubles := func(items ...float64) []byte {
 		b := []byte{'o'}
-		for _, x := range all {
+		for _, x := range items {
 			b = binary.BigEndian.AppendUint64(b, math.Float64bits(x))
 		}
 		return b

@@ -49,12 +49,12 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 			_, _ = first.throttler.Peek(t.Context(), policy.Charge("alice"))
 			root := first.backend.aggregators[0]
 			root.server = &meanwhile{root.server, func() { take(first, 10) }}
-			f.advance(f.at + 2*DefaultSync)
+			f.advance(f.elapsed + 2*DefaultSync)
 			if d := take(first, 1); d.Allowed {
 				t.Errorf("after 10 of 10, which came while a reply was on its way: %v", &d)
 			}
 			take(second, 11) // is refused, and the second process learns of the key
-			f.advance(f.at + 3*DefaultSync)
+			f.advance(f.elapsed + 3*DefaultSync)
 			if d := take(second, 2); d.Allowed {
 				t.Errorf("at another process: %v", &d)
 			}

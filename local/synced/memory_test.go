@@ -20,7 +20,7 @@ var hourAndBucket = &throttler.Policy{Name: "long", Limits: []throttler.Limit{
 }}
 
 // used returns the used units of hourAndBucket that processes report.
-func (f *fleet) used(charge throttler.Charge) (all [][2]int64) {
+func (f *fleet) used(charge throttler.Charge) (items [][2]int64) {
 	f.Helper()
 	for round := range 2 {
 		for _, p := range f.processes {
@@ -29,12 +29,12 @@ func (f *fleet) used(charge throttler.Charge) (all [][2]int64) {
 				f.Fatal(err)
 			}
 			if round > 0 {
-				all = append(all, [2]int64{d.Limit(0).Used, d.Limit(1).Used})
+				items = append(items, [2]int64{d.Limit(0).Used, d.Limit(1).Used})
 			}
 		}
-		f.advance(f.at + 3*DefaultSync)
+		f.advance(f.elapsed + 3*DefaultSync)
 	}
-	return all
+	return items
 }
 
 // A root that loses some of its memory is right again within two syncs, however it loses
@@ -60,7 +60,7 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 			for _, p := range f.processes {
 				take(p)
 			}
-			f.advance(f.at + 3*DefaultSync)
+			f.advance(f.elapsed + 3*DefaultSync)
 			f.used(charge)
 			root := f.roots[0]
 			older := &modelRoot{counters: maps.Clone(root.counters), numbers: maps.Clone(root.numbers)}
@@ -68,7 +68,7 @@ func TestRootsLoseSomeOfTheirMemory(t *testing.T) {
 			f.used(charge)
 			fault(root, older)
 			take(f.processes[1])
-			f.advance(f.at + 3*DefaultSync)
+			f.advance(f.elapsed + 3*DefaultSync)
 			for i, used := range f.used(charge) {
 				if used[0] < 75 || used[1] < 75 { // more, if it expects others to continue
 					t.Errorf("process %d: %v are used, want 75 and 75", i, used)
@@ -89,14 +89,14 @@ func TestDrainedUnitsAreNoDebt(t *testing.T) {
 	f := newFleet(t, 8, 1, Options{})
 	even := f.loads()["even"]
 	offer := func(perSec float64, length time.Duration) int {
-		return sum(f.offer(perSec, f.at+length, time.Second, perSecond.Charge("alice"), even))
+		return sum(f.offer(perSec, f.elapsed+length, time.Second, perSecond.Charge("alice"), even))
 	}
 	offer(500, 2*time.Second)
 	f.roots[0].down = true
 	offer(800, 20*time.Second)
-	f.advance(f.at + 3*time.Second) // all has drained
+	f.advance(f.elapsed + 3*time.Second) // all has drained
 	f.roots[0].down = false
-	f.advance(f.at + 3*time.Second) // all have rejoined
+	f.advance(f.elapsed + 3*time.Second) // all have rejoined
 	if n := offer(500, 5*time.Second); n < 2300 {
 		t.Errorf("%d of some 2500 requests were admitted, of a quota of 5000", n)
 	}
@@ -138,16 +138,16 @@ func (f *fleet) taking(i int, policy *throttler.Policy, cost int64) throttler.De
 func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
 	f := newFleet(t, 3, 1, Options{})
 	f.taking(0, hourAndBucket, 10)
-	f.advance(f.at + 30*time.Second)
+	f.advance(f.elapsed + 30*time.Second)
 	f.taking(1, hourAndBucket, 70)
-	f.advance(f.at + time.Second)
+	f.advance(f.elapsed + time.Second)
 	f.taking(1, hourAndBucket, 1)
-	f.advance(f.at + 30*time.Second)
+	f.advance(f.elapsed + 30*time.Second)
 	clear(f.roots[0].counters)
 	f.taking(0, hourAndBucket, 1)
-	f.advance(f.at + 2*time.Second)
+	f.advance(f.elapsed + 2*time.Second)
 	f.taking(1, hourAndBucket, 1)
-	f.advance(f.at + 2*time.Second)
+	f.advance(f.elapsed + 2*time.Second)
 	for i, used := range f.used(hourAndBucket.Charge("alice")) {
 		if used[0] < 72 || used[1] < 72 { // added by process 1 itself
 			t.Errorf("process %d: %v are used, want 72 at least", i, used)
@@ -303,7 +303,7 @@ func TestDebtsAreBounded(t *testing.T) {
 				}
 			}
 			if i%100 == 0 {
-				f.advance(f.at + DefaultSync)
+				f.advance(f.elapsed + DefaultSync)
 			}
 		}
 	}

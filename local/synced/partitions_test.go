@@ -19,9 +19,9 @@ func TestPartitionsAtOnce(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{})
 	b, now := f.processes[0].backend, f.clock.Now().UnixMilli()
 	var admitted [keys]atomic.Int64
-	var all sync.WaitGroup
+	var takers sync.WaitGroup
 	for g := range 8 {
-		all.Go(func() {
+		takers.Go(func() {
 			for i := range quotaOf {
 				first := (g*i + g) % keys
 				second := (first + 1 + i%(keys-1)) % keys
@@ -39,7 +39,7 @@ func TestPartitionsAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	takers.Wait()
 	for key := range admitted {
 		c := policy.Charge(fmt.Sprint(key))
 		c.Cost, c.Partition = 1, c.Key

@@ -46,11 +46,11 @@ func TestSequentialSimulations(t *testing.T) {
 		if n := sum(level) + sum(spike) + sum(echo); n < 3500 || n > 4300 {
 			t.Errorf("low %v: %d were admitted in 70 s; the quota is 3500, and the burst 500", low, n)
 		}
-		all := append(append(level, spike...), echo...)
+		items := append(append(level, spike...), echo...)
 		drawn.Panels = append(drawn.Panels, figure.Panel{
 			Title:  fmt.Sprintf("Low %g", low),
 			Note:   "a second of 1,000 requests a second at 40 s",
-			Series: []figure.Series{bySecond("admitted", all, step, figure.Ours)},
+			Series: []figure.Series{bySecond("admitted", items, step, figure.Ours)},
 			Spans:  []figure.Span{{Name: "spike", From: 40, To: 41}},
 		})
 	}
@@ -59,7 +59,7 @@ func TestSequentialSimulations(t *testing.T) {
 	// A spike shorter than a sync passes: no process has heard of the others.
 	f := newFleet(t, 300, 1, Options{Sync: time.Second})
 	f.advance(5 * time.Second)
-	passed := sum(f.offer(3000, f.at+100*time.Millisecond, step, charge, f.loads()["even"]))
+	passed := sum(f.offer(3000, f.elapsed+100*time.Millisecond, step, charge, f.loads()["even"]))
 	if passed < 200 {
 		t.Errorf("%d of some 300 requests of a spike of 100 ms were admitted; want nearly all", passed)
 	}

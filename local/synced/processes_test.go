@@ -85,31 +85,31 @@ func TestRealRootsFail(t *testing.T) {
 		j.Roots = append(j.Roots, r.Addr)
 	}
 	reports := fleetOf(t, slices.Repeat([]job{j}, processes))
-	at := func(n int) { time.Sleep(time.Until(begin.Add(time.Duration(n) * step))) }
+	wait := func(n int) { time.Sleep(time.Until(begin.Add(time.Duration(n) * step))) }
 	flush := redisClient(t, roots[0].Addr)
-	at(2)
+	wait(2)
 	if err := flush.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	at(3)
+	wait(3)
 	roots[0].Pause()
-	at(5)
+	wait(5)
 	roots[0].Kill()
 	roots[1].Kill()
-	at(6)
+	wait(6)
 	for _, r := range roots {
 		if err := r.Restart(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all := reports()
-	admitted := total(all)
+	items := reports()
+	admitted := total(items)
 	perStep := int(step / slot)
 	percent := func(from, to int) float64 {
 		n := sum(admitted[from*perStep : to*perStep])
 		return 100 * (float64(n)/(quota*float64(to-from)*step.Seconds()) - 1)
 	}
-	decision, pause := longest(all)
+	decision, pause := longest(items)
 	t.Logf("a second: %v", admitted)
 	t.Logf("%+.1f %% before, %+.1f %% after a flush, %+.1f %% while a root hangs, %+.1f %% without roots, %+.1f %% after; the longest decision took %v, the longest pause %v",
 		percent(1, 2), percent(2, 3), percent(3, 5), percent(5, 6), percent(6, 8), decision, pause)
@@ -118,15 +118,15 @@ func TestRealRootsFail(t *testing.T) {
 		wide = 5
 	}
 	for _, bound := range []struct {
-		what     string
+		phase    string
 		from, to int
 		percent  float64
 	}{
 		{"before", 1, 2, wide}, {"after a flush", 2, 3, wide}, {"while a root hangs", 3, 5, wide},
 		{"without roots", 5, 6, 15 + 60/step.Seconds()}, {"when they are back", 6, 8, 2 * wide},
 	} {
-		if off := percent(bound.from, bound.to); judged(t, all) && (off > bound.percent || off < -bound.percent) {
-			t.Errorf("%+.1f %% of the quota %s", off, bound.what)
+		if off := percent(bound.from, bound.to); judged(t, items) && (off > bound.percent || off < -bound.percent) {
+			t.Errorf("%+.1f %% of the quota %s", off, bound.phase)
 		}
 	}
 	s := step.Seconds()
@@ -170,13 +170,13 @@ func TestRealSpike(t *testing.T) {
 		}
 		first, last = min(first, r.Refused), max(last, r.Refused)
 	}
-	one, all := time.Duration(first-used)*slot, time.Duration(last-used)*slot
-	t.Logf("%d of %d were admitted; the first process refused %v after the quota was used up, the last %v", sum(total(reports)), quota, one, all)
+	one, items := time.Duration(first-used)*slot, time.Duration(last-used)*slot
+	t.Logf("%d of %d were admitted; the first process refused %v after the quota was used up, the last %v", sum(total(reports)), quota, one, items)
 	late := 2 * slot
 	if !promised() {
 		late = 10 * DefaultSync
 	}
-	if one > DefaultSync+late || all > 2*DefaultSync+late {
-		t.Errorf("the first process refused %v after the quota was used up, the last %v; want %v and %v", one, all, DefaultSync, 2*DefaultSync)
+	if one > DefaultSync+late || items > 2*DefaultSync+late {
+		t.Errorf("the first process refused %v after the quota was used up, the last %v; want %v and %v", one, items, DefaultSync, 2*DefaultSync)
 	}
 }

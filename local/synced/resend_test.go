@@ -21,13 +21,13 @@ func resendOf(t *testing.T, processes, keys int) (f *fleet, policy *throttler.Po
 			}
 		}
 	}
-	f.advance(f.at + 30*time.Second)
+	f.advance(f.elapsed + 30*time.Second)
 	if n := len(f.roots[0].counters); n != keys {
 		t.Fatalf("the root has %d counters, want %d", n, keys)
 	}
 	f.roots[0].flush()
 	f.roots[0].entries = 0
-	f.advance(f.at + 1200*time.Millisecond)
+	f.advance(f.elapsed + 1200*time.Millisecond)
 	return f, policy
 }
 
@@ -44,12 +44,12 @@ func TestARootGetsItsCountersBack(t *testing.T) {
 	if _, err := first.throttler.Take(t.Context(), hot); err != nil {
 		t.Fatal(err)
 	}
-	f.advance(f.at + 2200*time.Millisecond)
+	f.advance(f.elapsed + 2200*time.Millisecond)
 	n := nameOf(&throttler.Charge{Policy: policy, Key: hot.Key, Partition: hot.Key})
 	if c := f.roots[0].counters[string(n[:])+"w3600000000"]; c[1] != processes+1 {
 		t.Errorf("two syncs after a charge, the root has %v; want %d units", c, processes+1)
 	}
-	f.advance(f.at + 30*time.Second)
+	f.advance(f.elapsed + 30*time.Second)
 	if n := len(f.roots[0].counters); n != keys {
 		t.Errorf("the root has %d counters again, want %d", n, keys)
 	}
@@ -58,8 +58,8 @@ func TestARootGetsItsCountersBack(t *testing.T) {
 			t.Fatalf("the root has %v of %x, want %d units", c, key, processes)
 		}
 	}
-	if most := int(constants["COPIES"]+1) * keys; f.roots[0].entries > most {
-		t.Errorf("the root received %d entries; want at most %d", f.roots[0].entries, most)
+	if highest := int(constants["COPIES"]+1) * keys; f.roots[0].entries > highest {
+		t.Errorf("the root received %d entries; want at most %d", f.roots[0].entries, highest)
 	}
 	for i, p := range f.processes {
 		if st := p.backend.Stats(); st.Unsent["root-0"] != 0 {
@@ -67,7 +67,7 @@ func TestARootGetsItsCountersBack(t *testing.T) {
 		}
 	}
 	f.roots[0].entries = 0
-	f.advance(f.at + 10*time.Second)
+	f.advance(f.elapsed + 10*time.Second)
 	if f.roots[0].entries > 0 {
 		t.Errorf("at rest, the root received %d entries", f.roots[0].entries)
 	}
@@ -80,10 +80,10 @@ func TestAnsweredCallsAreNotSentAgain(t *testing.T) {
 	root := f.roots[0]
 	for down := range 40 {
 		root.down = down%2 == 1
-		f.advance(f.at + 300*time.Millisecond)
+		f.advance(f.elapsed + 300*time.Millisecond)
 	}
 	root.down = false
-	f.advance(f.at + 10*time.Second)
+	f.advance(f.elapsed + 10*time.Second)
 	if n := len(root.counters); n != keys || root.entries > keys {
 		t.Errorf("the root has %d counters of %d entries; want %d of as many", n, root.entries, keys)
 	}
@@ -95,7 +95,7 @@ func TestNoPollsBelowHalf(t *testing.T) {
 	f := newFleet(t, 10, 1, Options{Sync: time.Second})
 	for i := range 100 {
 		f.taking(i%10, policy, 1)
-		f.advance(f.at + 1100*time.Millisecond)
+		f.advance(f.elapsed + 1100*time.Millisecond)
 	}
 	if n := f.roots[0].entries; n > 110 {
 		t.Errorf("the root received %d entries for 100 charges", n)

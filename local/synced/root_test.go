@@ -147,7 +147,7 @@ func TestAHugeDebt(t *testing.T) {
 	a, b := newBackend(servers, &o), newBackend(servers, &o)
 	p := &quota.Policy{Name: "p", Limits: []quota.Limit{{Quota: 1000, Window: time.Hour, Algorithm: quota.TokenBucket}}}
 	now := time.Now().UnixMilli()
-	of := func(key string) driver.Request {
+	request := func(key string) driver.Request {
 		return driver.NewRequest(now, quota.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
 	}
 	check := func(d driver.Decision, err error) {
@@ -159,16 +159,16 @@ func TestAHugeDebt(t *testing.T) {
 			t.Errorf("%+v; want the reset at %d", r, int64(lastInstant))
 		}
 	}
-	taken, err := a.Take(t.Context(), of("k"))
+	taken, err := a.Take(t.Context(), request("k"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(a.Settle(t.Context(), driver.Settlement{Now: now, Charged: taken, Costs: []int64{quota.MaxQuota}}))
 	for range 3 {
-		if _, err := a.Take(t.Context(), of("other")); err != nil {
+		if _, err := a.Take(t.Context(), request("other")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Peek(t.Context(), of("k")); err != nil {
+		if _, err := b.Peek(t.Context(), request("k")); err != nil {
 			t.Fatal(err)
 		}
 		a.syncOnce(t.Context(), a.aggregators[0])
@@ -177,10 +177,10 @@ func TestAHugeDebt(t *testing.T) {
 	if s := a.Stats(); s.Failed != 0 || s.Syncs != 3 {
 		t.Errorf("%+v; want 3 syncs, and none failed", s)
 	}
-	check(a.Take(t.Context(), of("k")))
-	check(b.Take(t.Context(), of("k")))
+	check(a.Take(t.Context(), request("k")))
+	check(b.Take(t.Context(), request("k")))
 	other := *p
 	other.Limits = []quota.Limit{{Quota: 1000, Window: time.Minute, Algorithm: quota.TokenBucket}}
 	p = &other
-	check(a.Take(t.Context(), of("k")))
+	check(a.Take(t.Context(), request("k")))
 }

@@ -238,12 +238,12 @@ func (b *Backend) refused(a *aggregator, reply []byte, clock time.Time) {
 		}
 	}
 	b.remember(a)
-	a.losses.Add(1)
 	if clock.Sub(a.lost) > b.opts.Sync { // otherwise it may lose it again and again
 		a.due = clock
 	}
 	a.lost = clock
 	b.beginResend(a, clock)
+	a.losses.Add(1)
 }
 
 // takeDirty begins a sync with the root of a: it moves the counters in its lists to its queue,

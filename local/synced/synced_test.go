@@ -28,10 +28,10 @@ func TestSequentialOneProcessIsExact(t *testing.T) {
 		{Quota: 30, Window: 5 * time.Second, Aligned: true},
 	}}
 	f := newFleet(t, 1, 1, Options{})
-	th, at, state := f.processes[0].throttler, time.Duration(0), new(algorithm.State)
+	th, elapsed, state := f.processes[0].throttler, time.Duration(0), new(algorithm.State)
 	for step := range 5000 {
-		at += time.Duration(f.random.IntN(400)) * time.Millisecond
-		f.advance(at)
+		elapsed += time.Duration(f.random.IntN(400)) * time.Millisecond
+		f.advance(elapsed)
 		charge := policy.Charge("alice")
 		charge.Cost, charge.Partition = 1+f.random.Int64N(4), charge.Key
 		if f.random.IntN(4) == 0 {
@@ -98,7 +98,7 @@ func TestRefunds(t *testing.T) {
 		for range 20 {
 			used(first)
 			used(second)
-			f.advance(f.at + DefaultSync/2)
+			f.advance(f.elapsed + DefaultSync/2)
 		}
 		if a, b := used(first), used(second); a != want || b != want {
 			t.Errorf("%s, %s and %s are used; want %s", when, a, b, want)
@@ -155,7 +155,7 @@ func TestRefundsOfWhatDrained(t *testing.T) {
 			t.Fatal("a full bucket refused")
 		}
 		old = append(old, d)
-		f.advance(f.at + 2*time.Second)
+		f.advance(f.elapsed + 2*time.Second)
 	}
 	last := take(0, 10)
 	for i, d := range old {
@@ -163,22 +163,22 @@ func TestRefundsOfWhatDrained(t *testing.T) {
 			t.Errorf("%d are used after the refund of charge %d, which had drained; want 10", n, i)
 		}
 	}
-	f.advance(f.at + 600*time.Millisecond)
+	f.advance(f.elapsed + 600*time.Millisecond)
 	used(second.Peek(t.Context(), policy.Charge("alice")))
-	f.advance(f.at + DefaultSync)
+	f.advance(f.elapsed + DefaultSync)
 	if n := used(second.Settle(t.Context(), *last, 0)); n != 0 {
 		t.Errorf("%d are used after a refund of 10, of which 3 had not drained; want 0", n)
 	}
 
-	f.advance(f.at + 10*time.Second)
+	f.advance(f.elapsed + 10*time.Second)
 	early := take(0, 5)
 	take(0, 5)
-	f.advance(f.at + 300*time.Millisecond)
+	f.advance(f.elapsed + 300*time.Millisecond)
 	if n := used(first.Refund(t.Context(), *early)); n != 5 {
 		t.Errorf("%d are used after the refund of 5, of which 3 had drained, and 5 more; want 5", n)
 	}
 
-	f.advance(f.at + 10*time.Second)
+	f.advance(f.elapsed + 10*time.Second)
 	d := take(0, 7)
 	if n := used(first.Refund(t.Context(), *d)); n != 0 {
 		t.Errorf("%d are used after a refund at once; want 0", n)
@@ -194,7 +194,7 @@ func TestChains(t *testing.T) {
 	for i := range 20 {
 		name := []string{"alice", "bob"}[i%2]
 		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme")) // to learn of the others
-		f.advance(f.at + 3*DefaultSync)
+		f.advance(f.elapsed + 3*DefaultSync)
 		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme"))
 		if err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestPeekKnowsTheTotals(t *testing.T) {
 	f.offer(1600, 2*time.Second, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
 	for range 5 {
 		_, _ = f.processes[1].throttler.Peek(t.Context(), perSecond.Charge("alice"))
-		f.offer(1600, f.at+DefaultSync, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
+		f.offer(1600, f.elapsed+DefaultSync, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
 	}
 	first, _ := f.processes[0].throttler.Peek(t.Context(), perSecond.Charge("alice"))
 	second, err := f.processes[1].throttler.Peek(t.Context(), perSecond.Charge("alice"))
@@ -249,7 +249,7 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	for i := range 20_000 {
 		take("attacker-" + strconv.Itoa(i))
 		if i%1000 == 0 {
-			f.advance(f.at + DefaultSync)
+			f.advance(f.elapsed + DefaultSync)
 		}
 	}
 	if n := p.backend.Stats().Keys; n > 1<<12 {
@@ -258,9 +258,9 @@ func TestSequentialKeysAreBounded(t *testing.T) {
 	if take("victim") {
 		t.Error("the victim's count was dropped")
 	}
-	f.advance(f.at + 2*time.Hour)
+	f.advance(f.elapsed + 2*time.Hour)
 	p.backend.sweep()
-	f.advance(f.at + time.Second)
+	f.advance(f.elapsed + time.Second)
 	p.backend.sweep()
 	if n := p.backend.Stats().Keys; n != 0 {
 		t.Errorf("%d keys are kept that count nothing", n)
@@ -291,7 +291,7 @@ func TestSequentialNewKeysArePooled(t *testing.T) {
 			}
 		}
 		if i%100 == 99 {
-			f.advance(f.at + DefaultSync)
+			f.advance(f.elapsed + DefaultSync)
 		}
 	}
 	for i := range 100 {
@@ -343,7 +343,7 @@ func TestRedis(t *testing.T) {
 	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
 	policy := &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 2000, Window: time.Hour, Aligned: true}}}
 	var admitted atomic.Int64
-	var all sync.WaitGroup
+	var takers sync.WaitGroup
 	ends := make(chan struct{})
 	for range 4 {
 		var roots []Root
@@ -357,7 +357,7 @@ func TestRedis(t *testing.T) {
 		defer b.Close()
 		th := throttler.New(b, nil)
 		for range 2 {
-			all.Go(func() {
+			takers.Go(func() {
 				for {
 					select {
 					case <-ends:
@@ -386,7 +386,7 @@ func TestRedis(t *testing.T) {
 	servers[0].Resume()
 	time.Sleep(300 * time.Millisecond)
 	close(ends)
-	all.Wait()
+	takers.Wait()
 	// The excess depends on the machine, but it must end.
 	if n := admitted.Load(); n < 1900 || n > 2600 {
 		t.Errorf("%d of 2000 were admitted", n)
@@ -442,7 +442,7 @@ func TestFirstSyncsAddUp(t *testing.T) {
 		for _, p := range f.processes {
 			_, _ = p.throttler.Peek(t.Context(), charge)
 		}
-		f.advance(f.at + DefaultSync)
+		f.advance(f.elapsed + DefaultSync)
 	}
 	for i, p := range f.processes {
 		if d, err := p.throttler.Peek(t.Context(), charge); err != nil || d.Limit(0).Used != 60 {
@@ -463,10 +463,10 @@ func TestLongestSync(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.advance(f.at + time.Minute)
+		f.advance(f.elapsed + time.Minute)
 		f.roots[0].deaf = minute < 2
 	}
-	f.advance(f.at + time.Minute) // the last syncs arrive
+	f.advance(f.elapsed + time.Minute) // the last syncs arrive
 	if n := len(f.roots[0].counters); n != 1 {
 		t.Errorf("the root has %d counters, want 1", n)
 	}
@@ -501,9 +501,9 @@ func TestARefundOfAWindowThatHasEnded(t *testing.T) {
 		f := newFleet(t, 1, 1, Options{})
 		b := f.processes[0].backend
 		start := f.clock.Now().Truncate(time.Hour).UnixMilli()
-		take := func(p *throttler.Policy, at, cost int64) driver.Decision {
+		take := func(p *throttler.Policy, elapsed, cost int64) driver.Decision {
 			t.Helper()
-			d, err := b.Take(t.Context(), driver.NewRequest(start+at, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}))
+			d, err := b.Take(t.Context(), driver.NewRequest(start+elapsed, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -88,8 +88,8 @@ func (b *Backend) lock(charges []quota.Charge) (first *stripe, locked uint64) {
 			locked |= 1 << b.stripeOf(charges[i].Partition).index
 		}
 	}
-	for left := locked; left != 0; left &= left - 1 {
-		b.stripes[bits.TrailingZeros64(left)].mu.Lock()
+	for mask := locked; mask != 0; mask &= mask - 1 {
+		b.stripes[bits.TrailingZeros64(mask)].mu.Lock()
 	}
 	return first, locked
 }
@@ -315,7 +315,7 @@ func (c *counter) unwatch() {
 // fill returns the largest part of a quota that is used, or keyed.Keep if one has no unit
 // left.
 func (c *counter) fill(now int64) float64 {
-	most := 0.0
+	highest := 0.0
 	for k := range c.counts {
 		l := &c.limits[k]
 		if l.kind == window && l.windowAt(now) > c.counts[k].window {
@@ -325,9 +325,9 @@ func (c *counter) fill(now int64) float64 {
 		if used+1 > float64(l.capacity)+l.slack {
 			return keyed.Keep
 		}
-		most = max(most, used/float64(l.capacity))
+		highest = max(highest, used/float64(l.capacity))
 	}
-	return most
+	return highest
 }
 
 const sweepEvery = time.Second

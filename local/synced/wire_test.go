@@ -86,13 +86,13 @@ func infoOf(t testing.TB, addr string) func() map[string]float64 {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := map[string]float64{}
+		numbers := map[string]float64{}
 		for line := range strings.Lines(text) {
 			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-				all[name], _ = strconv.ParseFloat(value, 64)
+				numbers[name], _ = strconv.ParseFloat(value, 64)
 			}
 		}
-		return all
+		return numbers
 	}
 }
 

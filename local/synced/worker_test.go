@@ -146,20 +146,20 @@ func work(text string, stdout io.Writer) {
 func fleetOf(t *testing.T, jobs []job) (reports func() []report) {
 	t.Helper()
 	var outputs []*json.Decoder
-	var all []*exec.Cmd
+	var workers []*exec.Cmd
 	for i, j := range jobs {
 		j.Process = uint64(i)
 		cmd, out := testserver.Self(t, "real-worker", j)
-		outputs, all = append(outputs, json.NewDecoder(out)), append(all, cmd)
+		outputs, workers = append(outputs, json.NewDecoder(out)), append(workers, cmd)
 	}
 	return func() []report {
 		t.Helper()
-		reports := make([]report, len(all))
-		for i := range all {
+		reports := make([]report, len(workers))
+		for i := range workers {
 			if err := outputs[i].Decode(&reports[i]); err != nil {
 				t.Fatal(err)
 			}
-			if err := all[i].Wait(); err != nil {
+			if err := workers[i].Wait(); err != nil {
 				t.Error(err)
 			}
 		}
