@@ -36,8 +36,9 @@ type Observer interface {
 	// shared counts, and each refund and settlement that was not made.
 	Failed(e Failed)
 
-	// Warned follows the first request that shows a likely mistake of configuration, and
-	// errors that keep a newer version of policies from being in force.
+	// Warned follows the first request that shows a likely mistake of configuration, errors
+	// that keep a newer version of policies from being in force, and the loss of the last root
+	// of synced counts.
 	Warned(e Warned)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/observe"
 	weirlog "github.com/weir-go/weir/observe/log"
 )
 
@@ -49,4 +50,44 @@ func TestASilentRootIsLogged(t *testing.T) {
 	if sync(); log.Len() > 0 {
 		t.Errorf("when it is closed: %s", log.String())
 	}
+}
+
+// warnings counts the warnings.
+type warnings struct {
+	observe.Nothing
+	texts []string
+}
+
+func (w *warnings) Warned(e observe.Warned) { w.texts = append(w.texts, e.Text) }
+
+// Decisions are degraded while no root of their group answers, also at the start, and one warning
+// says so each time.
+func TestDegradedWhileNoRootAnswers(t *testing.T) {
+	observer := new(warnings)
+	f := newFleet(t, 0, 2, Options{Observer: observer})
+	for _, r := range f.roots {
+		r.down = true
+	}
+	f.processes = append(f.processes, f.start(0))
+	check := func(when string, degraded bool, warned int) {
+		t.Helper()
+		f.advance(f.elapsed + 20*DefaultSync)
+		d := f.taking(0, perSecond, 1)
+		settled, err := f.processes[0].throttler.Settle(t.Context(), d, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Degraded != degraded || settled.Degraded != degraded || !d.Allowed || len(observer.texts) != warned {
+			t.Errorf("%s: degraded is %v, and after a settlement %v, with the warnings %q; want %v and %d", when, d.Degraded, settled.Degraded, observer.texts, degraded, warned)
+		}
+	}
+	check("at a start without roots", true, 1)
+	f.roots[1].down = false
+	check("with one of two roots", false, 1)
+	f.roots[0].down = false
+	check("with both", false, 1)
+	f.roots[1].down = true
+	check("with the other", false, 1)
+	f.roots[0].down = true
+	check("without roots again", true, 2)
 }
