@@ -109,10 +109,10 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`primary: "redis://weir@a:1", username: weir`:               `redis.shards[0].username is set, and the URL has a user too; keep one of them`,
 		`primary: "a:1", idle_timeout: 1ms`:                         `redis.shards[0].idle_timeout is "1ms"; it must be from 1s to 24h0m0s`,
 		`primary: "a:1", idle_timeout: 300`:                         `redis.shards[0].idle_timeout is "300"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
-		`primary: "a:1", tls: yes`:                                  `redis.shards[0].tls is "yes"; it must be true, false or a mapping with ca_file, cert_file, key_file and server_name`,
+		`primary: "a:1", tls: yes`:                                  `redis.shards[0].tls is "yes"; it must be true, false or a mapping with ca_file, cert_file, key_file, server_name and any_name`,
 		`primary: "redis://a:1", tls: true`:                         `redis.shards[0].tls is set, but redis.shards[0].primary is a redis URL, which is without TLS; write rediss`,
 		`primary: "a:1", tls: {ca_file: password}`:                  `redis.shards[0].tls.ca_file is "password"; it must be a file with certificates in PEM`,
-		`primary: "a:1", tls: {ca: password}`:                       `unknown key ca; the keys here are ca_file, cert_file, key_file, server_name`,
+		`primary: "a:1", tls: {ca: password}`:                       `unknown key ca; the keys here are ca_file, cert_file, key_file, server_name, any_name`,
 		`primary: "a:1", tls: {cert_file: password}`:                `redis.shards[0].tls.key_file is missing; it must be a file in PEM; a client's certificate is one, and its key another`,
 		`primary: "a:1", tls: {cert_file: two, key_file: password}`: `redis.shards[0].tls.cert_file and redis.shards[0].tls.key_file are no pair of a certificate and its key in PEM: tls: failed to find any PEM data in certificate input`,
 	} {

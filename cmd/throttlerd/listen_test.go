@@ -46,7 +46,7 @@ func TestTimeoutsOfAllPorts(t *testing.T) {
 func TestProfilesAreNotCutOff(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = ports.NewServer(admin.Debug(rls.New(nil, nil, &rls.Options{Metrics: rls.NewMetrics(registry)}), registry))
+	server.Config = ports.NewServer(admin.Debug(rls.New(nil, nil, &rls.Options{Metrics: rls.NewMetrics(registry)}), registry), slog.New(slog.DiscardHandler))
 	server.Config.ReadTimeout = 20 * time.Millisecond
 	server.Start()
 	defer server.Close()

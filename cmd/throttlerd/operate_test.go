@@ -9,10 +9,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +89,53 @@ func TestRefusedKeys(t *testing.T) {
 		}
 		if strings.Contains(log, "the keys of refused clients") != shows {
 			t.Errorf("with WEIR_SHOW_KEYS=%t: %s", shows, log)
+		}
+	}
+}
+
+// /stats has the counters by the names of envoyproxy/ratelimit.
+func TestStats(t *testing.T) {
+	server := testserver.Redis(t)
+	d := started(t, perYear, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr, "LOCAL_CACHE_SIZE_IN_BYTES=1000000")
+	for range 6 {
+		if _, err := d.ask("alice"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.page("http://"+d.http+"/json", `{"domain":"nothing","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}`)
+	_, text := d.page("http://"+d.debug+"/stats", "")
+	for _, want := range []string{
+		"ratelimit.service.rate_limit.d.user.total_hits: 6", "ratelimit.service.rate_limit.d.user.over_limit: 3", "ratelimit.service.rate_limit.nothing.domain_not_found: 1",
+		"ratelimit.localcache.hitCount: 2", "ratelimit.service.config_load_success: 1", "ratelimit_server.ShouldRateLimit.total_requests: 7",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
+	}
+}
+
+// A server's certificate may have another name if the variable says so, and no other authority.
+func TestAnyNameInCertificates(t *testing.T) {
+	server := testserver.RedisTLS(t)
+	_, port, err := net.SplitHostPort(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=localhost:" + port, "REDIS_TLS=true", // not 127.0.0.1, which the certificate has
+		"REDIS_TLS_CLIENT_CERT=" + server.CertFile, "REDIS_TLS_CLIENT_KEY=" + server.KeyFile, "WEIR_DEADLINE=5s"}
+	known := append(environ, "REDIS_TLS_CACERT="+server.CAFile)
+	for _, c := range []struct {
+		environ []string
+		works   bool
+	}{
+		{append(slices.Clip(known), "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"), true},
+		{slices.Clip(known), false},
+		{append(slices.Clip(environ), "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"), false}, // of an unknown authority
+	} {
+		d := started(t, perYear, c.environ...)
+		d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+		if _, err := d.ask("alice"); (err == nil) != c.works {
+			t.Errorf("%v; want an answer: %t", err, c.works)
 		}
 	}
 }

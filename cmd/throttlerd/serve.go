@@ -33,6 +33,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/policies"
 )
@@ -175,11 +176,29 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, tab
 		// more often.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}),
 	)...)
+	sv.countCache()
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
 	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
 	reflection.Register(sv.grpc)
 	sv.tellHealth()
 	return sv
+}
+
+// countCache adds the counters of the refusal cache by the names of envoyproxy/ratelimit's local
+// cache.
+func (sv *service) countCache() {
+	cache := sv.stack.Refusals
+	if cache == nil {
+		return
+	}
+	for name, value := range map[string]func(s refusals.Stats) int64{
+		"hitCount": func(s refusals.Stats) int64 { return s.Answered }, "missCount": func(s refusals.Stats) int64 { return s.Asked },
+		"lookupCount": func(s refusals.Stats) int64 { return s.Answered + s.Asked }, "entryCount": func(s refusals.Stats) int64 { return s.Keys },
+		"evacuateCount": func(s refusals.Stats) int64 { return s.PushedOut },
+	} {
+		sv.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ratelimit_localcache_" + name, Help: "Of the refusal cache, as of envoyproxy/ratelimit's local cache."},
+			func() float64 { return float64(value(cache.Stats())) }))
+	}
 }
 
 // healthy reports whether proxies should send calls: there is a configuration, or the settings
@@ -239,7 +258,7 @@ func (sv *service) serveHTTP(p *port, h http.Handler, failed chan<- error) error
 	if err != nil {
 		return err
 	}
-	s := ports.NewServer(h)
+	s := ports.NewServer(h, sv.log)
 	sv.http = append(sv.http, s)
 	serveOn(p.addr, l, s.Serve, failed)
 	return nil

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -51,7 +53,14 @@ func (d *Descriptor) check(place string, supports Supports, mustBe func(path, ri
 	if d.ShareThreshold && !strings.Contains(d.Key+d.Value, "*") {
 		mustBe(place+".share_threshold", "left out: it shares one count among the values that a * matches, and value has no *")
 	}
-	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
+	wrong := false
+	if d.Metadata.Kind != 0 {
+		var decoded any // fails for an alias within itself
+		if wrong = d.Metadata.Decode(&decoded) != nil; !wrong {
+			d.Fields, wrong = plain(&d.Metadata).(map[string]any)
+			wrong = !wrong && decoded != nil
+		}
+	}
 	if wrong || !saysJSON(d.Fields) {
 		mustBe(place+".metadata", "a mapping of values that JSON can represent")
 	}
@@ -113,6 +122,46 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 			mustBe(place+".consistency", "one that this limit can have: "+err.Error())
 		}
 	}
+}
+
+// plain returns the value of a node with keys as text, such as 1 and true, and dates as they are
+// written.
+func plain(n *yaml.Node) any {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return plain(n.Alias)
+	case yaml.DocumentNode:
+		return plain(n.Content[0])
+	case yaml.SequenceNode:
+		list := make([]any, len(n.Content))
+		for i, item := range n.Content {
+			list[i] = plain(item)
+		}
+		return list
+	case yaml.MappingNode:
+		fields := make(map[string]any)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], plain(n.Content[i+1])
+			if merged, ok := value.(map[string]any); ok && key.Tag == "!!merge" {
+				for name, v := range merged {
+					if _, has := fields[name]; !has {
+						fields[name] = v
+					}
+				}
+				continue
+			}
+			fields[key.Value] = value
+		}
+		return fields
+	}
+	if n.ShortTag() == "!!timestamp" {
+		return n.Value
+	}
+	var value any
+	if n.Decode(&value) != nil {
+		return n.Value
+	}
+	return value
 }
 
 // saysJSON reports whether JSON can encode v.

@@ -253,3 +253,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Metadata may have keys that are no text, and dates, which stay as they are written.
+func TestMetadata(t *testing.T) {
+	text := "domain: d\ndescriptors:\n- {key: a, metadata: {1: one, true: 2, since: 2026-01-02, deep: [{3: 2026-01-02T03:04:05Z}]}, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	f, err := envoyfile.Parse("a.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(f.Descriptors[0].Fields), "map[1:one deep:[map[3:2026-01-02T03:04:05Z]] since:2026-01-02 true:2]"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	for _, wrong := range []string{"[a]", "text", "{a: .nan}", "&x {a: *x}"} {
+		if _, err := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors:\n- {key: a, metadata: "+wrong+"}\n"), nil); err == nil {
+			t.Errorf("metadata: %s is right", wrong)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -59,7 +60,7 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 	}
 	p := &proxied{dir: t.TempDir(), auth: httptest.NewUnstartedServer(h)}
 	p.auth.Listener = ports.Bounded(p.auth.Listener, ports.HTTP(), func(a net.Addr) bool { return keys.ForwardAuth.IsStranger(a.String()) })
-	p.auth.Config = ports.NewServer(h)
+	p.auth.Config = ports.NewServer(h, slog.New(slog.DiscardHandler))
 	p.auth.Start()
 	app := p.serveApp(t)
 	t.Cleanup(p.auth.Close)

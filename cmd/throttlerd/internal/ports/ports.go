@@ -5,6 +5,7 @@ package ports
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -21,10 +22,10 @@ const (
 	Idle       = 75 * time.Second
 )
 
-// NewServer returns the server of a port. A handler that reads no body and takes longer than 10
+// NewServer returns the server of a port. It logs the failures of connections, such as of TLS. A handler that reads no body and takes longer than 10
 // s calls Unhurried.
-func NewServer(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: readHeader, ReadTimeout: read, WriteTimeout: write, IdleTimeout: Idle}
+func NewServer(h http.Handler, errors *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ErrorLog: slog.NewLogLogger(errors.Handler(), slog.LevelInfo), ReadHeaderTimeout: readHeader, ReadTimeout: read, WriteTimeout: write, IdleTimeout: Idle}
 }
 
 // Unhurried returns h without the bound of the time to read a request, whose end would end the

@@ -3,6 +3,7 @@ package ports
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -18,7 +19,7 @@ func open(t *testing.T, n int, isStranger func(net.Addr) bool, h http.HandlerFun
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, ended := NewServer(h), make(chan struct{})
+	s, ended := NewServer(h, slog.New(slog.DiscardHandler)), make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(Bounded(l, n, isStranger)) }()
 	t.Cleanup(func() { _ = s.Close(); <-ended })
 	return l.Addr().String()
@@ -146,7 +147,7 @@ func TestUnhurried(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		case <-time.After(200 * time.Millisecond):
 		}
-	}))
+	}), slog.New(slog.DiscardHandler))
 	s.ReadTimeout = 50 * time.Millisecond
 	go func() { _ = s.Serve(Bounded(l, 1, nil)) }()
 	defer func() { _ = s.Close() }()

@@ -23,9 +23,11 @@ func (c *call) charge(ctx context.Context) error {
 		switch it.kind {
 		case refusesAll:
 			it.over = true
-			c.refuse(it, never)
+			now := c.server.throttler.Clock().Now().UnixMilli()
+			ms := untilUnit(it.limit, now)
+			c.refuse(it, now+ms)
 			it.counters.refused(float64(it.cost), c.isShadow(it))
-			c.status(i, 0, 0)
+			c.status(i, 0, (ms+999)/1000)
 		case blocked:
 			c.block(ctx, i)
 		}
@@ -225,7 +227,11 @@ func (c *call) decided(i int, s *decision.Status, retryAt, now int64) {
 	it := &c.items[i]
 	if it.over {
 		c.refuse(it, retryAt)
-		it.counters.refused(float64(it.cost), c.isShadow(it))
+		hits := it.cost
+		if c.server.answers.Compatible { // only those that are over
+			hits = min(hits, max(s.Used-s.Limit.Capacity(), 0))
+		}
+		it.counters.refused(float64(hits), c.isShadow(it))
 	}
 	if it.changed {
 		it.limit = descriptors.LimitOf(&s.Limit, it.limit.GetName())

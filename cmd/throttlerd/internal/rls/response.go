@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/throttler/decision"
 )
 
@@ -21,6 +22,13 @@ func untilReset(s *decision.Status, now int64) int64 {
 	return (max(ms, 0) + 999) / 1000
 }
 
+// untilUnit returns the milliseconds at now until the unit of a limit ends: then a file may have
+// another limit.
+func untilUnit(l *descriptors.Limit, now int64) int64 {
+	window := descriptors.Window(l.Unit).Milliseconds() * int64(max(1, l.UnitMultiplier.GetValue()))
+	return window - now%window
+}
+
 // status writes the status of item i, which has a limit.
 func (c *call) status(i int, remaining, resetSeconds int64) {
 	it, st := &c.items[i], &c.statuses[i]
@@ -29,8 +37,11 @@ func (c *call) status(i int, remaining, resetSeconds int64) {
 	}
 	st.CurrentLimit = it.limit
 	st.LimitRemaining = uint32(min(max(remaining, 0), math.MaxUint32))
-	if it.kind == refusesAll || it.kind == blocked && resetSeconds == 0 {
+	if it.kind == blocked && resetSeconds == 0 {
 		return
+	}
+	if c.server.answers.Compatible && it.over {
+		st.LimitRemaining = 0
 	}
 	c.times[i].Seconds = resetSeconds
 	st.DurationUntilReset = &c.times[i]
@@ -86,14 +97,15 @@ func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
 }
 
 // limitHeaders adds the headers of the descriptor that binds: the refusing one that resets
-// last, otherwise the one with the least remaining.
+// last or, to be compatible, the last; otherwise the one with the least remaining, also in
+// shadow_mode.
 func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	var best *Status
 	for i := range c.items {
 		st := &c.statuses[i]
 		switch {
-		case st.CurrentLimit == nil || c.refused && st.Code != overLimit || c.isShadow(&c.items[i]):
-		case best == nil,
+		case st.CurrentLimit == nil || c.refused && st.Code != overLimit:
+		case best == nil, c.refused && c.server.answers.Compatible,
 			c.refused && st.DurationUntilReset.GetSeconds() > best.DurationUntilReset.GetSeconds(),
 			!c.refused && st.LimitRemaining < best.LimitRemaining:
 			best = st

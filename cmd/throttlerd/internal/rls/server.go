@@ -132,6 +132,9 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, 
 		err = s.failed(err)
 	}
 	s.metrics.answered(start)
+	if err != nil && s.answers.Compatible {
+		err = status.Error(codes.Unknown, status.Convert(err).Message())
+	}
 	return resp, err
 }
 
@@ -307,5 +310,9 @@ func (s *Server) without(c *call, err error) *Response {
 // IsRefusal reports whether resp refuses a request.
 func IsRefusal(resp *Response) bool { return resp.GetOverallCode() == overLimit }
 
-// IsUnavailable reports whether err, of ShouldRateLimit, is the store's and not the request's.
-func IsUnavailable(err error) bool { return status.Code(err) != codes.InvalidArgument }
+// IsUnavailable reports whether err, of ShouldRateLimit, is the store's and not the request's. To
+// be compatible, no error is.
+func IsUnavailable(err error) bool {
+	code := status.Code(err)
+	return code != codes.InvalidArgument && code != codes.Unknown
+}

@@ -3,6 +3,7 @@ package rls
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,8 +149,8 @@ func TestAllOrNothing(t *testing.T) {
 func TestKindsOfLimits(t *testing.T) {
 	s := newTested(t, withRetry, limits)
 	s.is(
-		"none=a", "OVER 0/0!",
-		"none=a | minute=a", "OVER 0/0! 2/2 50s", // minute is not charged
+		"none=a", "OVER 0/0! 3590s Retry-After: 3590",
+		"none=a | minute=a", "OVER 0/0! 3590s 2/2 50s Retry-After: 3590", // minute is not charged
 		"free=a | other=a | minute=a", "OK unlimited - 1/2 50s",
 		"named=a", "OK 0/1 50s",
 		"named=a | replacing=a", "OK - 2/3 50s",
@@ -171,7 +172,7 @@ func TestShadowAndQuotaModes(t *testing.T) {
 		"minute=b", "OK 1/2 50s", // was refunded
 	)
 	global := newTested(t, settings.Answers{ShadowMode: true, RetryAfter: true}, limits)
-	global.is("none=a", "OK 0/0!")
+	global.is("none=a", "OK 0/0! 3590s")
 }
 
 // Trap 1: a check of 0 hits is over when more than the limit is used, and charges nothing.
@@ -292,7 +293,7 @@ func TestOverrides(t *testing.T) {
 		{override(1, typev3.RateLimitUnit_MINUTE, "minute=a"), "OVER 0/1! 50s Retry-After: 50"},
 		{override(3, typev3.RateLimitUnit_MINUTE, "minute=a"), "OK 1/3 50s"},
 		{override(3, typev3.RateLimitUnit_HOUR, "unknown=a"), "OK 2/3 3590s"},
-		{override(0, typev3.RateLimitUnit_HOUR, "unknown=a"), "OVER 0/0!"},
+		{override(0, typev3.RateLimitUnit_HOUR, "unknown=a"), "OVER 0/0! 3590s Retry-After: 3590"},
 		{request("minute=a"), "OK 1/2 50s"},
 		{override(1, typev3.RateLimitUnit_UNKNOWN, "minute=a"), "rpc error: code = InvalidArgument desc = descriptor 0 has a limit whose unit is UNKNOWN; it must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"},
 	} {
@@ -370,7 +371,32 @@ func TestHeaders(t *testing.T) {
 		"hour=a | minute=a", "OK 4/5 3590s 1/2 50s L: 2 M: 1 R: 50",
 		"hour=a | minute=a +2", "OVER 4/5 3590s 1/2! 50s L: 2 M: 1 R: 50 Retry-After: 50",
 		"free=a", "OK unlimited",
+		"shadow=a", "OK 0/1 50s L: 1 M: 0 R: 50", // shadow_mode has headers, too
+		"shadow=a", "OK 0/1 50s L: 1 M: 0 R: 50",
 	)
+}
+
+// Compatible answers are those of envoyproxy/ratelimit.
+func TestCompatible(t *testing.T) {
+	read, err := settings.Read([]string{"WEIR_COMPATIBLE=true", "LIMIT_RESPONSE_HEADERS_ENABLED=true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := read.Answers
+	a.LimitHeader, a.RemainingHeader, a.ResetHeader = "L", "M", "R"
+	s := newTested(t, a, limits)
+	s.is(
+		"minute=a +3", "OVER 0/2! 50s L: 2 M: 0 R: 50",
+		"minute=a", "OVER 0/2! 50s L: 2 M: 0 R: 50", // the first was charged
+		"hour=b +6 | minute=b +3", "OVER 0/5! 3590s 0/2! 50s L: 2 M: 0 R: 50", // the last that refuses
+	)
+	if over := valueOf(t, s.loaded.Load().counters[slices.IndexFunc(s.Set().Rules(), func(r *descriptors.Rule) bool { return r.Path == "d.minute" })].over); over != 3 {
+		t.Errorf("%v hits over the limit; want 1, 1 and 1", over)
+	}
+	_, err = s.ShouldRateLimit(t.Context(), &Request{})
+	if st := status.Convert(err); st.Code() != codes.Unknown || st.Message() != "rate limit domain must not be empty" || IsUnavailable(err) {
+		t.Errorf("%v; want an unknown error that is no outage", err)
+	}
 }
 
 func TestDynamicMetadata(t *testing.T) {

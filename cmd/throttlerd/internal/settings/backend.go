@@ -74,7 +74,6 @@ func (s *Settings) checkBackend() (problems mistakes) {
 	problems.add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
 	problems.add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
 	problems.add(s.RedisIdleTimeout != 0 && (s.RedisIdleTimeout < time.Second || s.RedisIdleTimeout > 24*time.Hour), "WEIR_REDIS_IDLE_TIMEOUT is %v; it must be from 1s to 24h0m0s, or 0s for the default", s.RedisIdleTimeout)
-	problems.add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file whose tls.server_name is the name in the certificate")
 	return problems
 }
 
@@ -158,6 +157,9 @@ func (s *Settings) shard() keys {
 			if file != "" {
 				tls[key] = file
 			}
+		}
+		if s.RedisTLSSkip {
+			tls["any_name"] = true
 		}
 		shard["tls"] = any(true)
 		if len(tls) > 0 {

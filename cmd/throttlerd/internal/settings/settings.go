@@ -108,6 +108,10 @@ type Answers struct {
 
 	NearLimitRatio float64 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8"`
 
+	// Compatible answers, counts and reports errors like envoyproxy/ratelimit where throttlerd
+	// differs on purpose. It sets CountRefused, and RetryAfter to false.
+	Compatible bool `env:"WEIR_COMPATIBLE" envDefault:"false"`
+
 	// RetryAfter adds Retry-After to refusals: when the same request would fit.
 	RetryAfter bool `env:"WEIR_RETRY_AFTER" envDefault:"true"`
 
@@ -171,6 +175,9 @@ func Read(environ []string) (*Settings, error) {
 		problems = s.check()
 	}
 	s.OwnHitsReport = s.ConfigType != "FILE"
+	if s.Compatible {
+		s.CountRefused, s.RetryAfter = true, false
+	}
 	return s, errors.Join(problems...)
 }
 

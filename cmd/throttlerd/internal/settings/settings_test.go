@@ -64,6 +64,34 @@ func TestReadSaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
+// Each variable that looks like one of throttlerd is read, or there is a warning.
+func TestEachVariableIsReadOrWarnedAbout(t *testing.T) {
+	environ := strings.Fields(`CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=3s DISABLE_STATS=true MEMCACHE_MAX_IDLE_CONNS=2 MEMCACHE_SRV_REFRESH=1s
+		MEMCACHE_TLS_CACERT=a MEMCACHE_TLS_CLIENT_CERT=a MEMCACHE_TLS_CLIENT_KEY=a MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true
+		REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true REDIS_PERSECOND_AUTH=a REDIS_PERSECOND_PIPELINE_LIMIT=1 REDIS_PERSECOND_PIPELINE_WINDOW=1s
+		REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=x REDIS_PERSECOND_POOL_SIZE=1 REDIS_PERSECOND_SENTINEL_AUTH=a REDIS_PERSECOND_SOCKET_TYPE=tcp
+		REDIS_PERSECOND_TIMEOUT=1s REDIS_PERSECOND_TLS=true REDIS_PERSECOND_TYPE=SINGLE REDIS_PERSECOND_URL=a REDIS_PIPELINE_LIMIT=8 STATSD_PORT=1
+		STATS_FLUSH_INTERVAL=1s USE_DOG_STATSD_MOGRIFIERS=x XDS_CLIENT_BACKOFF_JITTER=true XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.5
+		WEIR_COUNT_REFUSD=true REDIS_ULR=a`)
+	s, err := settings.Read(environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(s.Warnings(environ), "\n")
+	for _, v := range environ {
+		if name, _, _ := strings.Cut(v, "="); !strings.Contains(got, name+" has no effect: ") {
+			t.Errorf("no warning of %s in\n%s", name, got)
+		}
+	}
+	if !strings.Contains(got, "WEIR_COUNT_REFUSD has no effect: it is no variable of throttlerd; did you mean WEIR_COUNT_REFUSED?") {
+		t.Errorf("%s; want a suggestion", got)
+	}
+	others := strings.Fields("REDIS_PORT=tcp://10.0.0.1:6379 REDIS_SERVICE_HOST=10.0.0.1 REDIS_PORT_6379_TCP_ADDR=10.0.0.1 REDIS_SERVICE_PORT_REDIS=6379 WEIR_REDIS=a PATH=/bin HOST=a LIMIT_LIMIT_HEADER=L")
+	if got := s.Warnings(others); len(got) > 0 {
+		t.Errorf("%q; want no warnings", got)
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	environ := []string{"USE_STATSD=false", "REDIS_PERSECOND=true", "REDIS_POOL_SIZE=10"}
 	s, err := settings.Read(environ)

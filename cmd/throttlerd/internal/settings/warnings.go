@@ -2,26 +2,80 @@ package settings
 
 import (
 	"fmt"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/caarlos0/env/v11"
+
+	"github.com/weir-go/weir/config"
 )
 
 // without maps variables of envoyproxy/ratelimit that have no effect here to the reasons.
 var without = map[string]string{
-	"USE_STATSD":                              "metrics are Prometheus' alone",
-	"USE_DOG_STATSD":                          "metrics are Prometheus' alone",
-	"STATSD_HOST":                             "metrics are Prometheus' alone",
-	"PROMETHEUS_MAPPER_YAML":                  "the names of metrics are fixed",
-	"EXTRA_TAGS":                              "labels are added where metrics are scraped",
-	"REDIS_PERSECOND":                         "limits of a second are counted with the others; for more servers, WEIR_CONFIG has shards",
-	"REDIS_PIPELINE_WINDOW":                   "concurrent decisions share round trips without waiting for each other",
-	"REDIS_POOL_SIZE":                         "the pool grows as it is needed",
-	"REDIS_TIMEOUT":                           "WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more",
-	"REDIS_POOL_ON_EMPTY_BEHAVIOR":            "WEIR_DEADLINE bounds each decision",
-	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
-	"EXPIRATION_JITTER_MAX_SECONDS":           "counts expire a second after their windows",
+	"USE_STATSD":                                    "metrics are Prometheus' alone",
+	"USE_DOG_STATSD":                                "metrics are Prometheus' alone",
+	"STATSD_HOST":                                   "metrics are Prometheus' alone",
+	"STATSD_PORT":                                   "metrics are Prometheus' alone",
+	"STATS_FLUSH_INTERVAL":                          "metrics are Prometheus' alone",
+	"USE_DOG_STATSD_MOGRIFIERS":                     "metrics are Prometheus' alone",
+	"DISABLE_STATS":                                 "metrics are always counted",
+	"PROMETHEUS_MAPPER_YAML":                        "the names of metrics are fixed",
+	"EXTRA_TAGS":                                    "labels are added where metrics are scraped",
+	"REDIS_PERSECOND":                               "limits of a second are counted with the others; for more servers, WEIR_CONFIG has shards",
+	"REDIS_PIPELINE_LIMIT":                          "concurrent decisions share round trips, as many as wait",
+	"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION":          "the health does not depend on Redis: WEIR_ON_FAILURE decides while it does not answer",
+	"MEMCACHE_MAX_IDLE_CONNS":                       "connections to Memcached are kept as they are needed",
+	"MEMCACHE_SRV_REFRESH":                          "MEMCACHE_HOST_PORT lists the servers",
+	"MEMCACHE_TLS_CACERT":                           "connections to Memcached are without TLS",
+	"MEMCACHE_TLS_CLIENT_CERT":                      "connections to Memcached are without TLS",
+	"MEMCACHE_TLS_CLIENT_KEY":                       "connections to Memcached are without TLS",
+	"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION":       "connections to Memcached are without TLS",
+	"XDS_CLIENT_BACKOFF_JITTER":                     "waits for the management server are always spread",
+	"XDS_CLIENT_BACKOFF_RANDOM_FACTOR":              "waits for the management server are always spread",
+	"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL bound the waits",
+	"REDIS_PIPELINE_WINDOW":                         "concurrent decisions share round trips without waiting for each other",
+	"REDIS_POOL_SIZE":                               "the pool grows as it is needed",
+	"REDIS_TIMEOUT":                                 "WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more",
+	"REDIS_POOL_ON_EMPTY_BEHAVIOR":                  "WEIR_DEADLINE bounds each decision",
+	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT":       "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
+	"EXPIRATION_JITTER_MAX_SECONDS":                 "counts expire a second after their windows",
+}
+
+// families are the beginnings of variables that are throttlerd's or envoyproxy/ratelimit's alone.
+var families = []string{"WEIR_", "REDIS_", "MEMCACHE_", "RUNTIME_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "LIMIT_", "STATSD_"}
+
+// ofKubernetes matches the variables that Kubernetes makes of a service, such as one named redis.
+var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)\w*)?$`)
+
+// known are the names of all variables that are read.
+var known = func() (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		if name := f.Tag.Get("env"); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}()
+
+// unknown returns why a variable that looks like one of throttlerd has no effect, or "".
+func unknown(name string) string {
+	switch {
+	case strings.HasPrefix(name, "REDIS_PERSECOND"):
+		if name == "REDIS_PERSECOND" {
+			return "" // without has it
+		}
+		return without["REDIS_PERSECOND"]
+	case slices.Contains(known, name), without[name] != "", name == "WEIR_REDIS", ofKubernetes.MatchString(name):
+		return ""
+	case !slices.ContainsFunc(families, func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
+		return ""
+	}
+	if near := config.Nearest(name, known); near != "" {
+		return "it is no variable of throttlerd; did you mean " + near + "?"
+	}
+	return "it is no variable of throttlerd"
 }
 
 // withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
@@ -39,6 +93,11 @@ func (s *Settings) Warnings(environ []string) (all []string) {
 		is := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 		if s.ConfigFile != "" && value != "" && without[name] == "" && slices.ContainsFunc(withFile, is) {
 			all = append(all, name+" has no effect: the file of WEIR_CONFIG says it")
+		}
+	}
+	for name := range vars {
+		if why := unknown(name); why != "" && vars[name] != "" {
+			all = append(all, name+" has no effect: "+why)
 		}
 	}
 	if s.ConfigFile != "" && vars["WEIR_ON_FAILURE"] != "" {
