@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -77,8 +76,6 @@ type take struct {
 	received *http.Request
 	next     *take // the one before, of a link's takes
 
-	call driver.Detached // the context of the charges; does not end with the client, so that the outcome is known
-
 	// The fields below are guarded by the chain's mu as soon as the handler runs.
 
 	reports *report                 // costs that the handler has reported
@@ -104,6 +101,15 @@ const (
 	unserved                   // to nothing: no handler ran
 	settled
 )
+
+// callContext has the values of a request's context, and does not end with the client, so that
+// the outcome of a charge is known. Unlike context.WithoutCancel, it needs no memory of its own.
+type callContext take
+
+func (c *callContext) Value(key any) any                { return c.received.Context().Value(key) }
+func (*callContext) Deadline() (end time.Time, ok bool) { return }
+func (*callContext) Done() <-chan struct{}              { return nil }
+func (*callContext) Err() error                         { return nil }
 
 // passedContext is the context of the request that a middleware passes on: the context of the
 // received request, with the middleware's link.

@@ -26,9 +26,8 @@ const minDeadline = time.Millisecond
 
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
-	// Deadline bounds each call to the throttler: a decision, refund or settlement. It runs
-	// from when the backend begins to wait, which a backend that counts in memory never does.
-	// At least a millisecond. If zero, DefaultDeadline.
+	// Deadline is the server's time of a decision, refund or settlement: see
+	// [throttler.Throttler.WithServerTime]. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// FailClosed answers 503, with a Retry-After, to a request that has no decision because the
@@ -103,6 +102,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
+	m.throttler = t.WithServerTime(m.Deadline)
 	for _, r := range classify.rules {
 		if err := t.Declare(r.policies...); err != nil {
 			return nil, err
@@ -220,9 +220,7 @@ func (t *throttle) decide(k *take) (err error) {
 	for outer := k.link.outer; outer != nil; outer = outer.outer {
 		t.warnName(k, outer)
 	}
-	k.call.Begin(k.received.Context(), t.Deadline)
-	defer k.call.End()
-	k.d, err = t.throttler.Take(&k.call, k.charges...)
+	k.d, err = t.throttler.Take((*callContext)(k), k.charges...)
 	return err
 }
 
@@ -268,7 +266,7 @@ func (t *throttle) warnRoute(e *link) {
 // warnName warns, once, if k charges a policy of the same name as outer's, with other limits,
 // to one throttler. New finds the policies that it knows.
 func (t *throttle) warnName(k *take, outer *link) {
-	if outer.m.throttler != t.throttler {
+	if outer.m.throttler.Names != t.throttler.Names {
 		return
 	}
 	for i := range k.charges {
@@ -345,15 +343,12 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, k *take, err error) bo
 // settle settles d, k's decision, to costs, or refunds it if costs is nil. It returns the
 // decision with the limits after that, or d after an error.
 func (t *throttle) settle(k *take, d throttler.Decision, costs []int64) (after throttler.Decision) {
-	var c driver.Detached
-	c.Begin(k.received.Context(), t.Deadline)
-	defer c.End()
 	result, err := observe.ResultNotSettled, error(nil)
 	if costs == nil {
 		result = observe.ResultNotRefunded
-		after, err = t.throttler.Refund(&c, d)
+		after, err = t.throttler.Refund((*callContext)(k), d)
 	} else {
-		after, err = t.throttler.Settle(&c, d, costs...)
+		after, err = t.throttler.Settle((*callContext)(k), d, costs...)
 	}
 	if err != nil {
 		t.fail(err, d.Charges(), result)

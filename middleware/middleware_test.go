@@ -262,11 +262,11 @@ func TestRequestsInFlightCount(t *testing.T) {
 	}
 }
 
-// broken is a backend that does not answer until its context is done.
+// broken is a backend that does not answer in the server's time.
 type broken struct{ driver.Backend }
 
-func (broken) Take(ctx context.Context, _ driver.Request) (driver.Decision, error) {
-	<-ctx.Done()
+func (broken) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	time.Sleep(r.ServerTime)
 	return driver.Decision{}, errors.Join(throttler.ErrUnavailable, errors.New("dial 10.0.0.7"))
 }
 

@@ -14,7 +14,6 @@ import (
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
-	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -63,6 +62,7 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if err := classify.validate(); err != nil {
 		return nil, err
 	}
+	s.throttler = t.WithServerTime(s.Deadline)
 	return s, nil
 }
 
@@ -116,8 +116,6 @@ func appendNames(names []string, charges []throttler.Charge, known map[string]*r
 }
 
 func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := driver.WithServerTime(r.Context(), s.Deadline)
-	defer cancel()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	answer := statusAnswer{Resources: make(map[string]*resource)}
@@ -128,7 +126,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, group := range byPartition(charges) {
 		for len(group) > 0 {
-			d, err := s.throttler.Peek(ctx, group...)
+			d, err := s.throttler.Peek(r.Context(), group...)
 			if err != nil {
 				s.fail(w, r, group, err)
 				return

@@ -13,8 +13,8 @@ func TestDocumentationIsShort(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go doc: %v\n%s", err, doc)
 	}
-	if lines := bytes.Count(doc, []byte("\n")); lines > 132 {
-		t.Errorf("go doc has %d lines; at most 132 are wanted: what few programs need has its own package", lines)
+	if lines := bytes.Count(doc, []byte("\n")); lines > 134 {
+		t.Errorf("go doc has %d lines; at most 134 are wanted: what few programs need has its own package", lines)
 	}
 	words := regexp.MustCompile(`(?i)\b(move\w*|moving|claim\w*|home|hand-?offs?|releas\w*|arriv\w*|elsewhere)\b`)
 	for _, word := range words.FindAllString(string(doc), -1) {

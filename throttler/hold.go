@@ -21,7 +21,7 @@ func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (sto
 	if lost == nil {
 		lost = func(error) {}
 	}
-	h := &hold{t: t, ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
+	h := &hold{t: t.WithServerTime(every), ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
 	h.arm(d.At()) // not from now: the lease began then
 	return h.end
 }

@@ -209,7 +209,7 @@ func (t *Throttler) even(ctx context.Context, whole *driver.Decision, all []take
 		one := &all[i]
 		costs := one.part.Costs(costsOf(whole.Charges()))
 		if !costsAs(one.d.Charges(), costs) {
-			after, err := t.backends[one.part.on].Settle(context.WithoutCancel(ctx), driver.Settlement{Now: t.now(), Charged: one.d, Costs: costs})
+			after, err := t.backends[one.part.on].Settle(context.WithoutCancel(ctx), t.settlement(one.d, costs))
 			if err != nil {
 				continue // its settlement corrects it
 			}
@@ -231,7 +231,7 @@ func (t *Throttler) even(ctx context.Context, whole *driver.Decision, all []take
 	for i, c := range whole.Charges() {
 		several := slices.IndexFunc(results[i], func(r []driver.Result) bool { return r != nil })
 		if !whole.Degraded && slices.ContainsFunc(results[i][several+1:], func(r []driver.Result) bool { return r != nil }) {
-			t.router.Taken(ctx, c, whole.Request.Now, results[i])
+			t.router.Taken(ctx, whole.Request.Replace(c), results[i])
 		}
 	}
 }
@@ -252,7 +252,7 @@ func (t *Throttler) isKnown(ctx context.Context, a *answers) bool {
 }
 
 // giveBack refunds all, the first parts of a, and replaces their answers. It returns early if ctx
-// is done: the refunds then continue, until settleTime has passed.
+// is done, or after the server's time: the refunds then continue, until settleTime has passed.
 func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error {
 	if len(all) == 0 {
 		return nil
@@ -271,6 +271,10 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error
 			refunds <- refund{i, after, err}
 		}
 	}()
+	var late <-chan time.Time
+	if t.serverTime > 0 {
+		late = time.After(t.serverTime)
+	}
 	var err error
 	for range all {
 		select {
@@ -278,6 +282,9 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error
 			if err = errors.Join(err, r.err); r.err == nil {
 				a.of[r.part] = &r.after
 			}
+		case <-late:
+			a.degraded = true
+			return errors.Join(err, context.DeadlineExceeded)
 		case <-ctx.Done():
 			a.degraded = true
 			return errors.Join(err, ctx.Err())
@@ -293,7 +300,7 @@ func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision
 		return one.d, nil
 	}
 	start := time.Now()
-	after, err := t.backends[one.part.on].Settle(ctx, driver.Settlement{Now: t.now(), Charged: one.d, Costs: make([]int64, len(charges))})
+	after, err := t.backends[one.part.on].Settle(ctx, t.settlement(one.d, make([]int64, len(charges))))
 	if err != nil && t.observer != nil {
 		t.observe(ctx, observe.OpSettle, charges, start, new(Decision), err)
 	}

@@ -29,7 +29,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		if links.Given == 0 { // no limit holds for the charges
 			return nil
 		}
-		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
+		r = r.Replace(r.Charges()[:links.Given]...)
 	}
 	t.queues.pause(charges, until)
 	return t.each(r, func(b driver.Backend, r driver.Request) error { return pause(ctx, b, r, until) })
@@ -44,7 +44,7 @@ func pause(ctx context.Context, b driver.Backend, r driver.Request, until time.T
 	d := driver.NewDecision(driver.NewRequest(r.Now, charges...))
 	d.Allowed = true
 	_, err := b.Settle(ctx, driver.Settlement{
-		Now: r.Now, Charged: d, Costs: make([]int64, len(charges)),
+		Now: r.Now, ServerTime: r.ServerTime, Charged: d, Costs: make([]int64, len(charges)),
 		PauseUntil: until.Add(time.Millisecond - 1).UnixMilli(),
 	})
 	return err

@@ -105,7 +105,7 @@ func withoutUnits(d driver.Decision) driver.Decision {
 // process has settled the rest, or another part has no counts. If letGo fails, they lapse.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {
-		_, _ = t.backends[0].Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
+		_, _ = t.backends[0].Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges()), ServerTime: t.serverTime})
 	}
 }
 

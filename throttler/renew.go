@@ -25,7 +25,8 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	if r.done || r.released {
 		return d, nil
 	}
-	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costsOf(d.Charges()), Renews: true}
+	s := t.settlement(*d.Driver(), costsOf(d.Charges()))
+	s.Renews = true
 	after, err := t.renewParts(ctx, s, r.byPartition(&d))
 	if err != nil {
 		return Decision{}, err

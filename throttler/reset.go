@@ -41,6 +41,6 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 	if err != nil {
 		return err
 	}
-	r := driver.NewRequest(now, all...)
+	r := t.request(now, all)
 	return t.each(r, func(b driver.Backend, r driver.Request) error { return b.Reset(ctx, r) })
 }

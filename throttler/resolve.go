@@ -22,6 +22,7 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
+		r.ServerTime = t.serverTime
 		r.Now = t.now() // here, while the charge is written: see Begin
 		if t.policies == nil {
 			err = checkAlone(0, c)
@@ -46,8 +47,15 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		}
 	}
 	all, err := together(charges, nil)
-	*r = driver.NewRequest(now, all...)
+	*r = t.request(now, all)
 	return nil, nil, err
+}
+
+// request returns the request for charges at now.
+func (t *Throttler) request(now int64, charges []Charge) driver.Request {
+	r := driver.NewRequest(now, charges...)
+	r.ServerTime = t.serverTime
+	return r
 }
 
 // resolveAll is resolve for several charges, or a parent, with a table of policies.
@@ -71,7 +79,7 @@ func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64
 	if linked {
 		l = newLinks(asked, given, parents, places, len(all))
 	}
-	*r = driver.NewRequest(now, all...)
+	*r = t.request(now, all)
 	return nil, l, nil
 }
 

@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -64,8 +65,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	r := d.receipt
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ctx, cancel := outlive(ctx) // not earlier: a renewal may have held the lock until ctx was done
-	defer cancel()
+	ctx, serverTime := t.outlive(ctx) // not earlier: a renewal may have held the lock until ctx was done
 	releases, holds := costs == nil, !r.released && holds(d.Charges())
 	if r.done || releases && !holds {
 		return d, nil
@@ -78,7 +78,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return d, nil
 	}
 	start := time.Now()
-	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
+	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs, ServerTime: serverTime}
 	var settled driver.Decision
 	var err error
 	parts := t.later(&s, r)
@@ -115,13 +115,18 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	return after, nil
 }
 
-// outlive returns ctx or, if its caller has ended it, a context that lasts for settleTime: the
+// settlement returns the settlement of d to costs now.
+func (t *Throttler) settlement(d driver.Decision, costs []int64) driver.Settlement {
+	return driver.Settlement{Now: t.now(), Charged: d, Costs: costs, ServerTime: t.serverTime}
+}
+
+// outlive returns ctx or, if it is done, a context that is not, and the server's time: the
 // request is over, but its charge is not.
-func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	if driver.Ended(ctx) == nil {
-		return ctx, func() {}
+func (t *Throttler) outlive(ctx context.Context) (context.Context, time.Duration) {
+	if ctx.Err() == nil {
+		return ctx, t.serverTime
 	}
-	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	return context.WithoutCancel(ctx), cmp.Or(t.serverTime, settleTime)
 }
 
 // costsAs reports whether costs are the costs of charges, so that there is nothing to send.

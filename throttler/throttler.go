@@ -2,7 +2,9 @@ package throttler
 
 import (
 	"context"
-	"sync/atomic"
+	"fmt"
+	"sync"
+	"time"
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/receipt"
@@ -24,7 +26,8 @@ type Throttler struct {
 
 	receiptKey receipt.Key // of Receipt and Open
 	queues     *waitQueues
-	onClose    atomic.Pointer[func() error]
+	onClose    func() error  // or nil
+	serverTime time.Duration // of requests
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
@@ -49,8 +52,13 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		if options.Clock != nil {
 			t.clock = options.Clock
 		}
-		onClose := options.OnClose
-		t.onClose.Store(&onClose)
+		if onClose := options.OnClose; onClose != nil {
+			var once sync.Once
+			t.onClose = func() (err error) {
+				once.Do(func() { err = onClose() })
+				return err
+			}
+		}
 		t.observer, t.policies = options.Observer, options.Policies
 		key, err := receipt.NewKey(options.ReceiptKey)
 		if err != nil {
@@ -68,6 +76,16 @@ func New(backend driver.Backend, options *Options) *Throttler {
 	return t
 }
 
+// WithServerTime returns t with a [driver.Request]'s ServerTime, 0 or more.
+func (t *Throttler) WithServerTime(d time.Duration) *Throttler {
+	if d < 0 {
+		panic(fmt.Sprintf("throttler: WithServerTime: d is %v; it must be 0 or more", d))
+	}
+	timed := *t
+	timed.serverTime = d
+	return &timed
+}
+
 // Clock returns the clock that decisions use.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
 
@@ -76,10 +94,10 @@ func (t *Throttler) Observer() observe.Observer { return t.observer }
 
 // Close calls Options.OnClose, once. Call it after the last decision.
 func (t *Throttler) Close() error {
-	if f := t.onClose.Swap(nil); f != nil && *f != nil {
-		return (*f)()
+	if t.onClose == nil {
+		return nil
 	}
-	return nil
+	return t.onClose()
 }
 
 // Take charges every limit of every charge, as its mode says, or nothing if one lacks room.

@@ -213,7 +213,7 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 		}
 		c.Policy = &policy
 	}
-	return driver.NewRequest(r.Now, charges...)
+	return r.Replace(charges...)
 }
 
 // leftOf returns how many ms ctx lasts, at most MaxWindow.

@@ -119,6 +119,8 @@ type ReleaseRequest struct {
 	// states: longer than processes take to learn of a move.
 	Keep time.Duration
 
+	ServerTime time.Duration // as a driver.Request's
+
 	// ReadOnly makes Release report the counts and release nothing.
 	ReadOnly bool
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -13,8 +14,8 @@ import (
 // decide makes a decision about charges, and waits for it or for ctx. If another process
 // writes their item first, the decision is made again about the new item. If ctx ends, it may
 // be made after decide has returned.
-func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+func (b *Backend) decide(ctx context.Context, serverTime time.Duration, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	key, server := b.place(charges[0].Partition)
@@ -22,20 +23,19 @@ func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide han
 		return driver.Decision{}, server.unavailable(breaker.ErrOpen)
 	}
 	now := time.Now()
-	end, caller, isServers := driver.ServerTime(ctx, now)
-	if err := driver.HasTime(caller); err != nil {
+	if err := busy.HasTime(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	deadline, ok := caller.Deadline()
-	switch {
-	case isServers:
+	deadline, bounded := ctx.Deadline()
+	if !bounded && serverTime == 0 {
+		serverTime = b.deadline
+	}
+	if end := now.Add(serverTime); serverTime > 0 && (!bounded || end.Before(deadline)) {
 		deadline = end
-	case !ok:
-		deadline = now.Add(b.deadline)
 	}
 	names := namesOf(key, charges)
 	var d driver.Decision
-	j := &job{caller: caller, deadline: deadline, begun: now, names: names, done: make(chan error, 1), change: func(p *item) (changed bool, err error) {
+	j := &job{caller: ctx, deadline: deadline, begun: now, names: names, done: make(chan error, 1), change: func(p *item) (changed bool, err error) {
 		return p.decide(names, decide, &d)
 	}}
 	server.queue(key, j)

@@ -12,7 +12,6 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // readConn calls a function after each read.
@@ -103,11 +102,10 @@ func TestCallerLeavesAfterTheServersTime(t *testing.T) {
 	<-held
 	caller, leave := context.WithCancel(t.Context())
 	defer leave()
-	ctx, cancel := driver.WithServerTime(caller, 20*time.Millisecond)
-	defer cancel()
-	go func() { _, err := th.Take(ctx, charge); second <- err }()
+	const serverTime = 20 * time.Millisecond
+	go func() { _, err := th.WithServerTime(serverTime).Take(caller, charge); second <- err }()
 	await(t, "a decision waits", func() bool { return b.Waiting(charge) == 1 })
-	<-ctx.Done()
+	time.Sleep(serverTime)
 	leave()
 	if err := <-second; !errors.Is(err, context.Canceled) || errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("the caller that left: %v, want context.Canceled alone", err)

@@ -21,8 +21,8 @@
 // Each server has a circuit breaker. An exchange fails if its connection breaks, if the server
 // replies with an error, or if there is no reply by the last deadline of its decisions, with
 // at least 20 ms for the reply. At the deadline, a read looks at the connection once more,
-// because a delay of this process is not the server's. A deadline of driver.WithServerTime
-// ends a decision only if the server is silent.
+// because a delay of this process is not the server's. The Request's ServerTime ends a decision
+// only if the server is silent.
 //
 // While the breaker is open, all decisions about the server's keys fail at once, including
 // those that wait. Their errors wrap driver.ErrUnavailable, and nothing was sent for them.
@@ -193,17 +193,17 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	return b.decide(ctx, r.Charges(), handoff.Take(r, p))
+	return b.decide(ctx, r.ServerTime, r.Charges(), handoff.Take(r, p))
 }
 
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	return b.decide(ctx, r.Charges(), handoff.Peek(r, p))
+	return b.decide(ctx, r.ServerTime, r.Charges(), handoff.Peek(r, p))
 }
 
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	return b.decide(ctx, s.Charged.Charges(), handoff.Settle(s, p))
+	return b.decide(ctx, s.ServerTime, s.Charged.Charges(), handoff.Settle(s, p))
 }
 
 // Reset implements driver.Backend.
@@ -213,14 +213,14 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 
 // ResetAt implements handoff.Store.
 func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
-	_, err := b.decide(ctx, r.Charges(), handoff.Reset(r, p))
+	_, err := b.decide(ctx, r.ServerTime, r.Charges(), handoff.Reset(r, p))
 	return err
 }
 
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var released []handoff.Released
-	if _, err := b.decide(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (d driver.Decision, changes []handoff.Change, err error) {
+	if _, err := b.decide(ctx, r.ServerTime, r.Charges, func(stored []*handoff.Stored, clock int64) (d driver.Decision, changes []handoff.Change, err error) {
 		released, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return d, changes, err
 	}); err != nil {

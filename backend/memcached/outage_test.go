@@ -55,11 +55,9 @@ func takeFor(t *testing.T, th *throttler.Throttler, d time.Duration, c throttler
 	return err
 }
 
-// takeAsked takes with a deadline of the server's time, like the middleware.
+// takeAsked takes with a server's time, like the middleware.
 func takeAsked(t *testing.T, th *throttler.Throttler, c throttler.Charge) error {
-	ctx, cancel := driver.WithServerTime(t.Context(), outageDeadline)
-	defer cancel()
-	_, err := th.Take(ctx, c)
+	_, err := th.WithServerTime(outageDeadline).Take(t.Context(), c)
 	return err
 }
 

@@ -39,8 +39,8 @@ type server struct {
 
 // job is one decision that waits for an item.
 type job struct {
-	caller   context.Context // ends with the caller, not with the server's time
-	deadline time.Time       // when the wait ends if the server is silent; zero if no caller waits
+	caller   context.Context
+	deadline time.Time // when the wait ends if the server is silent; zero if no caller waits
 	begun    time.Time
 	names    []name // of its counts
 	change   func(*item) (changed bool, err error)
@@ -62,7 +62,7 @@ const (
 // begin reports whether an exchange may decide j. If j's caller has left, j is undecided from
 // then on, even if an earlier try, which wrote nothing, decided it.
 func (j *job) begin() bool {
-	if driver.Ended(j.caller) != nil {
+	if j.caller.Err() != nil {
 		j.stage.CompareAndSwap(decided, undecided)
 		return false
 	}
@@ -157,16 +157,12 @@ func (s *server) wait(j *job) error {
 	if end, ok := j.caller.Deadline(); !ok || j.deadline.Before(end) { // otherwise the caller ends first
 		timer.Reset(time.Until(j.deadline))
 	}
-	canceled := j.caller.Done()
 	for again := askAgain; ; again *= 2 {
 		select {
 		case err := <-j.done:
 			return err
-		case <-canceled:
-			if err := driver.Ended(j.caller); err != nil {
-				return s.leave(j, err)
-			}
-			canceled = nil
+		case <-j.caller.Done():
+			return s.leave(j, j.caller.Err())
 		case <-timer.C:
 		}
 		switch {
@@ -211,7 +207,7 @@ func (s *server) leave(j *job, err error) error {
 }
 
 // isCanceled reports whether j's caller has left, or is about to.
-func (j *job) isCanceled() bool { return j.stage.Load() == forgone || driver.Ended(j.caller) != nil }
+func (j *job) isCanceled() bool { return j.stage.Load() == forgone || j.caller.Err() != nil }
 
 // finish ends jobs with the error of their exchange, or with their own. An exchange that
 // succeeds has no outcome for a job that it found ended by its context.

@@ -115,7 +115,7 @@ const (
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	if driver.Ended(ctx) == nil && b.takeWindow(&r, &d) {
+	if ctx.Err() == nil && b.takeWindow(&r, &d) {
 		return d, nil
 	}
 	return b.TakeAt(ctx, r, nil)
@@ -187,7 +187,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) (releas
 
 // step calls do with the counts of charges, in one atomic step at now.
 func (b *Backend) step(ctx context.Context, now int64, charges []quota.Charge, do func(*step) error) error {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	st := b.begin(now, charges)

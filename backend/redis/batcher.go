@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/backend/redis/internal/node"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -99,10 +100,7 @@ func (b *batcher) do(j *job) error {
 	}
 	now := time.Now()
 	j.asked = now
-	if end, caller, ok := driver.ServerTime(j.ctx, now); ok {
-		j.ctx, j.given = caller, end
-	}
-	if err := driver.HasTime(j.ctx); err != nil {
+	if err := busy.HasTime(j.ctx); err != nil {
 		return &unsentError{err}
 	}
 	canInline := b.setDeadline(j, now)
@@ -187,10 +185,8 @@ func (b *batcher) gather(j *job, now time.Time) *batch {
 // doubles the time of a single decision.
 func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	deadline, bounded := j.ctx.Deadline()
-	switch given := j.given.Sub(now); {
-	case !j.given.IsZero() && (j.timeout == 0 || given < j.timeout):
-		j.timeout = max(given, 1)
-	case j.timeout == 0 && !bounded:
+	canInline = bounded || j.timeout > 0 || j.ctx.Done() == nil
+	if j.timeout == 0 && !bounded {
 		j.timeout = b.timeout
 	}
 	if own := now.Add(j.timeout); j.timeout > 0 && (!bounded || own.Before(deadline)) {
@@ -203,7 +199,7 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	case bounded && !j.ownDeadline: // it leaves no time to connect
 		return b.server.Answers.AnsweredSince(now.Add(-time.Second))
 	}
-	return bounded || !j.given.IsZero() || j.ctx.Done() == nil
+	return canInline
 }
 
 // canSend reports whether another batch may be sent.
@@ -241,7 +237,7 @@ func (b *batcher) ended(out *batch, now time.Time) {
 
 // wait returns when j has its outcome, its time is over, or its caller has left.
 func (b *batcher) wait(j *job) error {
-	ended, timeUp := j.ctx.Done(), (<-chan time.Time)(nil)
+	var timeUp <-chan time.Time
 	if j.ownDeadline {
 		timeUp = j.setTimer(j.timeout)
 	}
@@ -250,11 +246,8 @@ func (b *batcher) wait(j *job) error {
 		select {
 		case <-j.done:
 			return j.outcome()
-		case <-ended:
-			if err := driver.Ended(j.ctx); err != nil {
-				return b.leave(j, err)
-			}
-			ended = nil
+		case <-j.ctx.Done():
+			return b.leave(j, j.ctx.Err())
 		case <-timeUp:
 		}
 		switch now := time.Now(); {
@@ -361,7 +354,7 @@ func (b *batcher) fill(out *batch) bool {
 	for ; len(out.jobs) < perBatch && seen < len(b.waiting); seen++ {
 		j := b.waiting[seen]
 		switch {
-		case driver.Ended(j.ctx) != nil: // its caller has left, or is about to
+		case j.ctx.Err() != nil: // its caller has left, or is about to
 		case j.deadline.Before(now) && b.server.Answers.SilentSince(j.asked):
 			if j.stage.CompareAndSwap(waiting, failed) { // its caller may not ask for long whether the server is silent
 				j.finish(errWaited)

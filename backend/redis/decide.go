@@ -29,6 +29,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
 	j := b.newDecision(ctx, r.Now, r.Charges(), nil, p)
 	defer j.free()
+	j.timeout = r.ServerTime
 	s, decided, err := b.decide(j, r.Charges(), p)
 	if err != nil {
 		return d, err
@@ -55,6 +56,7 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 	}
 	j := b.newDecision(ctx, st.Now, st.Charged.Charges(), &st, p)
 	defer j.free()
+	j.timeout = st.ServerTime
 	s, decided, err := b.decide(j, st.Charged.Charges(), p)
 	if err != nil {
 		return d, err
@@ -91,7 +93,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // ResetAt implements handoff.Store as Reset.
 func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
 	b.monitor.Run()
-	_, err := b.shardOf(r.Charges()).decideHere(ctx, r.Charges(), handoff.Reset(r, p))
+	_, err := b.shardOf(r.Charges()).decideHere(ctx, r.ServerTime, r.Charges(), handoff.Reset(r, p))
 	return err
 }
 

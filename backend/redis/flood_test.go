@@ -17,15 +17,14 @@ import (
 func TestQueuedBeyondItsDeadline(t *testing.T) {
 	p := policy("core", perHour(100))
 	server, b, sent := newFull(t, t.Context(), p)
-	ctx, cancel := driver.WithServerTime(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	const serverTime = 20 * time.Millisecond
 	waited := make(chan error, 1)
 	go func() {
-		_, err := b.Take(ctx, p.Charge("waits"))
+		_, err := b.WithServerTime(serverTime).Take(t.Context(), p.Charge("waits"))
 		waited <- err
 	}()
 	eventually(t, "a queue", func() bool { _, n := b.backend.Batches(); return n == 1 })
-	<-ctx.Done()
+	time.Sleep(serverTime)
 	select {
 	case err := <-waited:
 		t.Errorf("it ended with %v before any batch had", err)
@@ -61,9 +60,7 @@ func TestFlood(t *testing.T) {
 	for range 500 {
 		all.Go(func() {
 			for time.Now().Before(stop) {
-				ctx, cancel := driver.WithServerTime(context.Background(), 5*time.Millisecond)
-				d, err := b.Take(ctx, p.Charge("attacker"))
-				cancel()
+				d, err := b.WithServerTime(5*time.Millisecond).Take(context.Background(), p.Charge("attacker"))
 				switch {
 				case err != nil:
 					if !errors.Is(err, driver.ErrOverloaded) {

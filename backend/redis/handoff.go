@@ -10,11 +10,11 @@ import (
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	b.monitor.Run()
-	stored, err := b.shardOf(r.Charges()).read(ctx, r.Charges())
+	stored, err := b.shardOf(r.Charges()).read(ctx, &r)
 	if err != nil {
 		return driver.Decision{}, err
 	}
@@ -28,13 +28,13 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	s := b.shardOf(r.Charges)
 	var all []handoff.Released
 	if r.ReadOnly {
-		stored, err := s.readFrom(ctx, nil, r.Charges, 0)
+		stored, err := s.readFrom(ctx, nil, r.Charges, r.ServerTime)
 		if err == nil {
 			all, _, err = handoff.ReleaseAll(&r, stored, unknownTime)
 		}
 		return all, err
 	}
-	if err := s.swap(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+	if err := s.swap(ctx, r.ServerTime, r.Charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
 		all, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return changes, err
 	}); err != nil {

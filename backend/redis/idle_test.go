@@ -17,7 +17,6 @@ import (
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // tlsOf returns the configuration of a client that server admits.
@@ -199,14 +198,12 @@ func TestConnectingTakesLong(t *testing.T) {
 	})
 	b, _ := newObserved(t, c, redisbackend.Options{})
 	b.backend.WithoutChecks()
-	ctx, cancel := driver.WithServerTime(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := b.Take(ctx, loginPolicies[0].Charge("alice")); err != nil {
+	if _, err := b.WithServerTime(50*time.Millisecond).Take(t.Context(), loginPolicies[0].Charge("alice")); err != nil {
 		t.Error(err)
 	}
 	// A caller's own deadline ends the wait.
 	_ = c.(*redis.Client).Do(t.Context(), "client", "kill", "type", "normal", "skipme", "no").Err()
-	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := b.Take(ctx, loginPolicies[0].Charge("alice")); err == nil {
 		t.Error("a take without time to connect succeeded")

@@ -31,8 +31,7 @@ type job struct {
 	tries int  // that a Cluster answered by TRYAGAIN
 	alone bool // it shares no call from now on
 
-	given       time.Time     // when the server's time ends, if the context says so
-	timeout     time.Duration // of the wait; if 0, the context's deadline or, without one, the batcher's timeout
+	timeout     time.Duration // the server's time; if 0, the context's deadline or, without one, the batcher's timeout
 	asked       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's

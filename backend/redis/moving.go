@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // While a Cluster moves a slot, some keys of a call may be on one node and some on the other.
@@ -36,7 +35,7 @@ func (b *batcher) requeue(j *job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch now := time.Now(); {
-	case driver.Ended(j.ctx) != nil || j.stage.Load() != waiting: // its caller has left, or is about to
+	case j.ctx.Err() != nil || j.stage.Load() != waiting: // its caller has left, or is about to
 	case b.server.Breaker.Open():
 		if j.stage.CompareAndSwap(waiting, failed) {
 			j.finish(breaker.ErrOpen)

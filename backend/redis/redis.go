@@ -25,7 +25,7 @@
 // driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
-// Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds the
+// Options.Deadline is its deadline. That, and the Request's ServerTime, is the
 // server's time: while the server answers, a decision that this process delays still waits, in
 // the queue for a second, or until that deadline if it is later. The server's time begins when
 // the client has a connection to it that is logged in. To open one, there are 250 ms more.

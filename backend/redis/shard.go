@@ -114,14 +114,18 @@ func (s *shard) batcherOf(key []byte) *batcher {
 	return b.(*batcher)
 }
 
-// read returns the stored counts of charges, nil for a missing key.
-func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.Stored, error) {
-	if r := s.pickReplica(); r != nil {
+// read returns the stored counts of r's charges, nil for a missing key. A replica gets half of
+// the time.
+func (s *shard) read(ctx context.Context, r *driver.Request) ([]*handoff.Stored, error) {
+	if replica := s.pickReplica(); replica != nil {
 		timeout := s.backend.replicaTimeout
 		if deadline, ok := ctx.Deadline(); ok {
-			timeout = max(min(timeout, time.Until(deadline)/2), 1)
+			timeout = min(timeout, time.Until(deadline)/2)
 		}
-		stored, err := s.readFrom(ctx, r, charges, timeout)
+		if r.ServerTime > 0 {
+			timeout = min(timeout, r.ServerTime/2)
+		}
+		stored, err := s.readFrom(ctx, replica, r.Charges(), max(timeout, 1))
 		if err == nil || errors.Is(err, errForeign) {
 			return stored, err
 		}
@@ -129,7 +133,7 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.St
 	if s.Demoted.Load() {
 		return nil, s.errorOf(errDemoted)
 	}
-	return s.readFrom(ctx, nil, charges, 0)
+	return s.readFrom(ctx, nil, r.Charges(), r.ServerTime)
 }
 
 // readFrom reads from a replica or, if r is nil, from the primary, within timeout. It

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -24,7 +25,8 @@ import (
 
 // change is one such decision.
 type change struct {
-	ctx context.Context
+	ctx      context.Context
+	deadline time.Time // the earlier end of ctx and of the server's time; zero if there is none
 
 	// apply returns the changes of the stored counts; clock is the server's, in ms. It may be
 	// called again: its last call counts.
@@ -36,18 +38,18 @@ type change struct {
 
 // takeHere makes the take r. Its copy of r is on the heap, unlike the copy in TakeAt.
 func (s *shard) takeHere(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	return s.decideHere(ctx, r.Charges(), handoff.Take(r, p))
+	return s.decideHere(ctx, r.ServerTime, r.Charges(), handoff.Take(r, p))
 }
 
 // settleHere makes the settlement st, as takeHere makes a take.
 func (s *shard) settleHere(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	return s.decideHere(ctx, st.Charged.Charges(), handoff.Settle(st, p))
+	return s.decideHere(ctx, st.ServerTime, st.Charged.Charges(), handoff.Settle(st, p))
 }
 
 // decideHere makes a decision about charges.
-func (s *shard) decideHere(ctx context.Context, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
+func (s *shard) decideHere(ctx context.Context, serverTime time.Duration, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
 	var d driver.Decision
-	if err := s.swap(ctx, charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+	if err := s.swap(ctx, serverTime, charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
 		d, changes, err = decide(stored, clock)
 		return changes, err
 	}); err != nil {
@@ -58,40 +60,37 @@ func (s *shard) decideHere(ctx context.Context, charges []quota.Charge, decide h
 
 // swap makes the changes to the counts of charges that apply returns. If the caller leaves,
 // apply may be called after swap has returned.
-func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
-	if err := driver.HasTime(ctx); err != nil {
+func (s *shard) swap(ctx context.Context, serverTime time.Duration, charges []quota.Charge, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
+	if err := busy.HasTime(ctx); err != nil {
 		return s.errorOf(&unsentError{err})
 	}
 	c := &change{ctx: ctx, apply: apply, done: make(chan struct{})}
 	keys, asked := s.backend.keysOf(charges), time.Now()
-	_, caller, _ := driver.ServerTime(ctx, asked) // the end of the server's time is for the exchange to notice
-	ended := caller.Done()
+	c.deadline, _ = ctx.Deadline()
+	if end := asked.Add(serverTime); serverTime > 0 && (c.deadline.IsZero() || end.Before(c.deadline)) {
+		c.deadline = end // for the exchange to notice
+	}
 	key := strings.Join(keys, "")
 	if s.changes.Add(key, c) {
 		go s.serve(key, charges)
 	}
-	for {
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+	}
+	switch err := ctx.Err(); {
+	case !s.changes.Remove(key, c):
 		select {
-		case <-c.done:
+		case <-c.done: // both at once: the outcome counts
 			return c.err
-		case <-ended:
-		}
-		err := driver.Ended(caller)
-		switch {
-		case err == nil: // a context made of one with a server's time, which is over
-			ended = nil
-		case !s.changes.Remove(key, c):
-			select {
-			case <-c.done: // both at once: the outcome counts
-				return c.err
-			default:
-				return s.errorOf(err)
-			}
-		case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.Answers.AnsweredSince(asked):
-			return s.errorOf(errWaited)
 		default:
-			return s.errorOf(&unsentError{err})
+			return s.errorOf(err)
 		}
+	case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.Answers.AnsweredSince(asked):
+		return s.errorOf(errWaited)
+	default:
+		return s.errorOf(&unsentError{err})
 	}
 }
 
@@ -160,12 +159,11 @@ func errNotRead(err error) error {
 func (s *shard) endOf(all []*change, began time.Time) time.Time {
 	end, latest := began, began.Add(s.backend.timeout)
 	for _, c := range all {
-		deadline, ok := c.ctx.Deadline()
-		if !ok || deadline.After(latest) {
+		if c.deadline.IsZero() || c.deadline.After(latest) {
 			return latest
 		}
-		if deadline.After(end) {
-			end = deadline
+		if c.deadline.After(end) {
+			end = c.deadline
 		}
 	}
 	return end

@@ -217,14 +217,15 @@ func (e *exchange) awaitSwaps(t *testing.T, n int) {
 // and no charge is made twice.
 func TestLeaveAnExchange(t *testing.T) {
 	e := newExchange(t)
-	take := func(ctx context.Context) chan error {
+	takeBy := func(ctx context.Context, th *throttler.Throttler) chan error {
 		done := make(chan error, 1)
 		go func() {
-			_, err := e.Take(ctx, e.charge)
+			_, err := th.Take(ctx, e.charge)
 			done <- err
 		}()
 		return done
 	}
+	take := func(ctx context.Context) chan error { return takeBy(ctx, e.Throttler) }
 	e.reads.held.Store(true)
 	e.stores.held.Store(true)
 	firstContext, leaveFirst := context.WithCancel(t.Context())
@@ -243,12 +244,10 @@ func TestLeaveAnExchange(t *testing.T) {
 	if err := <-unsent; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("left before the states were there: %v; want canceled, and not unavailable", err)
 	}
-	callerContext, leaveLate := context.WithCancel(t.Context())
-	lateContext, cancel := driver.WithServerTime(callerContext, 20*time.Millisecond)
-	defer cancel()
-	late := take(lateContext)
+	lateContext, leaveLate := context.WithCancel(t.Context())
+	late := takeBy(lateContext, e.WithServerTime(time.Millisecond))
 	e.awaitSwaps(t, 4)
-	<-lateContext.Done()
+	time.Sleep(time.Millisecond)
 	leaveLate()
 	if err := <-late; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("left after the server's time: %v; want canceled, and not unavailable", err)

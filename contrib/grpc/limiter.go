@@ -75,7 +75,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 	if classify.Marked() {
 		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, which nothing here carries out; use one without marks")
 	}
-	l.options.Deadline = cmp.Or(l.options.Deadline, middleware.DefaultDeadline)
+	l.throttler = t.WithServerTime(cmp.Or(l.options.Deadline, middleware.DefaultDeadline))
 	l.options.Observer = weirlog.Ensure(cmp.Or(l.options.Observer, t.Observer()))
 	return l, nil
 }
@@ -118,9 +118,8 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 			return d, letGo, l.undecided(charges, invalid.Errorf("weirgrpc: the classifier charges policy %q for an empty key, which all clients would share; a key function must return false for a call without a key, or a key that is not empty", c.Policy.Name))
 		}
 	}
-	timed, cancel := l.withTimeout(ctx)
-	defer cancel()
-	d, err := l.throttler.Take(timed, charges...)
+	// The call does not end with the client, so that the outcome of a charge is known.
+	d, err := l.throttler.Take(context.WithoutCancel(ctx), charges...)
 	switch {
 	case err != nil:
 		return throttler.Decision{}, letGo, l.undecided(charges, err)
@@ -133,14 +132,6 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 		l.end(ctx, d, true)
 	}
 	return d, letGo, refused
-}
-
-// within returns the context of one call to the throttler. It ends after the deadline, and
-// not when the client leaves, so that the outcome of a charge is known.
-func (l *Limiter) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	c := new(driver.Detached)
-	c.Begin(ctx, l.options.Deadline)
-	return c, c.End
 }
 
 // undecided returns the refusal of a call without a decision, or nil if it is served.
@@ -204,8 +195,6 @@ func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decisio
 // end refunds d if it is free, releases its units in flight, and returns the decision with the
 // limits after that, or d after an error.
 func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) throttler.Decision {
-	timed, cancel := l.withTimeout(ctx)
-	defer cancel()
 	end, result := l.throttler.Refund, observe.ResultNotRefunded
 	if !free {
 		end = func(ctx context.Context, d throttler.Decision) (throttler.Decision, error) {
@@ -213,7 +202,7 @@ func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) thro
 		}
 		result = observe.ResultNotSettled
 	}
-	after, err := end(timed, d)
+	after, err := end(context.WithoutCancel(ctx), d)
 	if err != nil {
 		l.failed(d.Charges(), err, result)
 		return d

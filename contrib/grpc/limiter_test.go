@@ -454,12 +454,12 @@ func TestAnInvalidChargeIsInternal(t *testing.T) {
 	}
 }
 
-// hung is a backend that fails when its caller's time is over.
+// hung is a backend that does not answer in the server's time.
 type hung struct{ driver.Backend }
 
-func (hung) Take(ctx context.Context, _ driver.Request) (driver.Decision, error) {
-	<-ctx.Done()
-	return driver.Decision{}, &driver.UnavailableError{Backend: "b", Shard: "a", Err: ctx.Err()}
+func (hung) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	time.Sleep(r.ServerTime)
+	return driver.Decision{}, &driver.UnavailableError{Backend: "b", Shard: "a", Err: context.DeadlineExceeded}
 }
 
 // An empty key is an error, and not a count for all calls.

@@ -207,7 +207,7 @@ func (b *Backend) Close() {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	for {
@@ -247,7 +247,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 // Peek implements driver.Backend. It charges nothing and hands nothing over: it reports
 // counts that are still held here as they are here.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	local := func() (driver.Decision, error) { return b.peek(&r) }
@@ -289,7 +289,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 // Reset implements driver.Backend. Local counts are forgotten first, with their units to hand
 // over; after an error, the backend may still have its counts.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := b.forgetHere(ctx, &r); err != nil {
@@ -306,7 +306,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // arguments, an overloaded process, a caller that left, or a caller's deadline that passed
 // before anything was sent.
 func failed(ctx context.Context, err error) bool {
-	switch canceled := driver.Ended(ctx); {
+	switch canceled := ctx.Err(); {
 	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(canceled, context.Canceled):
 		return false
 	default:

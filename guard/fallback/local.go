@@ -1,9 +1,11 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/throttler/algorithm"
@@ -224,14 +226,14 @@ func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
 	for i := range charges {
-		c, inTime := s.whenReplayed(ctx, b.table.names.Name(&charges[i]))
+		c, inTime := s.whenReplayed(ctx, r.ServerTime, b.table.names.Name(&charges[i]))
 		if inTime && c != nil {
 			c.reset(r.Now)
 			b.settled(c)
 		}
 		s.mu.Unlock()
 		if !inTime {
-			return fmt.Errorf("fallback: %w by a reset, which waited for a count to be handed over: %w", driver.ErrNotSent, context.Cause(ctx))
+			return fmt.Errorf("fallback: %w by a reset, which waited for a count to be handed over: %w", driver.ErrNotSent, cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
 	}
 	return nil
@@ -239,7 +241,7 @@ func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 
 // settle settles a decision that was made here.
 func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	d, missing := b.settleHere(s)
@@ -250,7 +252,7 @@ func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Deci
 	for i := range missing {
 		costs[i], missing[i].Cost = missing[i].Cost, 0
 	}
-	if _, err := b.wrapped.Settle(ctx, untaken(driver.NewRequest(s.Now, missing...), costs)); err != nil {
+	if _, err := b.wrapped.Settle(ctx, untaken(driver.NewRequest(s.Now, missing...), costs, s.ServerTime)); err != nil {
 		return d, inPart{err}
 	}
 	return d, nil
@@ -330,8 +332,8 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 
 // untaken returns the settlement of a decision that was never taken: it charges costs to the
 // counts of r, even beyond the limits. The costs in r are 0.
-func untaken(r driver.Request, costs []int64) driver.Settlement {
+func untaken(r driver.Request, costs []int64, serverTime time.Duration) driver.Settlement {
 	d := driver.NewDecision(r)
 	d.Allowed = true
-	return driver.Settlement{Now: r.Now, Charged: d, Costs: costs}
+	return driver.Settlement{Now: r.Now, Charged: d, Costs: costs, ServerTime: serverTime}
 }

@@ -13,13 +13,17 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// hasty is a backend that waits for the end of the context.
+// hasty is a backend that waits for the end of the server's time, or else of the context.
 type hasty struct {
 	driver.Backend
 	sent bool
 }
 
-func (h hasty) Take(ctx context.Context, _ driver.Request) (driver.Decision, error) {
+func (h hasty) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if r.ServerTime > 0 {
+		time.Sleep(r.ServerTime)
+		return driver.Decision{}, &driver.UnavailableError{Backend: "hasty", Shard: "a", Err: context.DeadlineExceeded}
+	}
 	<-ctx.Done()
 	if h.sent {
 		return driver.Decision{}, &driver.UnavailableError{Backend: "hasty", Shard: "a", Err: ctx.Err()}
@@ -55,15 +59,16 @@ func TestOverloadIsNoOutage(t *testing.T) {
 func TestServersThatHadTheirTime(t *testing.T) {
 	p := throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}}
 	for name, test := range map[string]struct {
-		with func(context.Context, time.Duration) (context.Context, context.CancelFunc)
-		sent bool
+		serverTime time.Duration
+		deadline   time.Duration // of the caller
+		sent       bool
 	}{
-		"the server's time":             {driver.WithServerTime, false},
-		"the caller's, after a sending": {context.WithTimeout, true},
+		"the server's time":             {5 * time.Millisecond, time.Hour, false},
+		"the caller's, after a sending": {0, 5 * time.Millisecond, true},
 	} {
-		ctx, cancel := test.with(t.Context(), 5*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
 		defer cancel()
-		th := throttler.New(open(t, hasty{sent: test.sent}, &fallback.Options{}), nil)
+		th := throttler.New(open(t, hasty{sent: test.sent}, &fallback.Options{}), nil).WithServerTime(test.serverTime)
 		if d, err := th.Take(ctx, p.Charge("alice")); err != nil || !d.Allowed || !d.Degraded {
 			t.Errorf("%s: allowed %v, %v; want to be served", name, d.Allowed, err)
 		}

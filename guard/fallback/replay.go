@@ -42,7 +42,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	s := b.table.stripeOf(charges)
 	for i := range charges {
 		for {
-			c, inTime := s.whenReplayed(ctx, b.table.names.Name(&charges[i]))
+			c, inTime := s.whenReplayed(ctx, r.ServerTime, b.table.names.Name(&charges[i]))
 			if c == nil || c.outage == nil {
 				s.mu.Unlock()
 				break
@@ -51,7 +51,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 				s.mu.Unlock()
 				return o, nil
 			}
-			err := b.replay(ctx, s, c, r.Now)
+			err := b.replay(ctx, s, c, r)
 			if err != nil && !failed(ctx, err) {
 				return nil, err
 			}
@@ -64,8 +64,9 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 }
 
 // whenReplayed locks s when no replay of the count of that name is in progress, or when ctx is
-// done, and returns the count, which may be nil.
-func (s *stripe) whenReplayed(ctx context.Context, n keyed.Name) (c *count, inTime bool) {
+// done or the server's time, if there is one, has passed. It returns the count, which may be nil.
+func (s *stripe) whenReplayed(ctx context.Context, serverTime time.Duration, n keyed.Name) (c *count, inTime bool) {
+	var late <-chan time.Time
 	for {
 		s.mu.Lock()
 		c = s.Get(n)
@@ -74,27 +75,32 @@ func (s *stripe) whenReplayed(ctx context.Context, n keyed.Name) (c *count, inTi
 		}
 		replaying := c.replaying
 		s.mu.Unlock()
+		if late == nil && serverTime > 0 {
+			late = time.After(serverTime)
+		}
 		select {
 		case <-replaying:
+			continue
+		case <-late:
 		case <-ctx.Done():
-			s.mu.Lock()
-			return s.Get(n), false
 		}
+		s.mu.Lock()
+		return s.Get(n), false
 	}
 }
 
 // replay charges the units of c to the backend. If its outage is ready, the backend decides
 // about c from then on. The caller holds s.mu, and replay releases it. After an error, units
 // that may have been charged are not charged again, and others stay.
-func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) error {
+func (b *Backend) replay(ctx context.Context, s *stripe, c *count, r *driver.Request) error {
 	u, charge, o := c.pending, c.charge, c.outage
 	c.pending, c.replaying = units{}, make(chan struct{})
 	s.mu.Unlock()
 
 	var after driver.Decision
 	var err error
-	if u.cost > 0 && u.until > now {
-		after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.instant, charge), []int64{u.cost}))
+	if u.cost > 0 && u.until > r.Now {
+		after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.instant, charge), []int64{u.cost}, r.ServerTime))
 	} else {
 		u.cost = 0
 	}
@@ -163,15 +169,15 @@ func (b *Backend) replayAll(ctx context.Context, o *outage) {
 
 func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage) {
 	// A call that is interrupted would leave open whether its charge was made.
-	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), replayTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	s.mu.Lock()
 	if c.outage != o || c.replaying != nil || c.pending.until == 0 && !o.ready.Load() {
 		s.mu.Unlock()
 		return
 	}
 	r := driver.NewRequest(o.now(), c.charge)
-	if err := b.replay(ctx, s, c, r.Now); err != nil {
+	r.ServerTime = replayTimeout
+	if err := b.replay(ctx, s, c, &r); err != nil {
 		b.outageOf(err, &r)
 	}
 }

@@ -157,7 +157,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	// Hundreds of goroutines may wait in this frame for the backend, and their stacks
 	// are most of the cost of this package for a take that is allowed. So functions
 	// that Take calls get pointers, and there are no copies.
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return d, err
 	}
 	var room [roomCharges]version
@@ -189,7 +189,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 
 // Refused implements driver.Rememberer.
 func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, ok bool) {
-	if driver.Ended(ctx) != nil {
+	if ctx.Err() != nil {
 		return d, false
 	}
 	var room [roomCharges]version

@@ -643,6 +643,11 @@ func (s *link) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placeme
 }
 
 func (s *link) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	if r.ServerTime > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.ServerTime)
+		defer cancel()
+	}
 	return callSite(ctx, s, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
 		for i := range r.Charges {
 			s.w.count(&r.Charges[i]).saw(time.UnixMilli(r.Now))

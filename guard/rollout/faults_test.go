@@ -142,6 +142,11 @@ func (m *mortal) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placem
 
 func (m *mortal) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	shard := shardOf(r.Charges[0].Partition)
+	if r.ServerTime > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.ServerTime)
+		defer cancel()
+	}
 	return guarded(ctx, m.breakers[shard], func() (all []handoff.Released, err error) {
 		m.calls.Add(1)
 		if err = m.err(ctx, shard); err == nil {

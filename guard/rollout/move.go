@@ -14,13 +14,14 @@ import (
 
 // decision is a decision in progress.
 type decision struct {
-	now       int64
-	charges   []quota.Charge
-	partition string // of the charges
-	readOnly  bool   // a peek
-	wanted    *member
-	turn      chan struct{}     // nil until this decision holds it
-	arrivals  []handoff.Arrival // of the next call
+	now        int64
+	charges    []quota.Charge
+	partition  string // of the charges
+	readOnly   bool   // a peek
+	serverTime time.Duration
+	wanted     *member
+	turn       chan struct{}     // nil until this decision holds it
+	arrivals   []handoff.Arrival // of the next call
 }
 
 // maxHops bounds the calls that one decision makes to the members. One is usual, and
@@ -36,7 +37,7 @@ const maxHops = 4096
 func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
 	d.partition = d.charges[0].Partition
 	r := b.routeOf(ctx, d.partition)
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	d.wanted = r.wanted
@@ -85,13 +86,8 @@ func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 		d.turn = turn
 		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if err := driver.Ended(ctx); err != nil {
-		return err
-	}
-	turn <- struct{}{} // decisions that have a turn end
-	d.turn = turn
-	return nil
 }
 
 func (d *decision) endTurn() {
@@ -135,7 +131,7 @@ func (b *Backend) fetch(ctx context.Context, d *decision, place target, location
 // them. It makes them d's arrivals, as new counts until a member releases them.
 func (d *decision) release(to target, keep time.Duration, locations []handoff.Location) handoff.ReleaseRequest {
 	d.arrivals = make([]handoff.Arrival, len(locations))
-	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.readOnly}
+	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ServerTime: d.serverTime, ReadOnly: d.readOnly}
 	for i, w := range locations {
 		if w != (handoff.Location{}) {
 			d.arrivals[i].Due = true
@@ -225,16 +221,16 @@ func (b *Backend) lost(m *member, partition string) bool {
 
 // askUnnamed asks a member that nothing has named to this process: it may still have
 // counts from before the process started. It is asked again if a reply may have been
-// lost: a second release does no harm. It gets half of the time that is left, so that a
-// member that hangs does not fail the decision.
+// lost: a second release does no harm. It gets half of the time, so that a member that
+// hangs does not fail the decision.
 func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = driver.WithServerTime(ctx, time.Until(deadline)/2)
-		defer cancel()
+	began, most := time.Now(), r.ServerTime
+	if deadline, ok := ctx.Deadline(); ok && (most == 0 || time.Until(deadline) < most) {
+		most = time.Until(deadline)
 	}
+	r.ServerTime = most / 2
 	for range 3 {
-		if released, err = m.backend.Release(ctx, r); err == nil || ctx.Err() != nil {
+		if released, err = m.backend.Release(ctx, r); err == nil || ctx.Err() != nil || most > 0 && time.Since(began) >= most/2 {
 			break
 		}
 	}

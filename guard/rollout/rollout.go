@@ -242,7 +242,7 @@ func (b *Backend) Down(partition string) (since time.Time, down bool) {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, serverTime: r.ServerTime, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.TakeAt(ctx, r, p)
 	})
 }
@@ -250,7 +250,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 // Peek implements driver.Backend. It moves no count: a count that is about to
 // move is read where it is.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, serverTime: r.ServerTime, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.PeekAt(ctx, r, p)
 	})
 }
@@ -258,7 +258,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Reset implements driver.Backend. Counts that are about to move are moved first, and then
 // forgotten.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	_, err := b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
+	_, err := b.decide(ctx, decision{now: r.Now, serverTime: r.ServerTime, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return driver.Decision{}, m.backend.ResetAt(ctx, r, p)
 	})
 	return err
@@ -267,7 +267,7 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // Settle implements driver.Backend. It follows a count that has moved since it
 // was charged.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: s.Now, serverTime: s.ServerTime, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.SettleAt(ctx, s, p)
 	})
 }

@@ -56,6 +56,7 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) show(ctx context.Context, s shown) {
 	ctx, cancel := context.WithTimeout(ctx, w.b.deadline)
 	defer cancel()
+	s.request.ServerTime = 0 // the deadline is the candidate's
 	if s.settlement != nil {
 		w.settle(ctx, &s)
 		return

@@ -1,6 +1,7 @@
 package busy
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -34,4 +35,13 @@ func (a *Answers) AnsweredSince(t time.Time) bool {
 // answered no request sent at or after then.
 func (a *Answers) SilentSince(t time.Time) bool {
 	return a.silenced.Load() >= int64(t.Sub(a.started)) && !a.AnsweredSince(t)
+}
+
+// HasTime returns ctx.Err(), for a caller that is about to ask a server. If ctx lasts for less
+// than a millisecond, too short for a server to answer, HasTime waits for its end first.
+func HasTime(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < time.Millisecond {
+		<-ctx.Done()
+	}
+	return ctx.Err()
 }

@@ -92,15 +92,16 @@ func (b *Backend) Route(p *quota.Policy, now int64) uint8 {
 
 // Taken implements driver.Router. It makes the token buckets of a policy that is changing its
 // level as full in the new counts as in the old.
-func (b *Backend) Taken(ctx context.Context, c quota.Charge, now int64, results [][]driver.Result) {
+func (b *Backend) Taken(ctx context.Context, r driver.Request, results [][]driver.Result) {
+	c := r.Charges()[0]
 	ofStore, ofSoft := results[0], results[1]
 	if (*b.table.byName.Load())[c.Policy.Name].level == Synced {
-		b.soft.Raise(c, now, ofStore)
+		b.soft.Raise(c, r.Now, ofStore)
 	} else if missed := missing(c.Policy, ofSoft, ofStore); missed > 0 {
 		// A take, and not a settlement: if several processes do this at once,
 		// the bucket is full, and not in debt.
 		c.Cost, c.Mode = missed, quota.Enforce
-		_, _ = b.store.Take(ctx, driver.NewRequest(now, c)) // the next take adds any units still missing
+		_, _ = b.store.Take(ctx, r.Replace(c)) // the next take adds any units still missing
 	}
 }
 

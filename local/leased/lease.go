@@ -259,7 +259,7 @@ func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 		p := &quota.Policy{Name: tallyName, Limits: []quota.Limit{limit}}
 		all = append(all, quota.Charge{Policy: p, Key: string(key), Partition: all[0].Partition, Cost: cost})
 	}
-	return driver.NewRequest(r.Now, all...)
+	return r.Replace(all...)
 }
 
 // withoutTally returns d about its first n charges, and the used units of the count that
@@ -281,7 +281,7 @@ func withCost(r *driver.Request, cost int64) driver.Request {
 	for i := range charges {
 		charges[i].Cost = cost
 	}
-	return driver.NewRequest(r.Now, charges...)
+	return r.Replace(charges...)
 }
 
 // free returns how many units fit into all limits after d.

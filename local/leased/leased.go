@@ -188,7 +188,7 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	cost := b.leasedCost(&r)
@@ -199,6 +199,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := b.asked(s, n, &r, cost)
+	var late time.Time // when the server's time has passed since a wait began
 	for {
 		if l.Removed() { // during a wait
 			l = b.asked(s, n, &r, cost)
@@ -218,11 +219,14 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && driver.ServerTimeOver(ctx): // it has waited; the next renewal has time of its own
+		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && !late.IsZero() && time.Now().After(late): // the next renewal has time of its own
 			s.mu.Unlock()
 			d, err := b.askAside(ctx, s, l, r)
 			return b.askAgain(ctx, s, l, r, d, err)
 		case l.renewal != nil:
+			if late.IsZero() && r.ServerTime > 0 {
+				late = time.Now().Add(r.ServerTime)
+			}
 			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
@@ -261,11 +265,8 @@ func (s *stripe) await(ctx context.Context, r *renewal) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if driver.ServerTimeOver(ctx) {
-			<-r.done // its time is over, too
-		}
 	}
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if r.failed() {
@@ -328,7 +329,7 @@ func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Re
 	}
 	st := l.drop()
 	s.mu.Unlock()
-	st.Now = r.Now
+	st.Now, st.ServerTime = r.Now, r.ServerTime
 	if b.settle(context.WithoutCancel(ctx), &st) != nil { // a caller that leaves must not lose the lease
 		return d, nil
 	}
@@ -374,7 +375,7 @@ func (b *Backend) addHeld(d *driver.Decision, most int64) {
 // Settle implements driver.Backend. Units return to the lease, or come from it, if
 // the process still has a lease of the same windows.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	if st.PauseUntil > 0 {

@@ -51,7 +51,7 @@ func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
+		l.renewal, renewal.err, renewal.abandoned = nil, err, ctx.Err() != nil
 		close(renewal.done)
 	}()
 	return b.lease(ctx, r, l.Name(), units, cost)
@@ -104,7 +104,7 @@ func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, un
 		}
 		if d.Degraded { // nothing is leased of counts that are not shared
 			if d.Allowed {
-				st := driver.Settlement{Now: r.Now, Charged: all, Costs: make([]int64, len(all.Charges()))}
+				st := driver.Settlement{Now: r.Now, ServerTime: r.ServerTime, Charged: all, Costs: make([]int64, len(all.Charges()))}
 				_, _ = b.wrapped.Settle(ctx, st) // if it fails, the units count until the window ends
 			}
 			units = cost

@@ -254,7 +254,7 @@ func (b *Backend) now() int64 {
 // begin prepares a decision about r, or returns an error if it can't be made. It returns
 // the decision's instant, and its stripe, which is nil if r charges nothing.
 func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decision, s *stripe, now moment, err error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return d, nil, now, err
 	}
 	if err := b.check(r.Charges()); err != nil {

@@ -226,7 +226,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d driver.Decision, err error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return d, err
 	}
 	if err := supported(r.Charges()); err != nil {
@@ -279,7 +279,7 @@ func (*Backend) HasReceipt(*driver.Decision) error {
 
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return d, err
 	}
 	if st.Once {
@@ -329,7 +329,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 // count, and other processes learn of it by their next sync. If another process refunds an
 // earlier charge, it doesn't know that the charge was reset.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	charges := r.Charges()

@@ -33,12 +33,13 @@ import "context"
 //  13. A done context ends the call. The error wraps ctx.Err() and, if anything
 //     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
 //     given back.
-//  14. While the store answers, its answer holds. The time of [WithServerTime] is the
-//     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
+//  14. While the store answers, its answer holds. Request.ServerTime is the server's:
+//     it begins when a server is asked, and a process that is late itself goes on,
+//     or fails with [ErrOverloaded].
 //
 // Requests reach a backend validated, with every Cost and Partition filled in, and about
 // one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must
-// return when ctx is done.
+// return when ctx is done. It returns, too, when a server has been silent for the ServerTime.
 type Backend interface {
 	// Take decides whether all limits have room for the units that the charges' modes ask for
 	// and, if so, charges as the modes say: see [quota.Mode] and [Decision.Grant]. The costs of

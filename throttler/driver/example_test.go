@@ -35,7 +35,7 @@ func (c *counts) of(charges []quota.Charge) []*algorithm.State {
 }
 
 func (c *counts) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	c.mu.Lock()
@@ -44,7 +44,7 @@ func (c *counts) Take(ctx context.Context, r driver.Request) (driver.Decision, e
 }
 
 func (c *counts) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	c.mu.Lock()
@@ -53,7 +53,7 @@ func (c *counts) Peek(ctx context.Context, r driver.Request) (driver.Decision, e
 }
 
 func (c *counts) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
 	c.mu.Lock()
@@ -62,7 +62,7 @@ func (c *counts) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 }
 
 func (c *counts) Reset(ctx context.Context, r driver.Request) error {
-	if err := driver.Ended(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -19,7 +19,7 @@ func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
 	// A quota of 2 is never used up, so a store that is full may forget the count.
 	p := &quota.Policy{Name: onceName, Limits: []quota.Limit{{Quota: 2, Window: keep}}}
 	all := append(slices.Clone(charges), quota.Charge{Policy: p, Key: id, Partition: charges[0].Partition})
-	once := Settlement{Now: s.Now, Once: true, Costs: append(slices.Clone(s.Costs), 1)}
+	once := Settlement{Now: s.Now, ServerTime: s.ServerTime, Once: true, Costs: append(slices.Clone(s.Costs), 1)}
 	once.Charged = s.Charged.copyTo(NewRequest(s.Charged.Request.Now, all...))
 	return once
 }

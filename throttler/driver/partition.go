@@ -64,7 +64,7 @@ func (r *Request) Part(places []int) Part {
 	for k, place := range places {
 		own[k] = r.Charges()[place]
 	}
-	return Part{NewRequest(r.Now, own...), places}
+	return Part{r.Replace(own...), places}
 }
 
 // Parts returns the parts of r, one for each partition, in the order of the partitions'

@@ -1,6 +1,10 @@
 package driver
 
-import "github.com/weir-go/weir/throttler/quota"
+import (
+	"time"
+
+	"github.com/weir-go/weir/throttler/quota"
+)
 
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
 // needs no further memory for one charge.
@@ -12,7 +16,11 @@ type Request struct {
 	many []quota.Charge
 
 	Now int64 // ms since the epoch
-	_   int64 // padding to a multiple of 16 bytes: see Decision
+
+	// ServerTime is how long a server may be silent before it counts as down. It begins when
+	// the server is asked, and each one has all of it; a backend that waits for no server is
+	// never late. If it is 0, the context and the backend's options bound the wait.
+	ServerTime time.Duration
 }
 
 // NewRequest returns the request for a decision about charges at now, in ms since the epoch.
@@ -24,6 +32,13 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 		return Request{Now: now, one: [1]quota.Charge{charges[0]}}
 	}
 	return Request{Now: now, many: charges}
+}
+
+// Replace returns r about other charges: see NewRequest.
+func (r *Request) Replace(charges ...quota.Charge) Request {
+	other := NewRequest(r.Now, charges...)
+	other.ServerTime = r.ServerTime
+	return other
 }
 
 // Begin makes r, a zero Request, the request about c, and returns its copy of c. The caller
@@ -51,6 +66,8 @@ type Settlement struct {
 	Now     int64    // ms since the epoch
 	Charged Decision // as the same backend returned it
 	Costs   []int64  // real costs, one for each of Charged.Charges
+
+	ServerTime time.Duration // as a Request's
 
 	// Once makes it a settlement that is made only if the count of the last charge has
 	// nothing, in one atomic step. Otherwise nothing changes, and the Decision, about all

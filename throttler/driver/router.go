@@ -21,7 +21,7 @@ type Router interface {
 	// charges it.
 	Route(p *quota.Policy, now int64) (backends uint8)
 
-	// Taken is called after an allowed take of c that several backends have charged, with the
-	// results of each of Backends; nil for the others.
-	Taken(ctx context.Context, c quota.Charge, now int64, results [][]Result)
+	// Taken is called after an allowed take, r, of one charge that several backends have charged,
+	// with the results of each of Backends; nil for the others.
+	Taken(ctx context.Context, r Request, results [][]Result)
 }

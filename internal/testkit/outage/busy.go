@@ -67,9 +67,7 @@ func (s Store) open(t *testing.T, dial Dialer) (*throttler.Throttler, *openings)
 }
 
 func take(t *testing.T, th *throttler.Throttler, key string, deadline time.Duration) error {
-	ctx, cancel := driver.WithServerTime(t.Context(), deadline)
-	defer cancel()
-	_, err := th.Take(ctx, policy.Charge(key))
+	_, err := th.WithServerTime(deadline).Take(t.Context(), policy.Charge(key))
 	return err
 }
 

@@ -53,7 +53,7 @@ type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // outage is an outage to measure.
 type outage struct {
-	take  func(ctx context.Context, caller int) error
+	take  func(caller int) error
 	open  func() bool // reports on the breaker
 	dials *atomic.Int64
 
@@ -100,9 +100,9 @@ func (s Store) prepare(t *testing.T, kind string) *outage {
 		o.dials.Add(1)
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}, nil)
-	th := throttler.New(b, nil)
-	o.take = func(ctx context.Context, caller int) error {
-		_, err := th.Take(ctx, policy.Charge(fmt.Sprint("key", caller)))
+	th := throttler.New(b, nil).WithServerTime(Deadline)
+	o.take = func(caller int) error {
+		_, err := th.Take(context.Background(), policy.Charge(fmt.Sprint("key", caller)))
 		return err
 	}
 	o.open = func() bool {
@@ -138,7 +138,7 @@ func measureDeadlines(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for range callers {
 		m.group.Go(func() {
-			m.decide(t, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+			m.decide(t, func() error { time.Sleep(Deadline); return context.DeadlineExceeded })
 		})
 	}
 	m.group.Go(m.wait)
@@ -153,7 +153,7 @@ func measureDeadlines(t *testing.T, callers int) {
 func (o *outage) measure(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for i := range callers {
-		m.group.Go(func() { m.decide(t, func(ctx context.Context) error { return o.take(ctx, i) }) })
+		m.group.Go(func() { m.decide(t, func() error { return o.take(i) }) })
 	}
 	for range 16 {
 		m.group.Go(m.wait)
@@ -213,7 +213,7 @@ type figures struct {
 }
 
 // decide makes decisions until the end.
-func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
+func (m *measurement) decide(t *testing.T, take func() error) {
 	var took [phases][]time.Duration
 	defer func() {
 		m.mu.Lock()
@@ -224,11 +224,9 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 	}()
 	for !m.isOver() {
 		phase := m.phase.Load()
-		ctx, cancel := driver.WithServerTime(context.Background(), Deadline)
 		began := time.Now()
-		err := take(ctx)
+		err := take()
 		lasted := time.Since(began)
-		cancel()
 		switch {
 		case err == nil:
 			m.answered.Add(1)

@@ -50,17 +50,16 @@ func openWeir(c Config, caches bool) (*Limiter, error) {
 }
 
 func openWeirDeadline(c Config) (*Limiter, error) {
-	l, err := Weir.Open(c)
+	backend, closeAll, err := weirBackend(c)
+	if err == nil && c.Redis != "" {
+		backend, err = refusals.New(backend, nil)
+	}
 	if err != nil {
 		return nil, err
 	}
-	take := l.Take
-	l.Take = func(ctx context.Context, key string) (bool, error) {
-		ctx, cancel := driver.WithServerTime(ctx, 5*time.Second)
-		defer cancel()
-		return take(ctx, key)
-	}
-	return l, nil
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
+	w := &weirTaker{throttler.New(backend, nil).WithServerTime(5 * time.Second), []*throttler.Policy{policy}}
+	return &Limiter{Take: w.takeOne, Close: closeAll}, nil
 }
 
 func openWeirManyLimits(c Config) (*Limiter, error) {

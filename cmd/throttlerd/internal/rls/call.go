@@ -19,13 +19,14 @@ import (
 
 // call is a request on its way to an answer.
 type call struct {
-	server  *Server
-	loaded  *loaded
-	req     *Request
-	domain  *descriptors.Domain
-	items   []item // one for each descriptor
-	matched bool   // an item has a rule or its own limit
-	key     []byte // of the item that is being matched
+	server    *Server
+	throttler *throttler.Throttler // with the server's time
+	loaded    *loaded
+	req       *Request
+	domain    *descriptors.Domain
+	items     []item // one for each descriptor
+	matched   bool   // an item has a rule or its own limit
+	key       []byte // of the item that is being matched
 
 	taken    []throttler.Decision
 	degraded bool // a decision lacks counts of a store
@@ -76,7 +77,7 @@ const (
 
 func newCall(s *Server, l *loaded, req *Request) *call {
 	n := len(req.Descriptors)
-	return &call{server: s, loaded: l, req: req, items: make([]item, n), statuses: make([]Status, n), times: make([]durationpb.Duration, n)}
+	return &call{server: s, throttler: s.throttler, loaded: l, req: req, items: make([]item, n), statuses: make([]Status, n), times: make([]durationpb.Duration, n)}
 }
 
 // match finds the rule of each descriptor.

@@ -36,7 +36,7 @@ func (c *call) charge(ctx context.Context) error {
 		kind kind
 		ask  ask
 	}{
-		{checks, c.server.throttler.Peek}, {reports, c.server.throttler.Take}, {enforced, c.takeOrPeek(c.server.throttler)}, {observed, c.takeOrPeek(c.server.throttler)},
+		{checks, c.throttler.Peek}, {reports, c.throttler.Take}, {enforced, c.takeOrPeek(c.throttler)}, {observed, c.takeOrPeek(c.throttler)},
 	} {
 		if err := c.decide(ctx, step.kind, step.ask); err != nil {
 			return err

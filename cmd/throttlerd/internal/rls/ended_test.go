@@ -29,7 +29,7 @@ func (b *busy) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	if err == nil {
 		err = b.charged(r)
 	}
-	if ended := driver.Ended(ctx); err == nil && ended != nil { // without a report of the charges
+	if ended := ctx.Err(); err == nil && ended != nil { // without a report of the charges
 		err = fmt.Errorf("%w: %w", driver.ErrUnavailable, ended)
 	}
 	return d, err

@@ -189,7 +189,7 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if !c.matched {
 		return c.response(), nil
 	}
-	bounded, cancel, err := s.bound(ctx)
+	bounded, cancel, err := c.bound(ctx)
 	if err == nil {
 		if err = c.resolve(bounded); err == nil {
 			err = c.charge(bounded)
@@ -233,7 +233,7 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 		return
 	}
 	s.returns.Go(func() {
-		ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), returnTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
 		for taken = s.giveBack(ctx, taken); len(taken) > 0; taken = s.giveBack(ctx, taken) {
 			select {
@@ -260,28 +260,29 @@ func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) (fail
 // them by at most a second. No call may be in progress.
 func (s *Server) Close() { s.returns.Wait() }
 
-// bound returns a context that ends a decision before the caller stops waiting, or after
-// answers.Deadline if the caller waits longer. A store that is silent for most of that time
-// (see silence) counts as down, and the wrappers around it decide. A process short of CPU
-// gives a store more time, so the context also ends a little before the caller's deadline. It
-// doesn't end when the caller leaves, so that the charges are known and can be refunded.
-func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
+// bound sets the server's time, so that a decision is made before the caller stops waiting, or
+// within answers.Deadline if the caller waits longer: a store that is silent for most of that time
+// (see silence) counts as down, and the wrappers around it decide. A process short of CPU gives a
+// store more time, so the context that bound returns ends a little before the caller's deadline.
+// It doesn't end when the caller leaves, so that the charges are known and can be refunded.
+func (c *call) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	s := c.server
 	if err := ctx.Err(); err != nil || !s.patient {
 		return ctx, func() {}, err
 	}
 	end, bounded := ctx.Deadline()
 	ctx = context.WithoutCancel(ctx)
 	if !bounded {
-		ctx, cancel := driver.WithServerTime(ctx, silence(s.answers.Deadline))
-		return ctx, cancel, nil
+		c.throttler = s.throttler.WithServerTime(silence(s.answers.Deadline))
+		return ctx, func() {}, nil
 	}
 	left := time.Until(end)
 	if left <= 0 {
 		return ctx, nil, context.DeadlineExceeded
 	}
 	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/4, 10*time.Millisecond)))
-	ctx, cancelBoth := driver.WithServerTime(ctx, silence(min(left, s.answers.Deadline)))
-	return ctx, func() { cancelBoth(); cancel() }, nil
+	c.throttler = s.throttler.WithServerTime(silence(min(left, s.answers.Deadline)))
+	return ctx, cancel, nil
 }
 
 // silence returns how long a store may be silent before it counts as down, if an answer is due
