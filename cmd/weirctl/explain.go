@@ -37,17 +37,24 @@ func explain(c *command) subcommand {
 		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 		return nil
 	})
+	from := c.flags.String("from", "", "the `URL` of a throttlerd, such as http://127.0.0.1:8080, that says what it counts, in place of the store: for synced limits, counts in memory, and descriptors of a management server")
 	const (
-		line = "explain [-config FILE | -env FILE] DOMAIN KEY=VALUE... [+ KEY=VALUE...]..., or explain -ip ADDRESS [-method M] [-header H]... URL, or explain -policy NAME KEY"
+		line = "explain [-from URL | -config FILE | -env FILE] DOMAIN KEY=VALUE... [+ KEY=VALUE...]..., or explain -ip ADDRESS [-method M] [-header H]... URL, or explain -policy NAME KEY"
 		args = "a domain and the entries of each descriptor, such as edge api_key=k7; or a URL, with -ip; or a key, with -policy"
 	)
 	return subcommand{line, 1, -1, args, func(ctx context.Context) error {
+		var e explained
+		if *from != "" {
+			if err := e.ask(ctx, *from, c.args); err != nil {
+				return err
+			}
+			return e.print(c)
+		}
 		r, err := o.open()
 		if err != nil {
 			return err
 		}
 		defer closing(r)
-		var e explained
 		matches, err := o.asked(r, c.args, *ip, *method, header, &e)
 		if err != nil {
 			return err
@@ -90,20 +97,11 @@ func (o *counts) asked(r *counter, args []string, ip, method string, header http
 // descriptorsOf returns the counts of descriptors, which have a + between them.
 func descriptorsOf(r *counter, domain string, args []string, e *explained) (matches []inspect.Match, err error) {
 	var wrong []error
-	for i := 0; len(args) > 0; i++ {
-		n := slices.Index(args, "+")
-		if n < 0 {
-			n = len(args)
-		}
-		var entries []inspect.Entry
-		for _, arg := range args[:n] {
-			key, value, ok := strings.Cut(arg, "=")
-			if !ok {
-				return nil, usage("the entry is %q; it must be KEY=VALUE", arg)
-			}
-			entries = append(entries, inspect.Entry{Key: key, Value: value})
-		}
-		args = args[min(n+1, len(args)):]
+	descriptors, err := parseDescriptors(args)
+	if err != nil {
+		return nil, err
+	}
+	for i, entries := range descriptors {
 		found, err := r.service.Descriptor(domain, entries)
 		if err != nil {
 			wrong = append(wrong, err)
@@ -129,6 +127,26 @@ func descriptorsOf(r *counter, domain string, args []string, e *explained) (matc
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(matches), replaced), nil
+}
+
+// parseDescriptors returns the entries of each descriptor.
+func parseDescriptors(args []string) (descriptors [][]inspect.Entry, err error) {
+	for len(args) > 0 {
+		n := slices.Index(args, "+")
+		if n < 0 {
+			n = len(args)
+		}
+		var entries []inspect.Entry
+		for _, arg := range args[:n] {
+			key, value, ok := strings.Cut(arg, "=")
+			if !ok {
+				return nil, usage("the entry is %q; it must be KEY=VALUE", arg)
+			}
+			entries = append(entries, inspect.Entry{Key: key, Value: value})
+		}
+		descriptors, args = append(descriptors, entries), args[min(n+1, len(args)):]
+	}
+	return descriptors, nil
 }
 
 // explain reads the counts, and finds out which of them refuse.
@@ -177,7 +195,7 @@ func (e *explained) print(c *command) error {
 	now := time.Now()
 	verdict := "allowed: the next request of one unit fits"
 	if slices.ContainsFunc(e.Counts, func(row shown) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
-		verdict = "no count of the store refuses; of what is synced, the processes know the counts: ask one by POST /json, with \"hitsAddend\": 0 in the descriptor"
+		verdict = "no count of the store refuses; of what is synced, the processes know the counts: explain -from URL asks one"
 	}
 	if e.Refused {
 		var rules []string

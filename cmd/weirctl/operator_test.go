@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,4 +177,21 @@ forward_auth:
 	tells(t, 0, args("overrides set core ip:192.0.2.1 -blocked"), "version") // in the Redis of the counts
 	tells(t, 0, args("explain -ip 192.0.2.1 https://example.com/"), "refused by forward_auth.rules[1]", "blocked")
 	tells(t, 2, args("explain https://example.com/"), "-ip is not set")
+}
+
+// A throttlerd says what it counts, also where the store does not have it.
+func TestExplainFrom(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		if want := `{"domain":"edge","descriptors":[{"entries":[{"key":"org","value":"bob"}],"hitsAddend":"0"},{"entries":[{"key":"free","value":"x"}],"hitsAddend":"0"}]}`; r.URL.Path != "/json" || string(text) != want {
+			t.Errorf("%s %s; want %s", r.URL, text, want)
+		}
+		w.WriteHeader(http.StatusOK)
+		fmt.Fprint(w, `{"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":5,"unit":"HOUR"},"durationUntilReset":"1800s"},{"code":"OK","limitRemaining":4294967295}]}`)
+	}))
+	defer server.Close()
+	tells(t, 0, args("explain -from", server.URL, "edge", "org=bob", "+", "free=x"), "refused by org=bob until", "org=bob - - 5 per 1h aligned 5 0", "unlimited")
+	tells(t, 2, args("explain -from localhost edge org=bob"), "-from is \"localhost\"; it must be a URL")
+	tells(t, 2, args("explain -from http://127.0.0.1:1 edge"), "there is no descriptor")
+	tells(t, 1, args("explain -from http://127.0.0.1:1 edge a=b"), "connection refused")
 }
