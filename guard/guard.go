@@ -181,23 +181,23 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 // leases could not be returned before ctx was done: their units count as used until their
 // windows end, unless a second Close returns them.
 func (s *Stack) Close(ctx context.Context) error {
-	var all []error
+	var errs []error
 	for _, p := range slices.Backward(s.parts) {
 		if p.close != nil {
-			all = append(all, p.close(ctx))
+			errs = append(errs, p.close(ctx))
 		}
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
 // Stats returns the Stats method of each part, by its name in metrics: "rollout", "shadow",
 // "leased", "fallback", "refusals" and "synced".
 func (s *Stack) Stats() map[string]func() any {
-	all := make(map[string]func() any)
+	stats := make(map[string]func() any)
 	for _, p := range s.parts {
-		all[p.name] = p.stats
+		stats[p.name] = p.stats
 	}
-	return all
+	return stats
 }
 
 // closing adapts a Close that takes no context and returns no error to part.close.

@@ -64,7 +64,7 @@ type handlerState uint8
 
 const (
 	running   handlerState = iota
-	ended                  // it has returned or panicked, or did not run
+	finished               // it has returned or panicked, or did not run
 	endedLate              // and the request's context was over then
 )
 
@@ -239,7 +239,7 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 // handlerEnded notes that e's handler has returned or panicked, and reports whether e, or a
 // link behind it, may have to be settled without the response.
 func (e *link) handlerEnded() (unsettled bool) {
-	state := ended
+	state := finished
 	if e.contextOver() {
 		state = endedLate
 	}

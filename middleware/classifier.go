@@ -27,7 +27,7 @@ type rule struct {
 
 	addresses []addressSource // that charges may use
 	route     bool            // charges may use a RoutePattern
-	within    *Key            // the key that its charges are within, or nil
+	partition *Key            // the key that its charges are within, or nil
 }
 
 // flags say how charges of a rule are treated when the response is known.
@@ -104,7 +104,7 @@ func (c Classifier) Within(outer Key) Classifier {
 		r := &c.rules[i]
 		r.addresses = append(slices.Clip(r.addresses), outer.addresses...)
 		r.route = r.route || outer.route
-		r.within = &outer
+		r.partition = &outer
 	}
 	return c
 }
@@ -135,7 +135,7 @@ func (c Classifier) Mode(m quota.Mode) Classifier {
 
 // Marked reports whether charges of c are marked [Classifier.NoRefund] or
 // [Classifier.CostReported]. The result of Charges does not contain the marks.
-func (c Classifier) Marked() bool { return c.has(noRefund | costReported) }
+func (c Classifier) Marked() bool { return c.marks(noRefund | costReported) }
 
 func (c Classifier) flagged(f flags) Classifier {
 	c.rules = slices.Clone(c.rules)
@@ -162,8 +162,8 @@ func (rule *rule) appendCharges(charges []throttler.Charge, r *http.Request) []t
 			charges[n+i].Mode = rule.mode
 		}
 	}
-	if rule.within != nil {
-		outer := rule.within.orUnknown(r)
+	if rule.partition != nil {
+		outer := rule.partition.orUnknown(r)
 		for i := range charges[n:] {
 			if charges[n+i].Partition = outer; outer == "" {
 				charges[n+i].Key = "" // an error, as under Limit
@@ -185,12 +185,12 @@ func checkKeys(charges []throttler.Charge) error {
 }
 
 // has reports whether some rule carries f.
-func (c Classifier) has(f flags) bool {
+func (c Classifier) marks(f flags) bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f != 0 })
 }
 
 // all reports whether every rule carries f.
-func (c Classifier) all(f flags) bool {
+func (c Classifier) marksEvery(f flags) bool {
 	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f == 0 })
 }
 

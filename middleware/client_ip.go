@@ -188,13 +188,13 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 	}
 	entries := 0
 	for _, line := range slices.Backward(r.Header["X-Forwarded-For"]) { // several lines are one list
-		for more := true; more; {
+		for next := true; next; {
 			if entries++; entries > maxForwarded {
 				return addr
 			}
 			entry := line[max(len(line)-maxForwardedEntry, 0):]
 			comma := strings.LastIndexByte(entry, ',')
-			if more = comma >= 0; more {
+			if next = comma >= 0; next {
 				line, entry = line[:len(line)-len(entry)+comma], entry[comma+1:]
 			} else if len(entry) < len(line) {
 				return addr // longer than an address

@@ -31,7 +31,7 @@ func SetCost(r *http.Request, cost int64) error {
 	return reportOf(r, cost, func(inner *link) (err error) {
 		marked, enforced := false, false
 		for e := inner; e != nil; e = e.outer {
-			if !e.has(costReported) || enforced && e.m.DryRun == nil {
+			if !e.marks(costReported) || enforced && e.m.DryRun == nil {
 				continue
 			}
 			marked = true
@@ -86,7 +86,7 @@ type report struct {
 }
 
 // has reports whether some charge carries f.
-func (k *take) has(f flags) bool {
+func (k *take) marks(f flags) bool {
 	return slices.ContainsFunc(k.flags[:], func(marks flags) bool { return marks&f != 0 })
 }
 
@@ -124,7 +124,7 @@ func (k *take) note(policy string, cost int64) error {
 // costs returns the real cost of each of k.d.Charges, except the charges added for parents at
 // the end, or nil if all are free. The caller holds the chain's lock.
 func (k *take) costs(to takeState) []int64 {
-	if to == unserved || to == free && !k.has(noRefund) {
+	if to == unserved || to == free && !k.marks(noRefund) {
 		return nil
 	}
 	if to == charged {

@@ -20,17 +20,17 @@ func removeFields(h http.Header, matches func(name string) bool) {
 	if len(announced) == 0 {
 		return
 	}
-	var kept []string
+	var lines []string
 	for name := range strings.SplitSeq(strings.Join(announced, ","), ",") {
 		if name = strings.TrimSpace(name); name != "" && !matches(name) {
-			kept = append(kept, name)
+			lines = append(lines, name)
 		}
 	}
-	if kept == nil {
+	if lines == nil {
 		delete(h, "Trailer")
 		return
 	}
-	h["Trailer"] = []string{strings.Join(kept, ", ")}
+	h["Trailer"] = []string{strings.Join(lines, ", ")}
 }
 
 // removeLateTrailers removes rate headers from the unannounced trailers that were set since

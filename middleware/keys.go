@@ -211,16 +211,16 @@ func chiPath(rctx *chi.Context, r *http.Request) string {
 	if n := len(rctx.URLParams.Values); prefix != "" && n > 0 && rctx.URLParams.Values[n-1] != "" {
 		return prefix // a route's own wildcard
 	}
-	rest := rctx.RoutePath
-	if rest == "" && prefix == "" {
-		if rest = r.URL.RawPath; rest == "" {
-			rest = r.URL.Path
+	path := rctx.RoutePath
+	if path == "" && prefix == "" {
+		if path = r.URL.RawPath; path == "" {
+			path = r.URL.Path
 		}
-		if rest == "" { // "GET http://example.org HTTP/1.1"
-			rest = "/"
+		if path == "" { // "GET http://example.org HTTP/1.1"
+			path = "/"
 		}
 	}
-	return strings.TrimSuffix(prefix, "/") + rest
+	return strings.TrimSuffix(prefix, "/") + path
 }
 
 // afterParameter returns pattern without the parameter at its beginning: a wildcard, or a name

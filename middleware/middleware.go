@@ -141,7 +141,7 @@ func (t *throttle) validate() error {
 		return invalid.Errorf("middleware: Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
 	case !(t.RetryAfterJitter >= 0 && t.RetryAfterJitter <= maxJitter): // not NaN either
 		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
-	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
+	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.marksEvery(noRefund):
 		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
 	}
 	return t.validateCostHeader()
@@ -153,7 +153,7 @@ func (t *throttle) validateCostHeader() error {
 		return invalid.Errorf("middleware: Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
 	case t.isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
 		return invalid.Errorf("middleware: Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
-	case t.CostHeader != "" && !t.classify.has(costReported):
+	case t.CostHeader != "" && !t.classify.marks(costReported):
 		return invalid.Errorf("middleware: Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}
 	return nil
@@ -299,7 +299,7 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 
 // serveUncharged handles a request that is charged nothing.
 func (t *throttle) serveUncharged(w http.ResponseWriter, e *link, next http.Handler) {
-	if t.CostHeader != "" || t.classify.has(inHandler) { // to remove the cost header, or for Take
+	if t.CostHeader != "" || t.classify.marks(inHandler) { // to remove the cost header, or for Take
 		e.serve(w, next)
 		return
 	}

@@ -25,7 +25,7 @@ func (c *chain) settleFor(status int, h http.Header) {
 			}
 		case status != unknownStatus && e.isFree(status, h):
 			e.settle(free)
-		case o.due:
+		case o.pending:
 			e.settle(reported)
 		}
 	}
@@ -38,16 +38,16 @@ type outcome struct {
 	alone    bool // it does not wait for the response
 	replaced bool // the chain does not go through it any more
 	charged  bool // some take is not settled yet
-	due      bool // some take must be settled, even if the response is not free
+	pending  bool // some take must be settled, even if the response is not free
 }
 
 func (e *link) outcome() (o outcome) {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
 	o.handler, o.refused, o.alone, o.replaced = e.handler, e.isRefused(), e.isAlone(), e.isReplaced()
-	o.charged, o.due = e.isCharged(), e.isDue()
+	o.charged, o.pending = e.isCharged(), e.isDue()
 	for k := e.takes; k != nil; k = k.next {
-		o.charged, o.due = o.charged || k.isCharged(), o.due || k.isDue()
+		o.charged, o.pending = o.charged || k.isCharged(), o.pending || k.isDue()
 	}
 	return o
 }
@@ -105,7 +105,7 @@ func (e *link) account(failed bool) {
 				x.settle(free)
 			}
 		}
-		if o.due {
+		if o.pending {
 			x.settle(charged)
 		}
 	}

@@ -83,7 +83,7 @@ func (t *throttle) answer(w http.ResponseWriter, k *take, status int, err error,
 func (k *take) answerInPlace(w http.ResponseWriter, retryAfter string) {
 	k.state = refused
 	if k == &k.link.take {
-		k.link.handler = ended // it does not run
+		k.link.handler = finished // it does not run
 	}
 	k.add()
 	h := w.Header()

@@ -153,12 +153,12 @@ func (b *requestBody) begin(limit int64) bool {
 
 func (b *requestBody) fill(limit int64) {
 	chunk := make([]byte, 4<<10)
-	for more := true; more; {
+	for again := true; again; {
 		n, err := b.receive(chunk)
 		b.mu.Lock()
 		b.ahead, b.err = append(b.ahead, chunk[:n]...), err
-		more = !b.stopped && err == nil && int64(len(b.ahead)) <= limit
-		b.filling = more
+		again = !b.stopped && err == nil && int64(len(b.ahead)) <= limit
+		b.filling = again
 		b.filled.Broadcast()
 		b.mu.Unlock()
 	}

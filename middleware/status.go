@@ -106,9 +106,9 @@ type statusAnswer struct {
 }
 
 // appendNames appends the policy names of charges that are in neither names nor known.
-func appendNames(names []string, charges []throttler.Charge, known map[string]*resource) []string {
+func appendNames(names []string, charges []throttler.Charge, found map[string]*resource) []string {
 	for i := range charges {
-		if name := charges[i].Policy.Name; known[name] == nil && !slices.Contains(names, name) {
+		if name := charges[i].Policy.Name; found[name] == nil && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -138,7 +138,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // add adds d, a decision about charges, and returns the charges that d does not cover.
-func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (others []throttler.Charge) {
+func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (remaining []throttler.Charge) {
 	if d.Degraded {
 		a.Unavailable = appendNames(a.Unavailable, charges, nil)
 		return nil
@@ -150,13 +150,13 @@ func (a *statusAnswer) add(d *throttler.Decision, charges []throttler.Charge) (o
 	}
 	for _, c := range charges { // d is about the blocked keys alone
 		if !slices.ContainsFunc(d.Charges(), func(b throttler.Charge) bool { return sameCount(&b, &c) }) {
-			others = append(others, c)
+			remaining = append(remaining, c)
 		}
 	}
-	if len(others) == len(charges) { // a parent is blocked
+	if len(remaining) == len(charges) { // a parent is blocked
 		return nil
 	}
-	return others
+	return remaining
 }
 
 func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {

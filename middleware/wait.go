@@ -93,8 +93,8 @@ func (t *throttle) waitForStart(k *take) (reason string) {
 		k.link.c.breakOffReading(sendGrace)
 		return reason
 	}
-	more := k.link.c.body != nil && k.link.c.body.read.Load() != toEnd
-	if more && server != nil && server.ReadTimeout > 0 && k.received.ProtoMajor == 1 {
+	unread := k.link.c.body != nil && k.link.c.body.read.Load() != toEnd
+	if unread && server != nil && server.ReadTimeout > 0 && k.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
 	}

@@ -16,27 +16,27 @@ import (
 // called for each benchmark.
 func Bench(b *testing.B, open func(b *testing.B) driver.Backend) {
 	hour := throttler.Limit{Quota: quota.MaxQuota, Window: time.Hour}
-	one := &throttler.Policy{Name: "one", Limits: []throttler.Limit{hour}}
+	single := &throttler.Policy{Name: "one", Limits: []throttler.Limit{hour}}
 	two := &throttler.Policy{Name: "two", Limits: []throttler.Limit{hour, {Quota: quota.MaxQuota, Window: time.Minute}}}
 	nothing := &throttler.Policy{Name: "nothing", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
-	many := make([]string, 100_000)
-	for i := range many {
-		many[i] = fmt.Sprintf("client-%d", i)
+	keys := make([]string, 100_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("client-%d", i)
 	}
-	hot := many[:1]
+	hot := keys[:1]
 
-	b.Run("take/keys=100000", func(b *testing.B) { benchTake(b, open(b), one, many) })
-	b.Run("take/keys=1", func(b *testing.B) { benchTake(b, open(b), one, hot) })
-	b.Run("take/two limits/keys=100000", func(b *testing.B) { benchTake(b, open(b), two, many) })
+	b.Run("take/keys=100000", func(b *testing.B) { benchTake(b, open(b), single, keys) })
+	b.Run("take/keys=1", func(b *testing.B) { benchTake(b, open(b), single, hot) })
+	b.Run("take/two limits/keys=100000", func(b *testing.B) { benchTake(b, open(b), two, keys) })
 	b.Run("take/refused", func(b *testing.B) { benchRefused(b, open(b), nothing) })
-	b.Run("peek/keys=1", func(b *testing.B) { benchPeek(b, open(b), one, hot[0]) })
-	b.Run("take and refund/keys=1", func(b *testing.B) { benchRefund(b, open(b), one, hot[0]) })
-	b.Run("parallel take/keys=100000", func(b *testing.B) { benchParallel(b, open(b), one, many) })
-	b.Run("parallel take/keys=1", func(b *testing.B) { benchParallel(b, open(b), one, hot) })
+	b.Run("peek/keys=1", func(b *testing.B) { benchPeek(b, open(b), single, hot[0]) })
+	b.Run("take and refund/keys=1", func(b *testing.B) { benchRefund(b, open(b), single, hot[0]) })
+	b.Run("parallel take/keys=100000", func(b *testing.B) { benchParallel(b, open(b), single, keys) })
+	b.Run("parallel take/keys=1", func(b *testing.B) { benchParallel(b, open(b), single, hot) })
 	for _, a := range quota.Algorithms() {
 		// A sliding log stores each charge; the others might as well have this quota.
 		p := &throttler.Policy{Name: "algorithm", Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: a}}}
-		b.Run("take/"+a.String()+"/keys=100000", func(b *testing.B) { benchTake(b, open(b), p, many) })
+		b.Run("take/"+a.String()+"/keys=100000", func(b *testing.B) { benchTake(b, open(b), p, keys) })
 	}
 }
 

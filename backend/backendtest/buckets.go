@@ -14,10 +14,10 @@ import (
 )
 
 func tokenBucketCases() []testCase {
-	five := on(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 5})
-	thirds := on(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.TokenBucket})
-	burst := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
-	small := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 2})
+	five := charging(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 5})
+	thirds := charging(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.TokenBucket})
+	burst := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
+	small := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 2})
 	return []testCase{
 		{
 			// The situations of the table that throttled publishes for its GCRA,
@@ -94,10 +94,10 @@ func tokenBucketCases() []testCase {
 }
 
 func leakyBucketCases() []testCase {
-	queue := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
-	thirds := on(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.LeakyBucket})
-	bounded := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 4, MaxWait: 5 * time.Second})
-	fast := on(throttler.Limit{Quota: 3000, Window: time.Second, Algorithm: throttler.LeakyBucket})
+	queue := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
+	thirds := charging(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.LeakyBucket})
+	bounded := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 4, MaxWait: 5 * time.Second})
+	fast := charging(throttler.Limit{Quota: 3000, Window: time.Second, Algorithm: throttler.LeakyBucket})
 	return []testCase{
 		{
 			name:        "fifty at once start 100 ms apart",
@@ -224,7 +224,7 @@ func leaveTogether(ctx context.Context, backend driver.Backend) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	clk := clock.NewManual(t0)
 	t := throttler.New(backend, &throttler.Options{Clock: clk})
-	queue := on(throttler.Limit{Quota: 7, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 1000})
+	queue := charging(throttler.Limit{Quota: 7, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 1000})
 	for range 2 {
 		if _, err := t.Take(ctx, queue(2)...); err != nil { // starts at once
 			return err
@@ -267,7 +267,7 @@ func leavers(ctx context.Context, backend driver.Backend) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	clk := clock.NewManual(t0)
 	t := throttler.New(backend, &throttler.Options{Clock: clk})
-	queue := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 3 * time.Second})
+	queue := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 3 * time.Second})
 	type client struct {
 		d        throttler.Decision
 		leavesAt time.Time

@@ -21,13 +21,13 @@ func chainCases() []testCase {
 			{Policy: users, Key: user, Cost: cost, Partition: "acme"},
 		}
 	}
-	one := func(p *throttler.Policy, key, partition string) []throttler.Charge {
+	charge := func(p *throttler.Policy, key, partition string) []throttler.Charge {
 		return []throttler.Charge{{Policy: p, Key: key, Partition: partition}}
 	}
 	pair := func(account, address string, cost int64) []throttler.Charge {
 		return []throttler.Charge{{Policy: orgs, Key: account, Cost: cost}, {Policy: teams, Key: address, Cost: cost}}
 	}
-	own := []throttler.Charge{{Policy: users, Key: "alice", Cost: 1}}
+	user := []throttler.Charge{{Policy: users, Key: "alice", Cost: 1}}
 	return []testCase{
 		{
 			name:        "every limit of every charge is charged and reported",
@@ -74,14 +74,14 @@ func chainCases() []testCase {
 			explanation: onePartition,
 			steps: []step{
 				{at: 0, take: chain("alice", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s), room(2, 2, 60*s), room(2, 1, 10*s))},
-				{at: 0, peek: one(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
-				{at: 0, peek: one(teams, "blue", "acme"), want: room(2, 4, 20*s)},
-				{at: 0, peek: one(orgs, "acme", "acme"), want: room(2, 8, 60*s)},
-				{at: 0, peek: one(orgs, "acme", ""), want: room(2, 8, 60*s)},
-				{at: 0, peek: one(users, "alice", ""), want: all(room(0, 4, 0), room(0, 3, 0))},
-				{at: 0, peek: one(users, "alice", "other"), want: all(room(0, 4, 0), room(0, 3, 0))},
-				{at: s, take: own, want: all(room(1, 3, 61*s), room(1, 2, 11*s))},
-				{at: s, peek: one(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
+				{at: 0, peek: charge(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
+				{at: 0, peek: charge(teams, "blue", "acme"), want: room(2, 4, 20*s)},
+				{at: 0, peek: charge(orgs, "acme", "acme"), want: room(2, 8, 60*s)},
+				{at: 0, peek: charge(orgs, "acme", ""), want: room(2, 8, 60*s)},
+				{at: 0, peek: charge(users, "alice", ""), want: all(room(0, 4, 0), room(0, 3, 0))},
+				{at: 0, peek: charge(users, "alice", "other"), want: all(room(0, 4, 0), room(0, 3, 0))},
+				{at: s, take: user, want: all(room(1, 3, 61*s), room(1, 2, 11*s))},
+				{at: s, peek: charge(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
 			},
 		},
 		{
@@ -91,8 +91,8 @@ func chainCases() []testCase {
 				{at: 0,
 					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: teams, Key: "x", Cost: 1}},
 					want: all(room(3, 7, 60*s), room(1, 5, 10*s))},
-				{at: 0, peek: one(teams, "x", ""), want: room(1, 5, 10*s)},
-				{at: 0, peek: one(orgs, "x", ""), want: room(3, 7, 60*s)},
+				{at: 0, peek: charge(teams, "x", ""), want: room(1, 5, 10*s)},
+				{at: 0, peek: charge(orgs, "x", ""), want: room(3, 7, 60*s)},
 			},
 		},
 		{
@@ -102,8 +102,8 @@ func chainCases() []testCase {
 				{at: 0,
 					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: orgs, Key: "y", Cost: 1, Partition: "x"}},
 					want: all(room(3, 7, 60*s), room(1, 9, 60*s))},
-				{at: 0, peek: one(orgs, "y", "x"), want: room(1, 9, 60*s)},
-				{at: 0, peek: one(orgs, "y", ""), want: room(0, 10, 0)},
+				{at: 0, peek: charge(orgs, "y", "x"), want: room(1, 9, 60*s)},
+				{at: 0, peek: charge(orgs, "y", ""), want: room(0, 10, 0)},
 			},
 		},
 		{
@@ -112,7 +112,7 @@ func chainCases() []testCase {
 			steps: []step{
 				{at: 0, take: pair("alice", "home", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s))},
 				{at: 0, take: pair("bob", "home", 3), want: all(room(3, 7, 60*s), room(5, 1, 50*s))},
-				{at: 0, peek: one(orgs, "bob", ""), want: room(3, 7, 60*s)},
+				{at: 0, peek: charge(orgs, "bob", ""), want: room(3, 7, 60*s)},
 				// The second refuses: the first has its units back.
 				{at: 0, take: pair("bob", "home", 2), want: all(room(3, 7, 60*s), full(5, 1, 50*s, 10*s))},
 				{at: 0, peek: pair("bob", "home", 1), want: all(room(3, 7, 60*s), room(5, 1, 50*s))},

@@ -18,12 +18,12 @@ import (
 func clockCases() []testCase {
 	const s = time.Second
 	var (
-		fixed   = on(tenPer10s[0])
-		aligned = on(tenPer10s[1])
-		sliding = on(tenPer10s[2])
-		log     = on(tenPer10s[3])
-		token   = on(tenPer10s[4])
-		leaky   = on(tenPer10s[5])
+		fixed   = charging(tenPer10s[0])
+		aligned = charging(tenPer10s[1])
+		sliding = charging(tenPer10s[2])
+		log     = charging(tenPer10s[3])
+		token   = charging(tenPer10s[4])
+		leaky   = charging(tenPer10s[5])
 	)
 	return []testCase{
 		{
@@ -186,7 +186,7 @@ type years struct {
 	key      string
 	policies [2]*throttler.Policy // two versions of one
 	now      int64
-	taken    []driver.Decision
+	takes    []driver.Decision
 }
 
 func (y *years) charge(cost int64) throttler.Charge {
@@ -204,8 +204,8 @@ func (y *years) move() {
 	case 2:
 		y.now += y.Int64N(7_200_000) - 3_600_000
 	case 3:
-		if len(y.taken) > 0 {
-			y.now = y.taken[y.IntN(len(y.taken))].Request.Now
+		if len(y.takes) > 0 {
+			y.now = y.takes[y.IntN(len(y.takes))].Request.Now
 		}
 	}
 	y.now = min(max(y.now, 0), last)
@@ -217,9 +217,9 @@ func (y *years) step(ctx context.Context) error {
 	switch n := y.IntN(10); {
 	case n == 0:
 		call, err = "reset", y.backend.Reset(ctx, driver.NewRequest(y.now, y.charge(1)))
-	case n < 5 && len(y.taken) > 0:
+	case n < 5 && len(y.takes) > 0:
 		call = "settle"
-		s := driver.Settlement{Now: y.now, Charged: y.taken[y.IntN(len(y.taken))], Costs: []int64{y.Int64N(4) * y.Int64N(30)}}
+		s := driver.Settlement{Now: y.now, Charged: y.takes[y.IntN(len(y.takes))], Costs: []int64{y.Int64N(4) * y.Int64N(30)}}
 		if c := s.Charged.Charges()[0]; y.IntN(4) == 0 && c.Policy.Holds() {
 			s.Renews, s.Costs[0] = true, c.Cost
 		}
@@ -254,7 +254,7 @@ func (y *years) step(ctx context.Context) error {
 func (y *years) take(ctx context.Context, cost int64) error {
 	d, err := y.backend.Take(ctx, driver.NewRequest(y.now, y.charge(cost)))
 	if d.Allowed && cost > 0 {
-		y.taken = append(y.taken, d)
+		y.takes = append(y.takes, d)
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func together(do func(g int) error) error {
 // two of their answers show the same count.
 func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
-	core := on(l)
+	core := charging(l)
 	allowed := make([][]decision.Status, goroutines)
 	err := together(func(g int) error {
 		for range takesEach {
@@ -163,7 +163,7 @@ func contend(ctx context.Context, backend driver.Backend) error {
 // takeAndRefund refunds all takes, and checks that no units are used in the end.
 func takeAndRefund(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
-	core := on(tenPer10s[1:]...)
+	core := charging(tenPer10s[1:]...)
 	err := together(func(g int) error {
 		for range takesEach {
 			d, err := t.Take(ctx, core(int64(1+g%3))...)

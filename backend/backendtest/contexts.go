@@ -22,7 +22,7 @@ func contextCases() []testCase {
 			name:        "what is done before it starts is not done, " + nameOf(l),
 			explanation: returnsDone,
 			run: func(ctx context.Context, backend driver.Backend) error {
-				return heedsContext(ctx, backend, on(l))
+				return heedsContext(ctx, backend, charging(l))
 			},
 		})
 	}
@@ -39,7 +39,7 @@ func contextCases() []testCase {
 
 func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) []throttler.Charge) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
-	taken, err := t.Take(ctx, core(3)...)
+	d, err := t.Take(ctx, core(3)...)
 	if err != nil {
 		return err
 	}
@@ -49,15 +49,15 @@ func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) 
 	}
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	late, cancel := context.WithDeadline(ctx, time.Now().Add(-time.Second))
+	expired, cancel := context.WithDeadline(ctx, time.Now().Add(-time.Second))
 	defer cancel()
-	for _, done := range []context.Context{canceled, late} {
+	for _, done := range []context.Context{canceled, expired} {
 		calls := map[string]func() error{
 			"take": func() error { _, err := t.Take(done, core(1)...); return err },
 			"peek": func() error { _, err := t.Peek(done, core(1)...); return err },
 			// A Throttler looks at the context itself before it settles.
 			"settle": func() error {
-				_, err := backend.Settle(done, driver.Settlement{Now: t0.UnixMilli(), Charged: *taken.Driver(), Costs: []int64{1}})
+				_, err := backend.Settle(done, driver.Settlement{Now: t0.UnixMilli(), Charged: *d.Driver(), Costs: []int64{1}})
 				return err
 			},
 		}
@@ -82,12 +82,12 @@ func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) 
 }
 
 // ended is a context that is done, but says so only from the second call of Err on.
-type ended struct {
+type ending struct {
 	context.Context
 	looks atomic.Int64
 }
 
-func (e *ended) Err() error {
+func (e *ending) Err() error {
 	if e.looks.Add(1) == 1 {
 		return nil
 	}
@@ -97,14 +97,14 @@ func (e *ended) Err() error {
 // refundUnsent refunds under a context that ends between the Throttler and the backend.
 func refundUnsent(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
-	core := on(tenPer10s[0])
+	core := charging(tenPer10s[0])
 	d, err := t.Take(ctx, core(3)...)
 	if err != nil {
 		return err
 	}
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := t.Refund(&ended{Context: canceled}, d); !errors.Is(err, context.Canceled) || driver.MayHaveCharged(err) {
+	if _, err := t.Refund(&ending{Context: canceled}, d); !errors.Is(err, context.Canceled) || driver.MayHaveCharged(err) {
 		return fmt.Errorf("a refund whose context was done when it reached the backend: got %w; want an error that wraps %w, and says that nothing was given back", err, context.Canceled)
 	}
 	after, err := t.Refund(ctx, d)
@@ -123,35 +123,35 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	l := tenPer10s[0]
 	l.Quota, l.Window = quota.MaxQuota, time.Hour
-	core := on(l)
-	var least, most atomic.Int64 // units used in the end
+	core := charging(l)
+	var least, greatest atomic.Int64 // units used in the end
 	err := together(func(g int) error {
 		for i := range takesEach {
 			i += g * takesEach
-			ending, end, why := endsSoon(ctx, i)
+			ending, end, cause := endsSoon(ctx, i)
 			d, err := t.Take(ending, core(1)...)
 			end()
 			switch {
 			case err == nil:
 				least.Add(1)
-				most.Add(1)
-			case !errors.Is(err, why):
-				return fmt.Errorf("a take whose context ended: got %w; want an error that wraps %w", err, why)
+				greatest.Add(1)
+			case !errors.Is(err, cause):
+				return fmt.Errorf("a take whose context ended: got %w; want an error that wraps %w", err, cause)
 			case driver.MayHaveCharged(err):
-				most.Add(1)
+				greatest.Add(1)
 			}
 			if err != nil {
 				continue
 			}
-			ending, end, why = endsSoon(ctx, i)
+			ending, end, cause = endsSoon(ctx, i)
 			_, err = t.Refund(ending, d)
 			end()
 			switch {
 			case err == nil:
 				least.Add(-1)
-				most.Add(-1)
-			case !errors.Is(err, why):
-				return fmt.Errorf("a refund whose context ended: got %w; want an error that wraps %w", err, why)
+				greatest.Add(-1)
+			case !errors.Is(err, cause):
+				return fmt.Errorf("a refund whose context ended: got %w; want an error that wraps %w", err, cause)
 			case driver.MayHaveCharged(err):
 				least.Add(-1)
 			default:
@@ -159,7 +159,7 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 					return fmt.Errorf("the second try of a refund of which nothing was sent: %w", err)
 				}
 				least.Add(-1)
-				most.Add(-1)
+				greatest.Add(-1)
 			}
 		}
 		return nil
@@ -171,8 +171,8 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 	if err != nil {
 		return err
 	}
-	if used := d.Limit(0).Used; used < least.Load() || used > most.Load() {
-		return fmt.Errorf("used is %d; the answers, and the errors that wrap ErrUnavailable, allow %d to %d", used, least.Load(), most.Load())
+	if used := d.Limit(0).Used; used < least.Load() || used > greatest.Load() {
+		return fmt.Errorf("used is %d; the answers, and the errors that wrap ErrUnavailable, allow %d to %d", used, least.Load(), greatest.Load())
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func nameOf(l throttler.Limit) string {
 func costCases() []testCase {
 	var cases []testCase
 	for _, l := range tenPer10s {
-		core := on(l)
+		core := charging(l)
 		cases = append(cases,
 			testCase{
 				name:        "zero opens nothing, " + nameOf(l),
@@ -63,7 +63,7 @@ func costCases() []testCase {
 				},
 			})
 	}
-	core := on(tenPer10s[0])
+	core := charging(tenPer10s[0])
 	cases = append(cases, testCase{
 		name:        "zero is allowed where nothing is left",
 		explanation: costZero,
@@ -83,13 +83,13 @@ func refusesBadArguments(ctx context.Context, backend driver.Backend, core func(
 		"no policy":         {Key: "bob"},
 		"a cost below zero": {Policy: good.Policy, Key: "bob", Cost: -1},
 	}
-	for what, charge := range bad {
+	for name, charge := range bad {
 		_, err := t.Take(ctx, good, charge)
 		if err == nil {
-			return fmt.Errorf("a take with a good charge and one with %s: got no error, want one that wraps ErrInvalid", what)
+			return fmt.Errorf("a take with a good charge and one with %s: got no error, want one that wraps ErrInvalid", name)
 		}
 		if !errors.Is(err, throttler.ErrInvalid) {
-			return fmt.Errorf("a take with a good charge and one with %s: got an error that does not wrap ErrInvalid: %w", what, err)
+			return fmt.Errorf("a take with a good charge and one with %s: got an error that does not wrap ErrInvalid: %w", name, err)
 		}
 	}
 	return play(ctx, backend, []step{{at: 0, peek: core(0), want: room(0, 10, 0)}})

@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	year = 365 * 24 * time.Hour
-	most = quota.MaxQuota
+	year     = 365 * 24 * time.Hour
+	greatest = quota.MaxQuota
 )
 
 // extremeCases are the shortest and the longest windows, the largest quotas.
 func extremeCases() []testCase {
 	limit := func(a quota.Algorithm, quota int64, window time.Duration) func(int64) []throttler.Charge {
-		return on(throttler.Limit{Algorithm: a, Quota: quota, Window: window})
+		return charging(throttler.Limit{Algorithm: a, Quota: quota, Window: window})
 	}
 	var (
-		msFixed, fixed     = limit(throttler.FixedWindow, 3, time.Millisecond), limit(throttler.FixedWindow, most, year)
-		msSliding, sliding = limit(throttler.SlidingWindow, 3, time.Millisecond), limit(throttler.SlidingWindow, most, year)
+		msFixed, fixed     = limit(throttler.FixedWindow, 3, time.Millisecond), limit(throttler.FixedWindow, greatest, year)
+		msSliding, sliding = limit(throttler.SlidingWindow, 3, time.Millisecond), limit(throttler.SlidingWindow, greatest, year)
 		msLog, log         = limit(throttler.SlidingLog, 3, time.Millisecond), limit(throttler.SlidingLog, quota.MaxLogQuota, year)
-		msToken, token     = limit(throttler.TokenBucket, 3, time.Millisecond), limit(throttler.TokenBucket, most, year)
-		msLeaky, leaky     = limit(throttler.LeakyBucket, 3, time.Millisecond), limit(throttler.LeakyBucket, most, year)
-		aligned            = on(throttler.Limit{Quota: most, Window: year, Aligned: true})
-		tenth              = on(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond})
-		alignedTenth       = on(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond, Aligned: true})
+		msToken, token     = limit(throttler.TokenBucket, 3, time.Millisecond), limit(throttler.TokenBucket, greatest, year)
+		msLeaky, leaky     = limit(throttler.LeakyBucket, 3, time.Millisecond), limit(throttler.LeakyBucket, greatest, year)
+		aligned            = charging(throttler.Limit{Quota: greatest, Window: year, Aligned: true})
+		tenth              = charging(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond})
+		alignedTenth       = charging(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond, Aligned: true})
 		slidingTenth       = limit(throttler.SlidingWindow, 4, 100*time.Millisecond)
-		hasty              = limit(throttler.TokenBucket, most, time.Millisecond)
+		hasty              = limit(throttler.TokenBucket, greatest, time.Millisecond)
 	)
 	const (
 		ms = time.Millisecond
@@ -115,38 +115,38 @@ func extremeCases() []testCase {
 			name:        "a fixed window of a year and 2^53 units",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: fixed(most - 1), want: room(most-1, 1, year)},
-				{at: ms, take: fixed(2), want: full(most-1, 1, year, year)},
-				{at: ms, take: fixed(most), want: full(most-1, 1, year, year)},
-				{at: ms, take: fixed(1), want: room(most, 0, year)},
-				{at: year - ms, take: fixed(most), want: full(most, 0, year, year)},
-				{at: year, take: fixed(most), want: room(most, 0, 2*year)},
+				{at: 0, take: fixed(greatest - 1), want: room(greatest-1, 1, year)},
+				{at: ms, take: fixed(2), want: full(greatest-1, 1, year, year)},
+				{at: ms, take: fixed(greatest), want: full(greatest-1, 1, year, year)},
+				{at: ms, take: fixed(1), want: room(greatest, 0, year)},
+				{at: year - ms, take: fixed(greatest), want: full(greatest, 0, year, year)},
+				{at: year, take: fixed(greatest), want: room(greatest, 0, 2*year)},
 			},
 		},
 		{
 			name:        "an aligned window of a year and 2^53 units",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: aligned(most - 1), want: room(most-1, 1, yearEnd)},
-				{at: yearEnd - ms, take: aligned(1), want: room(most, 0, yearEnd)},
-				{at: yearEnd, take: aligned(1), want: room(1, most-1, yearEnd+year)},
+				{at: 0, take: aligned(greatest - 1), want: room(greatest-1, 1, yearEnd)},
+				{at: yearEnd - ms, take: aligned(1), want: room(greatest, 0, yearEnd)},
+				{at: yearEnd, take: aligned(1), want: room(1, greatest-1, yearEnd+year)},
 			},
 		},
 		{
 			name:        "a sliding window of a year and 2^53 units",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: sliding(most - 1), want: room(most-1, 1, yearEnd+year)},
-				{at: 0, take: sliding(2), want: full(most-1, 1, yearEnd+year, yearEnd+ms)},
-				{at: 0, take: sliding(1), want: room(most, 0, yearEnd+year)},
+				{at: 0, take: sliding(greatest - 1), want: room(greatest-1, 1, yearEnd+year)},
+				{at: 0, take: sliding(2), want: full(greatest-1, 1, yearEnd+year, yearEnd+ms)},
+				{at: 0, take: sliding(1), want: room(greatest, 0, yearEnd+year)},
 				// A unit takes less than a millisecond to slide out: 2^53 * (year -
 				// 1 ms) / year is 2^53 - 285616.4, rounded up.
-				{at: yearEnd + ms, peek: sliding(0), want: room(most-285616, 285616, yearEnd+year)},
-				{at: yearEnd + year/2, peek: sliding(0), want: room(most/2, most/2, yearEnd+year)},
-				{at: yearEnd + year/2, take: sliding(most/2 + 1), want: full(most/2, most/2, yearEnd+year, yearEnd+year/2+ms)},
-				{at: yearEnd + year/2, take: sliding(most / 2), want: room(most, 0, yearEnd+2*year)},
+				{at: yearEnd + ms, peek: sliding(0), want: room(greatest-285616, 285616, yearEnd+year)},
+				{at: yearEnd + year/2, peek: sliding(0), want: room(greatest/2, greatest/2, yearEnd+year)},
+				{at: yearEnd + year/2, take: sliding(greatest/2 + 1), want: full(greatest/2, greatest/2, yearEnd+year, yearEnd+year/2+ms)},
+				{at: yearEnd + year/2, take: sliding(greatest / 2), want: room(greatest, 0, yearEnd+2*year)},
 				// To a clock behind, more units than a count can have are in use.
-				{at: yearEnd, take: sliding(0), want: room(most, 0, yearEnd+2*year)},
+				{at: yearEnd, take: sliding(0), want: room(greatest, 0, yearEnd+2*year)},
 			},
 		},
 		{
@@ -164,38 +164,38 @@ func extremeCases() []testCase {
 			name:        "a token bucket of a year and 2^53 units",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: token(most - 1), want: room(most-1, 1, year)},
-				{at: 0, take: token(2), want: full(most-1, 1, year, ms)},
-				{at: 0, take: token(1), want: room(most, 0, year)},
+				{at: 0, take: token(greatest - 1), want: room(greatest-1, 1, year)},
+				{at: 0, take: token(2), want: full(greatest-1, 1, year, ms)},
+				{at: 0, take: token(1), want: room(greatest, 0, year)},
 				// 285616.4 units drain in 1 ms.
-				{at: ms, peek: token(0), want: room(most-285616, 285616, year)},
-				{at: ms, take: token(285617), want: full(most-285616, 285616, year, 2*ms)},
-				{at: ms, take: token(285616), want: room(most, 0, year+ms)},
-				{at: year / 2, take: token(most), want: full(most/2+285616, most/2-285616, year+ms, year+ms)},
+				{at: ms, peek: token(0), want: room(greatest-285616, 285616, year)},
+				{at: ms, take: token(285617), want: full(greatest-285616, 285616, year, 2*ms)},
+				{at: ms, take: token(285616), want: room(greatest, 0, year+ms)},
+				{at: year / 2, take: token(greatest), want: full(greatest/2+285616, greatest/2-285616, year+ms, year+ms)},
 				// To a clock behind, more units than a count can have are in use.
-				{at: -ms, take: token(0), want: room(most, 0, year+ms)},
-				{at: -ms, take: token(1), want: full(most, 0, year+ms, 2*ms)},
+				{at: -ms, take: token(0), want: room(greatest, 0, year+ms)},
+				{at: -ms, take: token(1), want: full(greatest, 0, year+ms, 2*ms)},
 			},
 		},
 		{
 			name:        "a leaky bucket of a year and 2^53 units",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: leaky(most - 1), want: queued(most-1, 1, year, 0)},
-				{at: 0, take: leaky(1), want: queued(most, 0, year, year)},
-				{at: 0, take: leaky(1), want: full(most, 0, year, ms)},
-				{at: -ms, take: leaky(0), want: room(most, 0, year)},
-				{at: year, take: leaky(1), want: queued(1, most-1, year+ms, year)},
+				{at: 0, take: leaky(greatest - 1), want: queued(greatest-1, 1, year, 0)},
+				{at: 0, take: leaky(1), want: queued(greatest, 0, year, year)},
+				{at: 0, take: leaky(1), want: full(greatest, 0, year, ms)},
+				{at: -ms, take: leaky(0), want: room(greatest, 0, year)},
+				{at: year, take: leaky(1), want: queued(1, greatest-1, year+ms, year)},
 			},
 		},
 		{
 			name:        "2^53 units per millisecond",
 			explanation: exactCounts,
 			steps: []step{
-				{at: 0, take: hasty(most), want: room(most, 0, ms)},
-				{at: 0, take: hasty(1), want: full(most, 0, ms, ms)},
-				{at: ms, take: hasty(1), want: room(1, most-1, 2*ms)},
-				{at: ms, take: hasty(most - 1), want: room(most, 0, 2*ms)},
+				{at: 0, take: hasty(greatest), want: room(greatest, 0, ms)},
+				{at: 0, take: hasty(1), want: full(greatest, 0, ms, ms)},
+				{at: ms, take: hasty(1), want: room(1, greatest-1, 2*ms)},
+				{at: ms, take: hasty(greatest - 1), want: room(greatest, 0, 2*ms)},
 			},
 		},
 	}

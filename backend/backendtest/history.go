@@ -58,26 +58,26 @@ func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64
 
 // history drives a backend and the model with the same steps.
 type history struct {
-	rng          *rand.Rand
-	algorithms   []quota.Algorithm
-	clock        *clock.Manual
-	model, other *throttler.Throttler
-	backends     [2]driver.Backend   // of model and other
-	policies     []*throttler.Policy // the present form of each
-	before       []*throttler.Policy // the previous form of each, which some processes still use
-	taken        []*taken
-	focus        *taken            // see anyTaken
-	resets       map[[3]string]int // by policy, key and partition
-	edges        []time.Time       // instants in answers
-	lines        []func() string   // the history, for a failure
+	rng           *rand.Rand
+	algorithms    []quota.Algorithm
+	clock         *clock.Manual
+	model, tested *throttler.Throttler
+	backends      [2]driver.Backend   // of model and other
+	policies      []*throttler.Policy // the present form of each
+	before        []*throttler.Policy // the previous form of each, which some processes still use
+	takes         []*take
+	focus         *take             // see anyTaken
+	resets        map[[3]string]int // by policy, key and partition
+	edges         []time.Time       // instants in answers
+	lines         []func() string   // the history, for a failure
 }
 
-type taken struct {
-	model, other throttler.Decision
-	receipts     [2]string // texts of model and other, if any
-	settled      bool      // by a receipt, or here
-	here         bool      // and not by a receipt: a second settlement here does nothing
-	resets       []int     // how often each of the charges' counts had been reset
+type take struct {
+	model, tested throttler.Decision
+	receipts      [2]string // texts of model and other, if any
+	settled       bool      // by a receipt, or here
+	direct        bool      // and not by a receipt: a second settlement here does nothing
+	resets        []int     // how often each of the charges' counts had been reset
 }
 
 func newHistory(rng *rand.Rand, algorithms []quota.Algorithm, backend driver.Backend) *history {
@@ -86,7 +86,7 @@ func newHistory(rng *rand.Rand, algorithms []quota.Algorithm, backend driver.Bac
 	h.backends = [2]driver.Backend{model{}, backend}
 	h.resets = make(map[[3]string]int)
 	h.model = throttler.New(h.backends[0], &throttler.Options{Clock: h.clock, ReceiptKey: receiptKey})
-	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock, ReceiptKey: receiptKey})
+	h.tested = throttler.New(backend, &throttler.Options{Clock: h.clock, ReceiptKey: receiptKey})
 	for i := range 3 {
 		h.policies = append(h.policies, h.policy(fmt.Sprintf("p%d", i)))
 	}
@@ -101,15 +101,15 @@ func (h *history) step(ctx context.Context) error {
 		return h.take(ctx)
 	case n < 75:
 		return h.peek(ctx)
-	case n < 82 && len(h.taken) > 0:
+	case n < 82 && len(h.takes) > 0:
 		return h.lowersNothingOld(ctx, h.refund)
-	case n < 87 && len(h.taken) > 0:
+	case n < 87 && len(h.takes) > 0:
 		return h.lowersNothingOld(ctx, h.settle)
-	case n < 92 && len(h.taken) > 0:
+	case n < 92 && len(h.takes) > 0:
 		return h.lowersNothingOld(ctx, h.deliver)
-	case n < 94 && len(h.taken) > 0:
+	case n < 94 && len(h.takes) > 0:
 		return h.lowersNothingOld(ctx, h.settleAgain)
-	case n < 97 && len(h.taken) > 0:
+	case n < 97 && len(h.takes) > 0:
 		return h.renew(ctx, h.anyTaken())
 	case n < 98:
 		return h.reset(ctx)
@@ -143,10 +143,10 @@ func (h *history) moveClock() {
 func (h *history) take(ctx context.Context) error {
 	charges := h.charges()
 	want, errWant := h.model.Take(ctx, charges...)
-	got, errGot := h.other.Take(ctx, charges...)
+	got, errGot := h.tested.Take(ctx, charges...)
 	h.note("take %v: %v", charges, got)
 	if want.Allowed && errGot == nil {
-		t := &taken{model: want, other: got}
+		t := &take{model: want, tested: got}
 		for _, c := range want.Charges() {
 			t.resets = append(t.resets, h.resets[nameOfCount(c)])
 		}
@@ -155,7 +155,7 @@ func (h *history) take(ctx context.Context) error {
 				return err
 			}
 		}
-		h.taken = append(h.taken, t)
+		h.takes = append(h.takes, t)
 	}
 	return h.compare("take", got, want, errGot, errWant)
 }
@@ -163,20 +163,20 @@ func (h *history) take(ctx context.Context) error {
 func (h *history) peek(ctx context.Context) error {
 	charges := h.charges()
 	want, errWant := h.model.Peek(ctx, charges...)
-	got, errGot := h.other.Peek(ctx, charges...)
+	got, errGot := h.tested.Peek(ctx, charges...)
 	h.note("peek %v: %v", charges, got)
 	return h.compare("peek", got, want, errGot, errWant)
 }
 
 // anyTaken returns a take: half of the time the same one for a while, so that much happens to it.
-func (h *history) anyTaken() *taken {
+func (h *history) anyTaken() *take {
 	if h.focus == nil || h.rng.IntN(12) == 0 {
-		h.focus = h.taken[len(h.taken)-1]
+		h.focus = h.takes[len(h.takes)-1]
 	}
 	if h.rng.IntN(2) == 0 {
 		return h.focus
 	}
-	return h.taken[h.rng.IntN(len(h.taken))]
+	return h.takes[h.rng.IntN(len(h.takes))]
 }
 
 // nameOfCount returns the name of c's count.
@@ -184,10 +184,10 @@ func nameOfCount(c throttler.Charge) [3]string { return [3]string{c.Policy.Name,
 
 // lowersNothingOld calls settle with a take, and fails if that lowers a count that was reset
 // since. Units in flight may end: a renewal may have taken them after the reset.
-func (h *history) lowersNothingOld(ctx context.Context, settle func(context.Context, *taken) error) error {
+func (h *history) lowersNothingOld(ctx context.Context, settle func(context.Context, *take) error) error {
 	d := h.anyTaken()
 	var old []throttler.Charge
-	for i, c := range d.other.Charges() {
+	for i, c := range d.tested.Charges() {
 		if c.Cost, c.Mode = 1, quota.Enforce; h.resets[nameOfCount(c)] != d.resets[i] {
 			old = append(old, c)
 		}
@@ -195,31 +195,31 @@ func (h *history) lowersNothingOld(ctx context.Context, settle func(context.Cont
 	var before throttler.Decision
 	var err error
 	if len(old) > 0 {
-		if before, err = h.other.Peek(ctx, old...); err != nil {
+		if before, err = h.tested.Peek(ctx, old...); err != nil {
 			return err
 		}
 	}
 	if err := settle(ctx, d); err != nil || len(old) == 0 {
 		return err
 	}
-	after, err := h.other.Peek(ctx, old...)
+	after, err := h.tested.Peek(ctx, old...)
 	if err != nil {
 		return err
 	}
 	for i, l := range after.Limits() {
 		saturated := l.ResetAt.Equal(decision.Never) // a bucket counts what drains before the last instant
-		if was := before.Limit(i); !l.Limit.Algorithm.Holds() && !saturated && l.Used < was.Used {
-			return fmt.Errorf("%s of %s was reset since the charge, and is lowered from %d to %d", l.Policy.Name, l.Key, was.Used, l.Used)
+		if old := before.Limit(i); !l.Limit.Algorithm.Holds() && !saturated && l.Used < old.Used {
+			return fmt.Errorf("%s of %s was reset since the charge, and is lowered from %d to %d", l.Policy.Name, l.Key, old.Used, l.Used)
 		}
 	}
 	return nil
 }
 
 // receipt makes the receipts of t.
-func (h *history) receipt(t *taken) error {
+func (h *history) receipt(t *take) error {
 	var errWant, errGot error
 	t.receipts[0], errWant = h.model.Receipt(t.model)
-	t.receipts[1], errGot = h.other.Receipt(t.other)
+	t.receipts[1], errGot = h.tested.Receipt(t.tested)
 	if (errGot == nil) != (errWant == nil) {
 		return fmt.Errorf("receipt: error %w, the model's %w", errGot, errWant)
 	}
@@ -227,12 +227,12 @@ func (h *history) receipt(t *taken) error {
 }
 
 // deliver settles or refunds d by its receipt, as another process does, or d itself if it has none.
-func (h *history) deliver(ctx context.Context, d *taken) error {
+func (h *history) deliver(ctx context.Context, d *take) error {
 	if d.receipts[0] == "" {
 		return h.settle(ctx, d)
 	}
-	own, errWant := h.model.Open(d.receipts[0])
-	opened, errGot := h.other.Open(d.receipts[1])
+	expected, errWant := h.model.Open(d.receipts[0])
+	opened, errGot := h.tested.Open(d.receipts[1])
 	if errGot != nil || errWant != nil {
 		return fmt.Errorf("open: error %w, the model's %w", errGot, errWant)
 	}
@@ -240,14 +240,14 @@ func (h *history) deliver(ctx context.Context, d *taken) error {
 	if h.rng.IntN(3) == 0 {
 		clear(costs)
 	}
-	want, errWant := h.model.Settle(ctx, own, costs...)
-	got, errGot := h.other.Settle(ctx, opened, costs...)
-	h.note("delivery of %v %v to %v: %v, %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got, errGot)
+	want, errWant := h.model.Settle(ctx, expected, costs...)
+	got, errGot := h.tested.Settle(ctx, opened, costs...)
+	h.note("delivery of %v %v to %v: %v, %v", d.tested.At().UnixMilli(), d.tested.Charges(), costs, got, errGot)
 	return h.settledOnce(d, "delivery", got, want, errGot, errWant)
 }
 
 // settledOnce compares the settlement of d, which has a receipt.
-func (h *history) settledOnce(d *taken, step string, got, want throttler.Decision, errGot, errWant error) error {
+func (h *history) settledOnce(d *take, step string, got, want throttler.Decision, errGot, errWant error) error {
 	if errGot == nil && d.settled {
 		return fmt.Errorf("%s: a receipt is settled twice", step)
 	}
@@ -259,16 +259,16 @@ func (h *history) settledOnce(d *taken, step string, got, want throttler.Decisio
 }
 
 // settledHere compares a settlement of d by the process that took it.
-func (h *history) settledHere(d *taken, step string, got, want throttler.Decision, errGot, errWant error) error {
-	if d.receipts[0] == "" || d.here {
+func (h *history) settledHere(d *take, step string, got, want throttler.Decision, errGot, errWant error) error {
+	if d.receipts[0] == "" || d.direct {
 		return h.compare(step, got, want, errGot, errWant)
 	}
-	d.here = errGot == nil
+	d.direct = errGot == nil
 	return h.settledOnce(d, step, got, want, errGot, errWant)
 }
 
 // costs returns a random real cost of each of d's charges.
-func (h *history) costs(d *taken) []int64 {
+func (h *history) costs(d *take) []int64 {
 	costs := make([]int64, len(d.model.Charges()))
 	for i, c := range d.model.Charges() {
 		costs[i] = h.cost(c.Policy)
@@ -276,38 +276,38 @@ func (h *history) costs(d *taken) []int64 {
 	return costs
 }
 
-func (h *history) refund(ctx context.Context, d *taken) error {
+func (h *history) refund(ctx context.Context, d *take) error {
 	want, errWant := h.model.Refund(ctx, d.model)
-	got, errGot := h.other.Refund(ctx, d.other)
-	h.note("refund of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
+	got, errGot := h.tested.Refund(ctx, d.tested)
+	h.note("refund of %v %v: %v", d.tested.At().UnixMilli(), d.tested.Charges(), got)
 	return h.settledHere(d, "refund", got, want, errGot, errWant)
 }
 
 // settle settles d, or now and then only ends its units in flight.
-func (h *history) settle(ctx context.Context, d *taken) error {
+func (h *history) settle(ctx context.Context, d *take) error {
 	costs := h.costs(d)
 	if h.rng.IntN(4) == 0 {
 		costs = nil
 	}
 	want, errWant := h.model.Settle(ctx, d.model, costs...)
-	got, errGot := h.other.Settle(ctx, d.other, costs...)
-	h.note("settle of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
+	got, errGot := h.tested.Settle(ctx, d.tested, costs...)
+	h.note("settle of %v %v to %v: %v", d.tested.At().UnixMilli(), d.tested.Charges(), costs, got)
 	if costs == nil {
 		return h.compare("end of units in flight", got, want, errGot, errWant)
 	}
 	return h.settledHere(d, "settle", got, want, errGot, errWant)
 }
 
-func (h *history) renew(ctx context.Context, d *taken) error {
+func (h *history) renew(ctx context.Context, d *take) error {
 	want, errWant := h.model.Renew(ctx, d.model)
-	got, errGot := h.other.Renew(ctx, d.other)
-	h.note("renewal of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
+	got, errGot := h.tested.Renew(ctx, d.tested)
+	h.note("renewal of %v %v: %v", d.tested.At().UnixMilli(), d.tested.Charges(), got)
 	return h.compare("renewal", got, want, errGot, errWant)
 }
 
 // settleAgain settles a take a second time, past its throttler, which allows only
 // one: a process that restarted, or that has a bug, may do so.
-func (h *history) settleAgain(ctx context.Context, d *taken) error {
+func (h *history) settleAgain(ctx context.Context, d *take) error {
 	costs := make([]int64, len(d.model.Charges()))
 	for i, c := range d.model.Charges() {
 		if h.rng.IntN(2) == 0 {
@@ -315,18 +315,18 @@ func (h *history) settleAgain(ctx context.Context, d *taken) error {
 		}
 	}
 	want, errWant := h.backends[0].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.model.Driver(), Costs: costs})
-	got, errGot := h.backends[1].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.other.Driver(), Costs: costs})
-	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, decided(got))
+	got, errGot := h.backends[1].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.tested.Driver(), Costs: costs})
+	h.note("settle again of %v %v to %v: %v", d.tested.At().UnixMilli(), d.tested.Charges(), costs, decided(got))
 	return h.compare("settle again", decided(got), decided(want), errGot, errWant)
 }
 
 func (h *history) reset(ctx context.Context) error {
 	charges := h.charges()
-	if len(h.taken) > 0 && h.rng.IntN(2) == 0 {
-		charges = h.anyTaken().other.Charges()
+	if len(h.takes) > 0 && h.rng.IntN(2) == 0 {
+		charges = h.anyTaken().tested.Charges()
 	}
 	errWant := h.model.Reset(ctx, charges...)
-	errGot := h.other.Reset(ctx, charges...)
+	errGot := h.tested.Reset(ctx, charges...)
 	h.note("reset %v", charges)
 	for _, c := range charges {
 		if c.Partition = cmp.Or(c.Partition, c.Key); errGot == nil {
@@ -480,11 +480,11 @@ func (h *history) note(format string, args ...any) {
 			case throttler.Decision:
 				args[i] = line(arg)
 			case []throttler.Charge:
-				var all []string
+				var texts []string
 				for _, c := range arg {
-					all = append(all, fmt.Sprintf("%v %d of %s/%s/%s", c.Mode, c.Cost, c.Policy.Name, c.Key, c.Partition))
+					texts = append(texts, fmt.Sprintf("%v %d of %s/%s/%s", c.Mode, c.Cost, c.Policy.Name, c.Key, c.Partition))
 				}
-				args[i] = strings.Join(all, " + ")
+				args[i] = strings.Join(texts, " + ")
 			}
 		}
 		return fmt.Sprintf("%d ", now) + fmt.Sprintf(format, args...)

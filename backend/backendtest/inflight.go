@@ -14,8 +14,8 @@ import (
 func inFlightCases() []testCase {
 	const s = time.Second
 	held := throttler.Limit{Quota: 3, Window: 30 * s, Algorithm: throttler.InFlight}
-	core := on(held)
-	points := on(throttler.Limit{Quota: 20, Window: time.Minute}, held)
+	core := charging(held)
+	points := charging(throttler.Limit{Quota: 20, Window: time.Minute}, held)
 	return []testCase{
 		{
 			name:        "a decision holds one unit, whatever it costs, until it is settled or refunded",
@@ -66,7 +66,7 @@ func inFlightCases() []testCase {
 			steps: []step{
 				{at: 0, take: core(1), as: "a", want: room(1, 2, 30*s)},
 				{at: 0, take: core(1), as: "b", want: room(2, 1, 30*s)},
-				{at: 10 * s, process: 1, take: on(throttler.Limit{Quota: 3, Window: 5 * s, Algorithm: throttler.InFlight})(1), as: "c", want: room(3, 0, 30*s)},
+				{at: 10 * s, process: 1, take: charging(throttler.Limit{Quota: 3, Window: 5 * s, Algorithm: throttler.InFlight})(1), as: "c", want: room(3, 0, 30*s)},
 				{at: 10 * s, take: core(1), want: full(3, 0, 30*s, 11*s)},
 				{at: 11 * s, process: 1, refund: "c", want: room(2, 1, 30*s)},
 				{at: 12 * s, refund: "a", want: room(1, 2, 30*s)},
@@ -97,20 +97,20 @@ func newLeases(backend driver.Backend, long, short time.Duration) *leases {
 }
 
 // take takes so many units under p, of which so many are allowed, and returns those.
-func (l *leases) take(ctx context.Context, p *throttler.Policy, n, allowed int) (taken []throttler.Decision, err error) {
+func (l *leases) take(ctx context.Context, p *throttler.Policy, n, allowed int) (decisions []throttler.Decision, err error) {
 	for range n {
 		d, err := l.Take(ctx, p.Charge("k"))
 		if err != nil {
 			return nil, err
 		}
 		if d.Allowed {
-			taken = append(taken, d)
+			decisions = append(decisions, d)
 		}
 	}
-	if len(taken) != allowed {
-		return nil, fmt.Errorf("at t0+%v: %d of %d units were taken under %v; want %d", l.clock.Now().Sub(t0), len(taken), n, p.Limits[0], allowed)
+	if len(decisions) != allowed {
+		return nil, fmt.Errorf("at t0+%v: %d of %d units were taken under %v; want %d", l.clock.Now().Sub(t0), len(decisions), n, p.Limits[0], allowed)
 	}
-	return taken, nil
+	return decisions, nil
 }
 
 func lapsesUnderAnotherLease(ctx context.Context, backend driver.Backend) error {
@@ -137,7 +137,7 @@ func countsUnderAnotherLease(ctx context.Context, backend driver.Backend) error 
 	}
 	for range 4 {
 		l.clock.Advance(9500 * time.Millisecond)
-		more, err := l.take(ctx, l.short, 3, 1)
+		added, err := l.take(ctx, l.short, 3, 1)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func countsUnderAnotherLease(ctx context.Context, backend driver.Backend) error 
 				return fmt.Errorf("at t0+%v: renewed: %v, %w", l.clock.Now().Sub(t0), renewed, err)
 			}
 		}
-		if _, err := l.Settle(ctx, more[0]); err != nil {
+		if _, err := l.Settle(ctx, added[0]); err != nil {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func renewsHeld(ctx context.Context, backend driver.Backend) error {
 	charge := (&throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 2, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}).Charge("k")
 	held := make(map[string]throttler.Decision)
 	for _, s := range []struct {
-		what    string
+		name    string
 		after   time.Duration
 		ask     func(context.Context, throttler.Decision) (throttler.Decision, error) // nil: a take
 		of, as  string
@@ -174,8 +174,8 @@ func renewsHeld(ctx context.Context, backend driver.Backend) error {
 		used    int64
 		resetAt time.Duration
 	}{
-		{what: "taken", as: "kept", allowed: true, used: 1, resetAt: 30 * time.Second},
-		{what: "and another", as: "lost", allowed: true, used: 2, resetAt: 30 * time.Second},
+		{name: "taken", as: "kept", allowed: true, used: 1, resetAt: 30 * time.Second},
+		{name: "and another", as: "lost", allowed: true, used: 2, resetAt: 30 * time.Second},
 		{"renewed", 20 * time.Second, t.Renew, "kept", "kept", true, 2, 50 * time.Second},
 		{"renewed again", 20 * time.Second, t.Renew, "kept", "kept", true, 1, 70 * time.Second},
 		{"lapsed, with room", 0, t.Renew, "lost", "late", true, 2, 70 * time.Second},
@@ -196,16 +196,16 @@ func renewsHeld(ctx context.Context, backend driver.Backend) error {
 			d, err = s.ask(ctx, held[s.of])
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.what, err)
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		if l := d.Limit(0); d.Allowed != s.allowed || l.Used != s.used || !l.ResetAt.Equal(t0.Truncate(time.Millisecond).Add(s.resetAt)) {
-			return fmt.Errorf("%s: allowed %t, %d used until %v; want %t, %d, %v", s.what, d.Allowed, l.Used, l.ResetAt.Sub(t0), s.allowed, s.used, s.resetAt)
+			return fmt.Errorf("%s: allowed %t, %d used until %v; want %t, %d, %v", s.name, d.Allowed, l.Used, l.ResetAt.Sub(t0), s.allowed, s.used, s.resetAt)
 		}
 		held[s.as] = d
 	}
 	refused := held["refused"]
-	if at := refused.RetryAt(); !at.Equal(refused.At().Add(time.Second)) {
-		return fmt.Errorf("a renewal that is refused says %v, want a second later", at)
+	if retry := refused.RetryAt(); !retry.Equal(refused.At().Add(time.Second)) {
+		return fmt.Errorf("a renewal that is refused says %v, want a second later", retry)
 	}
 	return nil
 }
@@ -276,8 +276,8 @@ func renewsAllOrNone(ctx context.Context, backend driver.Backend) error {
 	if err := t.Reset(ctx, p.Charge("bob").Within("alice")); err != nil {
 		return err
 	}
-	if other, err := t.Take(ctx, p.Charge("bob").Within("alice")); err != nil || !other.Allowed {
-		return fmt.Errorf("taken after a reset: %v, %w", other, err)
+	if second, err := t.Take(ctx, p.Charge("bob").Within("alice")); err != nil || !second.Allowed {
+		return fmt.Errorf("taken after a reset: %v, %w", second, err)
 	}
 	if renewed, err := t.Renew(ctx, d); err != nil || renewed.Allowed {
 		return fmt.Errorf("renewed without room: %v, %w", renewed, err)
@@ -333,7 +333,7 @@ func (c *checked) run() error {
 	if err := c.renew(d, 1, 0); err != nil {
 		return fmt.Errorf("bob has room: %w", err)
 	}
-	other, err := c.Take(c.ctx, c.bob)
+	second, err := c.Take(c.ctx, c.bob)
 	if err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func (c *checked) run() error {
 	if err := c.used(0, 1); err != nil {
 		return fmt.Errorf("settled: %w", err)
 	}
-	_, err = c.Settle(c.ctx, other)
+	_, err = c.Settle(c.ctx, second)
 	return err
 }
 

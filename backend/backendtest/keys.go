@@ -96,7 +96,7 @@ func countsApart(ctx context.Context, backend driver.Backend, ids []identity) er
 		}
 		return throttler.Charge{Policy: policies[id.policy], Key: id.key, Partition: id.partition, Cost: int64(cost)}
 	}
-	taken := make([]throttler.Decision, len(ids))
+	decisions := make([]throttler.Decision, len(ids))
 	for i, id := range ids {
 		d, err := t.Take(ctx, charge(id, i+1))
 		if err != nil {
@@ -105,7 +105,7 @@ func countsApart(ctx context.Context, backend driver.Backend, ids []identity) er
 		if err := usedBy(d, id, i+1); err != nil {
 			return err
 		}
-		taken[i] = d
+		decisions[i] = d
 	}
 	for i, id := range ids {
 		d, err := t.Peek(ctx, charge(id, 0))
@@ -117,7 +117,7 @@ func countsApart(ctx context.Context, backend driver.Backend, ids []identity) er
 		}
 	}
 	for i, id := range ids[1:] {
-		d, err := t.Refund(ctx, taken[i+1])
+		d, err := t.Refund(ctx, decisions[i+1])
 		if err != nil {
 			return fmt.Errorf("refund for %v: %w", id, err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // in returns charges in mode m.
-func in(m quota.Mode, charges []throttler.Charge) []throttler.Charge {
+func withMode(m quota.Mode, charges []throttler.Charge) []throttler.Charge {
 	moded := make([]throttler.Charge, len(charges))
 	for i, c := range charges {
 		c.Mode = m
@@ -18,34 +18,34 @@ func in(m quota.Mode, charges []throttler.Charge) []throttler.Charge {
 }
 
 // within returns charges of several, in one partition.
-func within(each ...[]throttler.Charge) (all []throttler.Charge) {
-	for _, charges := range each {
+func join(lists ...[]throttler.Charge) (joined []throttler.Charge) {
+	for _, charges := range lists {
 		for _, c := range charges {
-			all = append(all, c.Within("acme"))
+			joined = append(joined, c.Within("acme"))
 		}
 	}
-	return all
+	return joined
 }
 
 func modeCases() []testCase {
 	const s = time.Second
 	var (
-		fixed = on(tenPer10s[0])
-		two   = on(tenPer10s[0], throttler.Limit{Quota: 6, Window: 3 * s, Algorithm: throttler.TokenBucket})
-		other = named("other", tenPer10s[0])
-		third = named("third", tenPer10s[0])
+		fixed  = charging(tenPer10s[0])
+		two    = charging(tenPer10s[0], throttler.Limit{Quota: 6, Window: 3 * s, Algorithm: throttler.TokenBucket})
+		second = named("other", tenPer10s[0])
+		third  = named("third", tenPer10s[0])
 	)
 	cases := []testCase{
 		{
 			name:        "Check opens no window and charges nothing",
 			explanation: checkCharges,
 			steps: []step{
-				{at: 0, take: in(quota.Check, fixed(10)), costs: []int64{0}, want: room(0, 10, 0)},
+				{at: 0, take: withMode(quota.Check, fixed(10)), costs: []int64{0}, want: room(0, 10, 0)},
 				{at: s, take: fixed(3), want: room(3, 7, 11*s)},
-				{at: s, peek: in(quota.Check, fixed(7)), costs: []int64{0}, want: room(3, 7, 11*s)},
-				{at: s, take: in(quota.Check, fixed(7)), costs: []int64{0}, want: room(3, 7, 11*s)},
-				{at: s, take: in(quota.Check, fixed(8)), want: full(3, 7, 11*s, 11*s)},
-				{at: s, take: in(quota.Check, fixed(11)), want: full(3, 7, 11*s, forever)},
+				{at: s, peek: withMode(quota.Check, fixed(7)), costs: []int64{0}, want: room(3, 7, 11*s)},
+				{at: s, take: withMode(quota.Check, fixed(7)), costs: []int64{0}, want: room(3, 7, 11*s)},
+				{at: s, take: withMode(quota.Check, fixed(8)), want: full(3, 7, 11*s, 11*s)},
+				{at: s, take: withMode(quota.Check, fixed(11)), want: full(3, 7, 11*s, forever)},
 				{at: 2 * s, take: fixed(7), want: room(10, 0, 11*s)},
 			},
 		},
@@ -54,9 +54,9 @@ func modeCases() []testCase {
 			explanation: checkCharges,
 			steps: []step{
 				{at: 0, take: fixed(3), want: room(3, 7, 10*s)},
-				{at: 0, take: in(quota.Check, fixed(7)), costs: []int64{0}, as: "a", want: room(3, 7, 10*s)},
+				{at: 0, take: withMode(quota.Check, fixed(7)), costs: []int64{0}, as: "a", want: room(3, 7, 10*s)},
 				{at: s, refund: "a"},
-				{at: s, take: in(quota.Check, fixed(7)), costs: []int64{0}, as: "b", want: room(3, 7, 10*s)},
+				{at: s, take: withMode(quota.Check, fixed(7)), costs: []int64{0}, as: "b", want: room(3, 7, 10*s)},
 				{at: s, settle: "b", costs: []int64{5}, want: room(8, 2, 10*s)},
 			},
 		},
@@ -64,12 +64,12 @@ func modeCases() []testCase {
 			name:        "AtMost charges what fits all limits",
 			explanation: atMostCharges,
 			steps: []step{
-				{at: 0, peek: in(quota.AtMost, two(100)), costs: []int64{6}, want: all(room(0, 10, 0), room(0, 6, 0))},
-				{at: 0, take: in(quota.AtMost, two(100)), costs: []int64{6}, want: all(room(6, 4, 10*s), room(6, 0, 3*s))},
-				{at: 0, take: in(quota.AtMost, two(2)), want: all(room(6, 4, 10*s), full(6, 0, 3*s, 500*time.Millisecond))},
-				{at: s, take: in(quota.AtMost, two(1)), costs: []int64{1}, want: all(room(7, 3, 10*s), room(5, 1, 3500*time.Millisecond))},
-				{at: 3500 * time.Millisecond, take: in(quota.AtMost, two(6)), costs: []int64{3}, as: "a", want: all(room(10, 0, 10*s), room(3, 3, 5*s))},
-				{at: 3500 * time.Millisecond, take: in(quota.AtMost, two(6)), want: all(full(10, 0, 10*s, 10*s), room(3, 3, 5*s))},
+				{at: 0, peek: withMode(quota.AtMost, two(100)), costs: []int64{6}, want: all(room(0, 10, 0), room(0, 6, 0))},
+				{at: 0, take: withMode(quota.AtMost, two(100)), costs: []int64{6}, want: all(room(6, 4, 10*s), room(6, 0, 3*s))},
+				{at: 0, take: withMode(quota.AtMost, two(2)), want: all(room(6, 4, 10*s), full(6, 0, 3*s, 500*time.Millisecond))},
+				{at: s, take: withMode(quota.AtMost, two(1)), costs: []int64{1}, want: all(room(7, 3, 10*s), room(5, 1, 3500*time.Millisecond))},
+				{at: 3500 * time.Millisecond, take: withMode(quota.AtMost, two(6)), costs: []int64{3}, as: "a", want: all(room(10, 0, 10*s), room(3, 3, 5*s))},
+				{at: 3500 * time.Millisecond, take: withMode(quota.AtMost, two(6)), want: all(full(10, 0, 10*s, 10*s), room(3, 3, 5*s))},
 				{at: 3500 * time.Millisecond, refund: "a", want: all(room(7, 3, 10*s), room(0, 6, 3500*time.Millisecond))},
 			},
 		},
@@ -77,45 +77,45 @@ func modeCases() []testCase {
 			name:        "Capped waits for a full quota",
 			explanation: cappedCharges,
 			steps: []step{
-				{at: 0, take: in(quota.Capped, two(1024)), costs: []int64{6}, want: all(room(6, 4, 10*s), room(6, 0, 3*s))},
-				{at: s, take: in(quota.Capped, two(1024)), costs: []int64{6}, want: all(full(6, 4, 10*s, 10*s), full(4, 2, 3*s, 3*s))},
-				{at: 3 * s, take: in(quota.Capped, two(4)), costs: []int64{4}, want: all(room(10, 0, 10*s), room(4, 2, 5*s))},
+				{at: 0, take: withMode(quota.Capped, two(1024)), costs: []int64{6}, want: all(room(6, 4, 10*s), room(6, 0, 3*s))},
+				{at: s, take: withMode(quota.Capped, two(1024)), costs: []int64{6}, want: all(full(6, 4, 10*s, 10*s), full(4, 2, 3*s, 3*s))},
+				{at: 3 * s, take: withMode(quota.Capped, two(4)), costs: []int64{4}, want: all(room(10, 0, 10*s), room(4, 2, 5*s))},
 			},
 		},
 		{
 			name:        "modes mix, and a refusal charges nothing",
 			explanation: allOrNothing,
 			steps: []step{
-				{at: 0, take: within(fixed(8), in(quota.Record, other(12)), in(quota.AtMost, third(20))), costs: []int64{8, 12, 10},
+				{at: 0, take: join(fixed(8), withMode(quota.Record, second(12)), withMode(quota.AtMost, third(20))), costs: []int64{8, 12, 10},
 					want: all(room(8, 2, 10*s), room(12, 0, 10*s), room(10, 0, 10*s))},
-				{at: s, take: within(fixed(3), in(quota.Record, other(1))),
+				{at: s, take: join(fixed(3), withMode(quota.Record, second(1))),
 					want: all(full(8, 2, 10*s, 10*s), room(12, 0, 10*s))},
-				{at: s, take: within(in(quota.Check, fixed(2)), in(quota.Record, other(1))), costs: []int64{0, 1},
+				{at: s, take: join(withMode(quota.Check, fixed(2)), withMode(quota.Record, second(1))), costs: []int64{0, 1},
 					want: all(room(8, 2, 10*s), room(13, 0, 10*s))},
-				{at: s, take: within(in(quota.AtMost, fixed(9)), in(quota.Check, other(1))),
+				{at: s, take: join(withMode(quota.AtMost, fixed(9)), withMode(quota.Check, second(1))),
 					want: all(room(8, 2, 10*s), full(13, 0, 10*s, 10*s))},
-				{at: s, take: within(in(quota.Record, fixed(9)), in(quota.AtMost, third(1))),
+				{at: s, take: join(withMode(quota.Record, fixed(9)), withMode(quota.AtMost, third(1))),
 					want: all(room(8, 2, 10*s), full(10, 0, 10*s, 10*s))},
-				{at: s, peek: within(in(quota.AtMost, fixed(9)), in(quota.Record, other(5))), costs: []int64{2, 5},
+				{at: s, peek: join(withMode(quota.AtMost, fixed(9)), withMode(quota.Record, second(5))), costs: []int64{2, 5},
 					want: all(room(8, 2, 10*s), room(13, 0, 10*s))},
-				{at: s, take: within(in(quota.AtMost, fixed(9)), in(quota.Record, other(5))), costs: []int64{2, 5}, as: "a",
+				{at: s, take: join(withMode(quota.AtMost, fixed(9)), withMode(quota.Record, second(5))), costs: []int64{2, 5}, as: "a",
 					want: all(room(10, 0, 10*s), room(18, 0, 10*s))},
 				{at: 2 * s, settle: "a", costs: []int64{1, 0}, want: all(room(9, 1, 10*s), room(13, 0, 10*s))},
 			},
 		},
 	}
 	for i, l := range tenPer10s {
-		charge, again := on(l), []time.Duration{10 * s, 9750 * time.Millisecond, 13322 * time.Millisecond, 10 * s, 5 * s, 5 * s}[i]
+		charge, again := charging(l), []time.Duration{10 * s, 9750 * time.Millisecond, 13322 * time.Millisecond, 10 * s, 5 * s, 5 * s}[i]
 		resets := []time.Duration{10 * s, 9750 * time.Millisecond, 19750 * time.Millisecond, 10 * s, 14 * s, 14 * s}[i]
 		cases = append(cases, testCase{
 			name:        "Record is never refused, " + nameOf(l),
 			explanation: recordCharges,
 			steps: []step{
-				{at: 0, peek: in(quota.Record, charge(14)), want: room(0, 10, 0)},
-				{at: 0, take: in(quota.Record, charge(14)), want: room(14, 0, resets)},
+				{at: 0, peek: withMode(quota.Record, charge(14)), want: room(0, 10, 0)},
+				{at: 0, take: withMode(quota.Record, charge(14)), want: room(14, 0, resets)},
 				{at: 0, take: charge(1), want: full(14, 0, resets, again)},
-				{at: 0, take: in(quota.AtMost, charge(3)), want: full(14, 0, resets, again)},
-				{at: 0, peek: in(quota.Record, charge(1)), want: room(14, 0, resets)},
+				{at: 0, take: withMode(quota.AtMost, charge(3)), want: full(14, 0, resets, again)},
+				{at: 0, peek: withMode(quota.Record, charge(1)), want: room(14, 0, resets)},
 			},
 		})
 	}

@@ -45,30 +45,30 @@ type next struct {
 	rng      *rand.Rand
 	policies []*throttler.Policy
 	now      int64
-	seen     int // answers without room for one unit
+	count    int // answers without room for one unit
 }
 
 func (n *next) run(ctx context.Context) error {
-	var taken driver.Decision
+	var last driver.Decision
 	for step := range 60 {
 		if n.rng.IntN(3) > 0 {
 			n.now += n.rng.Int64N(1500)
 		}
 		var d driver.Decision
 		var err error
-		switch what := n.rng.IntN(10); {
-		case what == 0 && taken.Allowed:
+		switch choice := n.rng.IntN(10); {
+		case choice == 0 && last.Allowed:
 			costs := make([]int64, len(n.policies))
 			for i := range costs {
 				costs[i] = n.rng.Int64N(5)
 			}
-			d, err = n.backend.Settle(ctx, driver.Settlement{Now: n.now, Charged: taken, Costs: costs})
-			taken.Allowed = false
-		case what == 1:
+			d, err = n.backend.Settle(ctx, driver.Settlement{Now: n.now, Charged: last, Costs: costs})
+			last.Allowed = false
+		case choice == 1:
 			d, err = n.backend.Peek(ctx, n.request(n.now, 1+n.rng.Int64N(3)))
 		default:
 			if d, err = n.backend.Take(ctx, n.request(n.now, 1+n.rng.Int64N(2))); d.Allowed {
-				taken = d
+				last = d
 			}
 		}
 		if err == nil {
@@ -78,8 +78,8 @@ func (n *next) run(ctx context.Context) error {
 			return fmt.Errorf("step %d, at t0%+dms: %w", step, n.now-t0.UnixMilli(), err)
 		}
 	}
-	if n.seen < 10 {
-		return fmt.Errorf("the suite is wrong: %d answers had no room for one unit", n.seen)
+	if n.count < 10 {
+		return fmt.Errorf("the suite is wrong: %d answers had no room for one unit", n.count)
 	}
 	return nil
 }
@@ -94,8 +94,8 @@ func (n *next) request(now, cost int64) driver.Request {
 
 // check checks the NextAt of each limit in d, the last decision.
 func (n *next) check(ctx context.Context, d *driver.Decision) error {
-	said := decided(*d)
-	for i, s := range said.Limits() {
+	text := decided(*d)
+	for i, s := range text.Limits() {
 		if s.NextAt.IsZero() != (s.Remaining > 0) {
 			return fmt.Errorf("%v: %d remain, and next at is %s", s.Limit, s.Remaining, after(s.NextAt))
 		}
@@ -105,13 +105,13 @@ func (n *next) check(ctx context.Context, d *driver.Decision) error {
 		if s.NextAt.IsZero() {
 			continue
 		}
-		n.seen++
+		n.count++
 		for _, ahead := range []int64{-1, 0} {
-			then, err := n.backend.Peek(ctx, n.request(s.NextAt.UnixMilli()+ahead, 1))
+			next, err := n.backend.Peek(ctx, n.request(s.NextAt.UnixMilli()+ahead, 1))
 			if err != nil {
 				return err
 			}
-			found := decided(then)
+			found := decided(next)
 			if refused := found.Limit(i).Refused; refused != (ahead < 0) {
 				return fmt.Errorf("%v: next at is %s; %+d ms from it, a charge of one is refused: %v", s.Limit, after(s.NextAt), ahead, refused)
 			}

@@ -31,37 +31,37 @@ func pauseCases() []testCase {
 func pauses(ctx context.Context, backend driver.Backend, policy *throttler.Policy) error {
 	p := &paused{ctx: ctx, policy: policy, clock: clock.NewManual(t0)}
 	p.Throttler = throttler.New(backend, &throttler.Options{Clock: p.clock})
-	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
-	var taken [2]throttler.Decision
+	instant := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
+	var decisions [2]throttler.Decision
 	for i, key := range []string{"alice", "bob"} {
 		if _, err := p.take(key); err != nil {
 			return err
 		}
 		var err error
-		if taken[i], err = p.take(key); err != nil {
+		if decisions[i], err = p.take(key); err != nil {
 			return err
 		}
 	}
 	for _, until := range []int{3, 5, 4} {
 		for _, key := range []string{"alice", "carol"} {
-			if err := p.Pause(ctx, at(until), policy.Charge(key)); err != nil {
+			if err := p.Pause(ctx, instant(until), policy.Charge(key)); err != nil {
 				return err
 			}
 		}
 	}
-	for i, d := range taken {
-		p.clock.Set(at(1 + i))
+	for i, d := range decisions {
+		p.clock.Set(instant(1 + i))
 		if _, err := p.Refund(ctx, d); err != nil {
 			return err
 		}
 	}
-	p.clock.Set(at(4))
+	p.clock.Set(instant(4))
 	for _, key := range []string{"alice", "carol"} {
-		if err := p.refusesUntil(at(5), key); err != nil {
+		if err := p.refusesUntil(instant(5), key); err != nil {
 			return err
 		}
 	}
-	p.clock.Set(at(5))
+	p.clock.Set(instant(5))
 	return p.resumed()
 }
 

@@ -8,8 +8,8 @@ import (
 
 func peekCases() []testCase {
 	const s = time.Second
-	core := on(throttler.Limit{Quota: 10, Window: 10 * s})
-	bucket := on(throttler.Limit{Quota: 10, Window: 10 * s, Algorithm: throttler.TokenBucket})
+	core := charging(throttler.Limit{Quota: 10, Window: 10 * s})
+	bucket := charging(throttler.Limit{Quota: 10, Window: 10 * s, Algorithm: throttler.TokenBucket})
 	cases := []testCase{
 		{
 			name:        "says whether a take would be allowed",
@@ -40,7 +40,7 @@ func peekCases() []testCase {
 	// sees no window.
 	resets := []time.Duration{14 * s, 9750 * time.Millisecond, 19750 * time.Millisecond, 14 * s, 6 * s, 6 * s}
 	for i, l := range tenPer10s {
-		p := on(l)
+		p := charging(l)
 		charged := room(2, 8, resets[i])
 		if l.Algorithm.Queues() {
 			charged = queued(2, 8, resets[i], 4*s)

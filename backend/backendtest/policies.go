@@ -17,26 +17,26 @@ func changedPolicyCases() []testCase {
 		minute  = limit(throttler.FixedWindow, 10, 60*s)
 		short   = limit(throttler.FixedWindow, 5, 3*s)
 		bucket  = limit(throttler.TokenBucket, 10, 10*s)
-		fixed   = on(minute)
-		lower   = on(limit(throttler.FixedWindow, 3, 60*s))
-		higher  = on(limit(throttler.FixedWindow, 20, 60*s))
-		tenSecs = on(limit(throttler.FixedWindow, 10, 10*s))
-		both    = on(minute, short)
-		swapped = on(short, minute)
+		fixed   = charging(minute)
+		lower   = charging(limit(throttler.FixedWindow, 3, 60*s))
+		higher  = charging(limit(throttler.FixedWindow, 20, 60*s))
+		tenSecs = charging(limit(throttler.FixedWindow, 10, 10*s))
+		pair    = charging(minute, short)
+		swapped = charging(short, minute)
 		sliding = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
-			return on(limit(throttler.SlidingWindow, quota, window))
+			return charging(limit(throttler.SlidingWindow, quota, window))
 		}
 		burst = func(quota int64) func(int64) []throttler.Charge {
-			return on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: quota, Window: 60 * s, Burst: 100})
+			return charging(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: quota, Window: 60 * s, Burst: 100})
 		}
-		tenIn6 = on(limit(throttler.FixedWindow, 10, 6*s))
+		tenIn6 = charging(limit(throttler.FixedWindow, 10, 6*s))
 		log    = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
-			return on(limit(throttler.SlidingLog, quota, window))
+			return charging(limit(throttler.SlidingLog, quota, window))
 		}
-		slow  = on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 22, Window: 7 * time.Millisecond, Burst: 6})
-		fast  = on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 7, Window: time.Millisecond, Burst: 6})
+		slow  = charging(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 22, Window: 7 * time.Millisecond, Burst: 6})
+		fast  = charging(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 7, Window: time.Millisecond, Burst: 6})
 		token = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
-			return on(limit(throttler.TokenBucket, quota, window))
+			return charging(limit(throttler.TokenBucket, quota, window))
 		}
 	)
 	return []testCase{
@@ -109,14 +109,14 @@ func changedPolicyCases() []testCase {
 			name:        "a longer window counts what a shorter one counts, and a shorter one leaves it no more than it allows in its length",
 			explanation: looserOfBoth,
 			steps: []step{
-				{at: 0, take: on(limit(throttler.FixedWindow, 100, 60*s))(95), want: room(95, 5, 60*s)},
+				{at: 0, take: charging(limit(throttler.FixedWindow, 100, 60*s))(95), want: room(95, 5, 60*s)},
 				{at: s, process: 1, take: tenIn6(1), want: full(95, 0, 60*s, 6*s)},
 				{at: 6 * s, process: 1, take: tenIn6(4), want: room(9, 1, 60*s)},
 				{at: 12 * s, process: 1, take: tenIn6(2), want: full(9, 1, 60*s, 60*s)},
 				{at: 60 * s, process: 1, take: tenIn6(4), want: room(4, 6, 66*s)},
-				{at: 61 * s, peek: on(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(4, 96, 66*s)},
-				{at: 61 * s, take: on(limit(throttler.FixedWindow, 100, 60*s))(96), want: room(100, 0, 121*s)},
-				{at: 66 * s, peek: on(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(96, 4, 121*s)},
+				{at: 61 * s, peek: charging(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(4, 96, 66*s)},
+				{at: 61 * s, take: charging(limit(throttler.FixedWindow, 100, 60*s))(96), want: room(100, 0, 121*s)},
+				{at: 66 * s, peek: charging(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(96, 4, 121*s)},
 			},
 		},
 		{
@@ -245,9 +245,9 @@ func changedPolicyCases() []testCase {
 			name:        "of two new limits the one with the nearer window continues, the other refuses no client",
 			explanation: countsAtMost,
 			steps: []step{
-				{at: 0, take: on(limit(throttler.FixedWindow, 1000, time.Hour))(100), want: room(100, 900, time.Hour)},
-				{at: 10 * time.Minute, take: on(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(1), want: all(room(1, 59, 11*time.Minute), room(101, 1899, 130*time.Minute))},
-				{at: 60 * time.Minute, peek: on(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(0), want: all(room(0, 60, time.Hour), room(1, 1999, 130*time.Minute))},
+				{at: 0, take: charging(limit(throttler.FixedWindow, 1000, time.Hour))(100), want: room(100, 900, time.Hour)},
+				{at: 10 * time.Minute, take: charging(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(1), want: all(room(1, 59, 11*time.Minute), room(101, 1899, 130*time.Minute))},
+				{at: 60 * time.Minute, peek: charging(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(0), want: all(room(0, 60, time.Hour), room(1, 1999, 130*time.Minute))},
 			},
 		},
 		{
@@ -265,8 +265,8 @@ func changedPolicyCases() []testCase {
 			explanation: resetStored,
 			steps: []step{
 				{at: 0, take: fixed(5), want: room(5, 5, 60*s)},
-				{at: s, take: on(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(6, 4, 60*s)},
-				{at: 60 * s, take: on(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(1, 9, 119750*time.Millisecond)},
+				{at: s, take: charging(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(6, 4, 60*s)},
+				{at: 60 * s, take: charging(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(1, 9, 119750*time.Millisecond)},
 			},
 		},
 		{
@@ -274,10 +274,10 @@ func changedPolicyCases() []testCase {
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: fixed(2), want: room(2, 8, 60*s)},
-				{at: s, peek: both(1), want: all(room(2, 8, 60*s), room(2, 3, 3*s))},
-				{at: 4 * s, peek: both(1), want: all(room(2, 8, 60*s), room(0, 5, 4*s))},
-				{at: 4 * s, take: both(1), want: all(room(3, 7, 60*s), room(1, 4, 7*s))},
-				{at: 4 * s, take: on(minute, short, bucket)(2), want: all(room(5, 5, 60*s), room(3, 2, 7*s), room(2, 8, 6*s))},
+				{at: s, peek: pair(1), want: all(room(2, 8, 60*s), room(2, 3, 3*s))},
+				{at: 4 * s, peek: pair(1), want: all(room(2, 8, 60*s), room(0, 5, 4*s))},
+				{at: 4 * s, take: pair(1), want: all(room(3, 7, 60*s), room(1, 4, 7*s))},
+				{at: 4 * s, take: charging(minute, short, bucket)(2), want: all(room(5, 5, 60*s), room(3, 2, 7*s), room(2, 8, 6*s))},
 			},
 		},
 		{
@@ -292,12 +292,12 @@ func changedPolicyCases() []testCase {
 			name:        "the order of limits does not matter",
 			explanation: countsFound,
 			steps: []step{
-				{at: 0, take: both(3), as: "a", want: all(room(3, 7, 60*s), room(3, 2, 3*s))},
+				{at: 0, take: pair(3), as: "a", want: all(room(3, 7, 60*s), room(3, 2, 3*s))},
 				{at: s, peek: swapped(0), want: all(room(3, 2, 3*s), room(3, 7, 60*s))},
 				{at: s, take: swapped(3), want: all(full(3, 2, 3*s, 3*s), room(3, 7, 60*s))},
 				{at: s, take: swapped(1), want: all(room(4, 1, 3*s), room(4, 6, 60*s))},
 				{at: 2 * s, refund: "a", want: all(room(1, 9, 60*s), room(1, 4, 3*s))},
-				{at: 4 * s, take: both(2), want: all(room(3, 7, 60*s), room(2, 3, 7*s))},
+				{at: 4 * s, take: pair(2), want: all(room(3, 7, 60*s), room(2, 3, 7*s))},
 			},
 		},
 		{
@@ -305,9 +305,9 @@ func changedPolicyCases() []testCase {
 			explanation: countsFound,
 			steps: []step{
 				{at: 0, take: fixed(1), want: room(1, 9, 60*s)},
-				{at: s, process: 1, take: both(2), want: all(room(3, 7, 60*s), room(3, 2, 3*s))},
+				{at: s, process: 1, take: pair(2), want: all(room(3, 7, 60*s), room(3, 2, 3*s))},
 				{at: s, take: fixed(1), want: room(4, 6, 60*s)},
-				{at: s, process: 1, take: both(1), want: all(room(5, 5, 60*s), room(5, 0, 3*s))},
+				{at: s, process: 1, take: pair(1), want: all(room(5, 5, 60*s), room(5, 0, 3*s))},
 				{at: s, take: fixed(1), want: room(6, 4, 60*s)},
 				{at: s, process: 1, take: swapped(2), want: all(full(6, 0, 3*s, 3*s), room(6, 4, 60*s))},
 			},
@@ -317,7 +317,7 @@ func changedPolicyCases() []testCase {
 			explanation: countsFound,
 			steps: []step{
 				{at: 0, take: fixed(4), want: room(4, 6, 60*s)},
-				{at: s, take: on(bucket)(1), want: room(1, 9, 2*s)},
+				{at: s, take: charging(bucket)(1), want: room(1, 9, 2*s)},
 				{at: s, process: 1, peek: fixed(0), want: room(5, 5, 60*s)},
 			},
 		},

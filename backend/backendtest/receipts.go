@@ -49,44 +49,44 @@ var receiptKey = []byte("a secret of the suite")
 
 // fleet is three processes that share a backend and a key of receipts.
 type fleet struct {
-	clock *clock.Manual
-	all   [3]*throttler.Throttler
+	clock      *clock.Manual
+	throttlers [3]*throttler.Throttler
 }
 
 func newFleet(backend driver.Backend) *fleet {
 	f := &fleet{clock: clock.NewManual(t0)}
-	for i := range f.all {
-		f.all[i] = throttler.New(backend, &throttler.Options{Clock: f.clock, ReceiptKey: receiptKey})
+	for i := range f.throttlers {
+		f.throttlers[i] = throttler.New(backend, &throttler.Options{Clock: f.clock, ReceiptKey: receiptKey})
 	}
 	return f
 }
 
 // take takes charges, and returns the decision and its receipt.
 func (f *fleet) take(ctx context.Context, process int, charges ...throttler.Charge) (d throttler.Decision, text string, err error) {
-	d, err = f.all[process].Take(ctx, charges...)
+	d, err = f.throttlers[process].Take(ctx, charges...)
 	if err == nil && d.Allowed {
-		text, err = f.all[process].Receipt(d)
+		text, err = f.throttlers[process].Receipt(d)
 	}
 	return d, text, err
 }
 
 // settle settles the receipt text at cost.
 func (f *fleet) settle(ctx context.Context, process int, text string, costs ...int64) error {
-	d, err := f.all[process].Open(text)
+	d, err := f.throttlers[process].Open(text)
 	if err == nil {
-		_, err = f.all[process].Settle(ctx, d, costs...)
+		_, err = f.throttlers[process].Settle(ctx, d, costs...)
 	}
 	return err
 }
 
 // message is a receipt on its way.
 type message struct {
-	text    string
-	cost    int64
-	taken   throttler.Decision
-	process int // that took
-	settled bool
-	at      time.Time
+	text     string
+	cost     int64
+	decision throttler.Decision
+	process  int // that took
+	settled  bool
+	instant  time.Time
 }
 
 // deliver takes, settles by receipts, and compares the used units after each step with a
@@ -94,16 +94,16 @@ type message struct {
 func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	rng := rand.New(rand.NewPCG(1, uint64(l.Algorithm)))
 	f := newFleet(backend)
-	own := throttler.New(make(model), &throttler.Options{Clock: f.clock})
+	modelThrottler := throttler.New(make(model), &throttler.Options{Clock: f.clock})
 	l.Quota = 100
 	charge := named("core", l)
-	var all []*message
+	var messages []*message
 	for step := range 60 {
 		f.clock.Advance(time.Duration(rng.IntN(700)) * time.Millisecond)
 		process := rng.IntN(3)
-		if rng.IntN(2) == 0 || len(all) == 0 {
+		if rng.IntN(2) == 0 || len(messages) == 0 {
 			cost := 1 + rng.Int64N(9)
-			want, err := own.Take(ctx, charge(cost)...)
+			want, err := modelThrottler.Take(ctx, charge(cost)...)
 			if err != nil {
 				return err
 			}
@@ -112,18 +112,18 @@ func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) err
 				return fmt.Errorf("step %d: take: got %v, %w; want %v", step, got, err, want)
 			}
 			if got.Allowed {
-				all = append(all, &message{text: text, cost: rng.Int64N(2 * cost), taken: want, process: process, at: f.clock.Now()})
+				messages = append(messages, &message{text: text, cost: rng.Int64N(2 * cost), decision: want, process: process, instant: f.clock.Now()})
 			}
 			continue
 		}
-		m := all[rng.IntN(len(all))]
+		m := messages[rng.IntN(len(messages))]
 		if cut := m.text[:rng.IntN(len(m.text))]; !errors.Is(f.settle(ctx, process, cut, m.cost), throttler.ErrInvalid) {
 			return fmt.Errorf("step %d: a text that was cut to %d of %d bytes is none that wraps ErrInvalid", step, len(cut), len(m.text))
 		}
-		if err := f.receive(ctx, own, process, m, l.Window); err != nil {
+		if err := f.receive(ctx, modelThrottler, process, m, l.Window); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
-		if err := f.compare(ctx, own, charge(1)); err != nil {
+		if err := f.compare(ctx, modelThrottler, charge(1)); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
 	}
@@ -131,13 +131,13 @@ func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) err
 }
 
 // receive makes process settle m, and own too if m is neither settled nor too late.
-func (f *fleet) receive(ctx context.Context, own *throttler.Throttler, process int, m *message, window time.Duration) error {
+func (f *fleet) receive(ctx context.Context, modelThrottler *throttler.Throttler, process int, m *message, window time.Duration) error {
 	err := f.settle(ctx, process, m.text, m.cost)
-	late := errors.Is(err, throttler.ErrInvalid)
+	expired := errors.Is(err, throttler.ErrInvalid)
 	switch {
-	case late && f.clock.Now().Before(m.at.Add(window)):
-		return fmt.Errorf("a receipt of %v before is invalid: %w", f.clock.Now().Sub(m.at), err)
-	case late:
+	case expired && f.clock.Now().Before(m.instant.Add(window)):
+		return fmt.Errorf("a receipt of %v before is invalid: %w", f.clock.Now().Sub(m.instant), err)
+	case expired:
 		return nil
 	case m.settled != errors.Is(err, throttler.ErrSettled) || !m.settled && err != nil:
 		return fmt.Errorf("a receipt, settled before: %v: got %w", m.settled, err)
@@ -145,17 +145,17 @@ func (f *fleet) receive(ctx context.Context, own *throttler.Throttler, process i
 		return nil
 	}
 	m.settled = true
-	_, err = own.Settle(ctx, m.taken, m.cost)
+	_, err = modelThrottler.Settle(ctx, m.decision, m.cost)
 	return err
 }
 
 // compare compares the used units and reset times with own's.
-func (f *fleet) compare(ctx context.Context, own *throttler.Throttler, charges []throttler.Charge) error {
-	got, err := f.all[0].Peek(ctx, charges...)
+func (f *fleet) compare(ctx context.Context, modelThrottler *throttler.Throttler, charges []throttler.Charge) error {
+	got, err := f.throttlers[0].Peek(ctx, charges...)
 	if err != nil {
 		return err
 	}
-	want, err := own.Peek(ctx, charges...)
+	want, err := modelThrottler.Peek(ctx, charges...)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (f *fleet) compare(ctx context.Context, own *throttler.Throttler, charges [
 
 // used returns the used units of the first limit of charges.
 func (f *fleet) used(ctx context.Context, charges ...throttler.Charge) (int64, error) {
-	d, err := f.all[0].Peek(ctx, charges...)
+	d, err := f.throttlers[0].Peek(ctx, charges...)
 	if err != nil {
 		return 0, err
 	}
@@ -226,10 +226,10 @@ func deliverAgain(ctx context.Context, backend driver.Backend, l throttler.Limit
 
 func deliverSeveral(ctx context.Context, backend driver.Backend) error {
 	f := newFleet(backend)
-	core, other := named("core", tenPer10s[0])(4)[0], named("other", tenPer10s[4])(4)[0]
+	core, second := named("core", tenPer10s[0])(4)[0], named("other", tenPer10s[4])(4)[0]
 	member := core.Within("acme")
 	elsewhere := throttler.Charge{Policy: core.Policy, Key: "\xff{bob}\x00", Cost: 4}
-	charges := []throttler.Charge{core, other, member, elsewhere}
+	charges := []throttler.Charge{core, second, member, elsewhere}
 	_, text, err := f.take(ctx, 0, charges...)
 	if err != nil {
 		return err
@@ -260,24 +260,24 @@ func deliverAtOnce(ctx context.Context, backend driver.Backend) error {
 	for i := range errs {
 		deliveries.Go(func() {
 			if i == 0 { // as the process that took knows it
-				_, errs[i] = f.all[0].Settle(ctx, d, 2)
+				_, errs[i] = f.throttlers[0].Settle(ctx, d, 2)
 			} else {
 				errs[i] = f.settle(ctx, i%3, text, 2)
 			}
 		})
 	}
 	deliveries.Wait()
-	made := 0
+	receipts := 0
 	for _, err := range errs {
 		switch {
 		case err == nil:
-			made++
+			receipts++
 		case !errors.Is(err, throttler.ErrSettled):
 			return err
 		}
 	}
-	if used, err := f.used(ctx, charge(1)...); err != nil || made != 1 || used != 2 {
-		return fmt.Errorf("%d of %d deliveries have settled, and %d units are used, %w; want 1, and 2", made, len(errs), used, err)
+	if used, err := f.used(ctx, charge(1)...); err != nil || receipts != 1 || used != 2 {
+		return fmt.Errorf("%d of %d deliveries have settled, and %d units are used, %w; want 1, and 2", receipts, len(errs), used, err)
 	}
 	return nil
 }
@@ -289,17 +289,17 @@ func deliverAfterReset(ctx context.Context, backend driver.Backend) error {
 	if err != nil {
 		return err
 	}
-	if err := f.all[1].Reset(ctx, charge(1)...); err != nil {
+	if err := f.throttlers[1].Reset(ctx, charge(1)...); err != nil {
 		return err
 	}
-	if _, err := f.all[0].Take(ctx, charge(4)...); err != nil {
+	if _, err := f.throttlers[0].Take(ctx, charge(4)...); err != nil {
 		return err
 	}
-	d, err := f.all[2].Open(text)
+	d, err := f.throttlers[2].Open(text)
 	if err != nil {
 		return err
 	}
-	if _, err := f.all[2].Refund(ctx, d); err != nil {
+	if _, err := f.throttlers[2].Refund(ctx, d); err != nil {
 		return err
 	}
 	if used, err := f.used(ctx, charge(1)...); err != nil || used != 4 {

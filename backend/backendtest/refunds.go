@@ -9,14 +9,14 @@ import (
 func refundCases() []testCase {
 	const s = time.Second
 	var (
-		fixed   = on(tenPer10s[0])
-		aligned = on(tenPer10s[1])
-		sliding = on(tenPer10s[2])
-		log     = on(tenPer10s[3])
-		token   = on(tenPer10s[4])
-		leaky   = on(tenPer10s[5])
-		thirds  = on(throttler.Limit{Quota: 3, Window: s, Algorithm: throttler.TokenBucket})
-		two     = on(throttler.Limit{Quota: 10, Window: 10 * s}, throttler.Limit{Quota: 5, Window: 3 * s, Algorithm: throttler.TokenBucket})
+		fixed   = charging(tenPer10s[0])
+		aligned = charging(tenPer10s[1])
+		sliding = charging(tenPer10s[2])
+		log     = charging(tenPer10s[3])
+		token   = charging(tenPer10s[4])
+		leaky   = charging(tenPer10s[5])
+		thirds  = charging(throttler.Limit{Quota: 3, Window: s, Algorithm: throttler.TokenBucket})
+		two     = charging(throttler.Limit{Quota: 10, Window: 10 * s}, throttler.Limit{Quota: 5, Window: 3 * s, Algorithm: throttler.TokenBucket})
 		orgs    = named("orgs", throttler.Limit{Quota: 20, Window: 60 * s})
 	)
 	cases := []testCase{

@@ -17,7 +17,7 @@ func resetCases() []testCase {
 	const s = time.Second
 	var cases []testCase
 	for _, l := range tenPer10s {
-		name, c := nameOf(l), on(l)
+		name, c := nameOf(l), charging(l)
 		empty, first, refunded := room(0, 10, 0), room(4, 6, 0), room(0, 10, 0)
 		if l.Algorithm.Queues() {
 			refunded = room(1, 9, 0) // a started charge keeps its place
@@ -58,10 +58,10 @@ func resetCases() []testCase {
 		)
 	}
 	var (
-		alice = named("core", throttler.Limit{Quota: 10, Window: 10 * s})(1)
-		other = named("other", throttler.Limit{Quota: 10, Window: 10 * s})(1)
-		bob   = []throttler.Charge{{Policy: alice[0].Policy, Key: "bob", Cost: 1}}
-		chain = func(key string) []throttler.Charge {
+		alice  = named("core", throttler.Limit{Quota: 10, Window: 10 * s})(1)
+		second = named("other", throttler.Limit{Quota: 10, Window: 10 * s})(1)
+		bob    = []throttler.Charge{{Policy: alice[0].Policy, Key: "bob", Cost: 1}}
+		chain  = func(key string) []throttler.Charge {
 			return []throttler.Charge{{Policy: alice[0].Policy, Key: key, Partition: "acme", Cost: 1}}
 		}
 	)
@@ -93,14 +93,14 @@ func resetCases() []testCase {
 			explanation: resetForgets,
 			steps: []step{
 				{at: 0, take: alice, want: room(1, 9, 10*s)},
-				{at: 0, take: other, want: room(1, 9, 10*s)},
+				{at: 0, take: second, want: room(1, 9, 10*s)},
 				{at: 0, take: bob, want: room(1, 9, 10*s)},
 				{at: 0, take: chain("alice"), want: room(1, 9, 10*s)},
 				{at: 0, take: chain("bob"), want: room(1, 9, 10*s)},
 				{at: 0, reset: alice},
 				{at: 0, reset: chain("bob")},
 				{at: 0, take: alice, want: room(1, 9, 10*s)},
-				{at: 0, take: other, want: room(2, 8, 10*s)},
+				{at: 0, take: second, want: room(2, 8, 10*s)},
 				{at: 0, take: bob, want: room(2, 8, 10*s)},
 				{at: 0, take: chain("alice"), want: room(2, 8, 10*s)},
 				{at: 0, take: chain("bob"), want: room(1, 9, 10*s)},
@@ -111,11 +111,11 @@ func resetCases() []testCase {
 			explanation: resetForgets,
 			steps: []step{
 				{at: 0, take: alice, want: room(1, 9, 10*s)},
-				{at: 0, take: other, want: room(1, 9, 10*s)},
+				{at: 0, take: second, want: room(1, 9, 10*s)},
 				{at: 0, take: bob, want: room(1, 9, 10*s)},
-				{at: s, reset: []throttler.Charge{alice[0], other[0], alice[0], bob[0]}},
+				{at: s, reset: []throttler.Charge{alice[0], second[0], alice[0], bob[0]}},
 				{at: s, take: alice, want: room(1, 9, 11*s)},
-				{at: s, take: other, want: room(1, 9, 11*s)},
+				{at: s, take: second, want: room(1, 9, 11*s)},
 				{at: s, take: bob, want: room(1, 9, 11*s)},
 			},
 		},
@@ -157,7 +157,7 @@ func resetUnderTakes(ctx context.Context, backend driver.Backend) error {
 	charge := named("core", throttler.Limit{Quota: quota, Window: time.Hour, Aligned: true})(1)
 	var mu sync.Mutex
 	var errs []error
-	var left int64 // taken, and not refunded
+	var remaining int64 // taken, and not refunded
 	var takers sync.WaitGroup
 	for n := range 4 {
 		takers.Go(func() {
@@ -169,7 +169,7 @@ func resetUnderTakes(ctx context.Context, backend driver.Backend) error {
 				}
 				mu.Lock()
 				if errs = append(errs, err); d.Allowed && !refunds {
-					left++
+					remaining++
 				}
 				mu.Unlock()
 			}
@@ -185,8 +185,8 @@ func resetUnderTakes(ctx context.Context, backend driver.Backend) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if left > quota*(resets+1) {
-		return fmt.Errorf("%d takes were allowed and not refunded, of %d after each of %d resets", left, quota, resets)
+	if remaining > quota*(resets+1) {
+		return fmt.Errorf("%d takes were allowed and not refunded, of %d after each of %d resets", remaining, quota, resets)
 	}
 	if err := t.Reset(ctx, charge...); err != nil {
 		return err

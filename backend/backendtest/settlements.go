@@ -14,13 +14,13 @@ import (
 func settlementCases() []testCase {
 	const s = time.Second
 	var (
-		fixed   = on(tenPer10s[0])
-		sliding = on(tenPer10s[2])
-		log     = on(tenPer10s[3])
-		token   = on(tenPer10s[4])
-		leaky   = on(tenPer10s[5])
+		fixed   = charging(tenPer10s[0])
+		sliding = charging(tenPer10s[2])
+		log     = charging(tenPer10s[3])
+		token   = charging(tenPer10s[4])
+		leaky   = charging(tenPer10s[5])
 		orgs    = named("orgs", throttler.Limit{Quota: 20, Window: 60 * s}, throttler.Limit{Quota: 10, Window: 20 * s})
-		largest = on(throttler.Limit{Quota: quota.MaxQuota, Window: 10 * s})
+		largest = charging(throttler.Limit{Quota: quota.MaxQuota, Window: 10 * s})
 	)
 	return []testCase{
 		{

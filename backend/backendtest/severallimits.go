@@ -8,8 +8,8 @@ import (
 
 func severalLimitsCases() []testCase {
 	minute := throttler.Limit{Quota: 20, Window: time.Minute}
-	windows := on(minute, throttler.Limit{Quota: 5, Window: 3 * time.Second})
-	logs := on(minute, throttler.Limit{Quota: 5, Window: 3 * time.Second, Algorithm: throttler.SlidingLog})
+	windows := charging(minute, throttler.Limit{Quota: 5, Window: 3 * time.Second})
+	logs := charging(minute, throttler.Limit{Quota: 5, Window: 3 * time.Second, Algorithm: throttler.SlidingLog})
 	const s = time.Second
 	return []testCase{
 		{
@@ -93,7 +93,7 @@ func sixLimits() []step {
 	mixed := append([]throttler.Limit(nil), tenPer10s[:6]...)
 	mixed[0].Window = 11 * s // next to aligned ones of 10 s
 	mixed = append(mixed, throttler.Limit{Quota: 4, Window: 5 * s})
-	core := on(mixed...)
+	core := charging(mixed...)
 	return []step{
 		{at: 0, take: core(3), want: all(
 			room(3, 7, 11*s), room(3, 7, 9750*time.Millisecond), room(3, 7, 19750*time.Millisecond),

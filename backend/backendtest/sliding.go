@@ -9,8 +9,8 @@ import (
 // Sliding windows begin on multiples of the window since the epoch. t0 is 250 ms after the start
 // of a window of 10 s, and of a minute's.
 func slidingWindowCases() []testCase {
-	core := on(throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.SlidingWindow})
-	cloudflare := on(throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow})
+	core := charging(throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.SlidingWindow})
+	cloudflare := charging(throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow})
 	const (
 		next  = 9750 * time.Millisecond // start of the window after t0's
 		third = next + 10*time.Second
@@ -85,7 +85,7 @@ func slidingWindowCases() []testCase {
 }
 
 func slidingLogCases() []testCase {
-	core := on(throttler.Limit{Quota: 5, Window: 10 * time.Second, Algorithm: throttler.SlidingLog})
+	core := charging(throttler.Limit{Quota: 5, Window: 10 * time.Second, Algorithm: throttler.SlidingLog})
 	return []testCase{
 		{
 			name:        "a charge counts for one window from its instant",

@@ -66,16 +66,16 @@ func queued(used, remaining int64, resetAt, startAt time.Duration) statuses {
 }
 
 // all is several limits, in the order of the charges and their limits.
-func all(each ...statuses) statuses {
+func all(lists ...statuses) statuses {
 	var s statuses
-	for i := range each {
-		s = append(s, each[i]...)
+	for i := range lists {
+		s = append(s, lists[i]...)
 	}
 	return s
 }
 
 // on returns charges for the key alice under a policy of these limits.
-func on(limits ...throttler.Limit) func(cost int64) []throttler.Charge {
+func charging(limits ...throttler.Limit) func(cost int64) []throttler.Charge {
 	return named("core", limits...)
 }
 
@@ -101,11 +101,11 @@ type player struct {
 	backend   driver.Backend
 	processes [2]*throttler.Throttler
 	clocks    [2]*clock.Manual
-	taken     map[string]throttler.Decision
+	takes     map[string]throttler.Decision
 }
 
 func newPlayer(backend driver.Backend) *player {
-	p := &player{backend: backend, taken: make(map[string]throttler.Decision)}
+	p := &player{backend: backend, takes: make(map[string]throttler.Decision)}
 	for i := range p.processes {
 		p.clocks[i] = clock.NewManual(t0)
 		p.processes[i] = throttler.New(backend, &throttler.Options{Clock: p.clocks[i]})
@@ -116,7 +116,7 @@ func newPlayer(backend driver.Backend) *player {
 func (p *player) step(ctx context.Context, s *step) error {
 	p.clocks[s.process].Set(t0.Add(s.at))
 	t := p.processes[s.process]
-	taken := p.taken[cmp.Or(s.refund, s.settle)]
+	take := p.takes[cmp.Or(s.refund, s.settle)]
 	var d throttler.Decision
 	var direct driver.Decision // of a step that goes past the throttler
 	var err error
@@ -124,25 +124,25 @@ func (p *player) step(ctx context.Context, s *step) error {
 	if s.peek != nil {
 		charges = s.peek
 	} else if s.take == nil {
-		charges = taken.Charges()
+		charges = take.Charges()
 	}
-	switch past := asksNothing(charges); {
+	switch empty := asksNothing(charges); {
 	case s.reset != nil:
 		return t.Reset(ctx, s.reset...)
-	case past:
-		direct, err = p.direct(ctx, s, taken)
+	case empty:
+		direct, err = p.direct(ctx, s, take)
 		d = decided(direct)
 	case s.take != nil:
 		d, err = t.Take(ctx, s.take...)
 	case s.peek != nil:
 		d, err = t.Peek(ctx, s.peek...)
 	case s.refund != "":
-		d, err = t.Refund(ctx, taken)
+		d, err = t.Refund(ctx, take)
 	case s.settle != "":
-		d, err = t.Settle(ctx, taken, s.costs...)
+		d, err = t.Settle(ctx, take, s.costs...)
 	}
 	if s.take != nil {
-		p.taken[s.as] = d
+		p.takes[s.as] = d
 	}
 	if err != nil {
 		return err
@@ -157,16 +157,16 @@ func (p *player) step(ctx context.Context, s *step) error {
 }
 
 // direct makes the request of s to the backend, past the throttler.
-func (p *player) direct(ctx context.Context, s *step, taken throttler.Decision) (driver.Decision, error) {
+func (p *player) direct(ctx context.Context, s *step, take throttler.Decision) (driver.Decision, error) {
 	switch {
 	case s.take != nil:
 		return p.backend.Take(ctx, p.request(s, s.take))
 	case s.peek != nil:
 		return p.backend.Peek(ctx, p.request(s, s.peek))
 	case s.refund != "":
-		return p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(taken.Charges()))))
+		return p.backend.Settle(ctx, p.settlement(s, take, make([]int64, len(take.Charges()))))
 	default:
-		return p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
+		return p.backend.Settle(ctx, p.settlement(s, take, s.costs))
 	}
 }
 
@@ -272,8 +272,8 @@ func (w *status) compare(g decision.Status) error {
 		startAt = t0.Add(w.startAt)
 	}
 	var wrong []string
-	differs := func(what string, got, want any) {
-		wrong = append(wrong, fmt.Sprintf("got %s %v, want %v", what, got, want))
+	differs := func(name string, got, want any) {
+		wrong = append(wrong, fmt.Sprintf("got %s %v, want %v", name, got, want))
 	}
 	if g.Used != w.used {
 		differs("used", g.Used, w.used)
@@ -300,14 +300,14 @@ func (w *status) compare(g decision.Status) error {
 }
 
 // after writes an instant as timelines do.
-func after(at time.Time) string {
+func after(instant time.Time) string {
 	switch {
-	case at.IsZero():
+	case instant.IsZero():
 		return "zero"
-	case at.Equal(decision.Never):
+	case instant.Equal(decision.Never):
 		return "never"
 	}
-	return fmt.Sprintf("t0%+dms", at.UnixMilli()-t0.UnixMilli())
+	return fmt.Sprintf("t0%+dms", instant.UnixMilli()-t0.UnixMilli())
 }
 
 // String writes the step as "at t0+5ms: take 1 of core/"alice"".

@@ -13,15 +13,15 @@ import (
 )
 
 func waitCases() []testCase {
-	burst := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
+	burst := charging(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
 	cases := []testCase{{
 		name:        "what is behind a charge that waits stays, also if it is more",
 		explanation: startsOnce,
 		steps: []step{
 			{at: 0, take: burst(30), want: room(30, 0, 3*time.Second)},
-			{at: 0, take: in(quota.Record, burst(1)), as: "a", want: room(31, 0, 3100*time.Millisecond)},
-			{at: 0, take: in(quota.Record, burst(3)), want: room(34, 0, 3400*time.Millisecond)},
-			{at: 0, take: in(quota.Record, burst(2)), as: "b", want: room(36, 0, 3600*time.Millisecond)},
+			{at: 0, take: withMode(quota.Record, burst(1)), as: "a", want: room(31, 0, 3100*time.Millisecond)},
+			{at: 0, take: withMode(quota.Record, burst(3)), want: room(34, 0, 3400*time.Millisecond)},
+			{at: 0, take: withMode(quota.Record, burst(2)), as: "b", want: room(36, 0, 3600*time.Millisecond)},
 			{at: 0, refund: "a", want: room(36, 0, 3600*time.Millisecond)},
 			{at: 0, refund: "b", want: room(34, 0, 3400*time.Millisecond)},
 		},
@@ -33,7 +33,7 @@ func waitCases() []testCase {
 				name:        "places of calls that leave, " + nameOf(l),
 				explanation: startsOnce,
 				run: func(ctx context.Context, backend driver.Backend) error {
-					return placesLeft(ctx, backend, on(l)(1))
+					return placesLeft(ctx, backend, charging(l)(1))
 				},
 			})
 		}
@@ -78,10 +78,10 @@ func placesLeft(ctx context.Context, backend driver.Backend, charges []throttler
 	e, _ := wait()
 	clk.Advance(time.Minute)
 	for i, want := range []struct {
-		of    <-chan outcome
-		start time.Duration // 0 if it left
+		outcomes <-chan outcome
+		start    time.Duration // 0 if it left
 	}{{a, 10 * time.Second}, {b, 0}, {c, 30 * time.Second}, {d, 0}, {e, 40 * time.Second}} {
-		switch got := <-want.of; {
+		switch got := <-want.outcomes; {
 		case want.start == 0 && !errors.Is(got.err, context.Canceled):
 			return fmt.Errorf("call %d, which left: got %w, want context.Canceled", i, got.err)
 		case want.start > 0 && (got.err != nil || !got.d.StartAt().Equal(t0.Add(want.start))):

@@ -9,18 +9,18 @@ import (
 )
 
 func fixedWindowCases() []testCase {
-	core := on(throttler.Limit{Quota: 10, Window: time.Minute})
+	core := charging(throttler.Limit{Quota: 10, Window: time.Minute})
 	const day = 24 * time.Hour
 	const early = 250 * time.Millisecond // how long after midnight in UTC t0 is
-	daily := on(throttler.Limit{Quota: 10, Calendar: quota.Calendar{Period: quota.Day, Zone: "Europe/Berlin"}})
+	daily := charging(throttler.Limit{Quota: 10, Calendar: quota.Calendar{Period: quota.Day, Zone: "Europe/Berlin"}})
 	monthly := func(month int64, week ...int64) func(int64) []throttler.Charge {
 		limits := []throttler.Limit{{Quota: month, Calendar: quota.Calendar{Period: quota.Month, Day: 31}}}
 		for _, n := range week {
 			limits = append(limits, throttler.Limit{Quota: n, Calendar: quota.Calendar{Period: quota.Week}})
 		}
-		return on(limits...)
+		return charging(limits...)
 	}
-	aligned := on(throttler.Limit{Quota: 10, Window: time.Minute, Aligned: true})
+	aligned := charging(throttler.Limit{Quota: 10, Window: time.Minute, Aligned: true})
 	return []testCase{
 		{
 			name:        "opens at the first charge",
@@ -127,9 +127,9 @@ func fixedWindowCases() []testCase {
 			name:        "thirty days are made a month: what is charged goes on",
 			explanation: countsAtMost,
 			steps: []step{
-				{at: 0, take: on(throttler.Limit{Quota: 10, Window: 30 * day})(4), want: room(4, 6, 30*day)},
+				{at: 0, take: charging(throttler.Limit{Quota: 10, Window: 30 * day})(4), want: room(4, 6, 30*day)},
 				{at: day, take: monthly(10)(1), want: room(5, 5, 30*day)},
-				{at: 2 * day, process: 1, peek: on(throttler.Limit{Quota: 10, Window: 30 * day})(1), want: room(5, 5, 30*day)},
+				{at: 2 * day, process: 1, peek: charging(throttler.Limit{Quota: 10, Window: 30 * day})(1), want: room(5, 5, 30*day)},
 			},
 		},
 	}

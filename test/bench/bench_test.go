@@ -195,7 +195,7 @@ func TestRunVisitsEachCellInEachPass(t *testing.T) {
 	}
 	rows := []row{
 		{name: "a", x: 7, cells: []cell{{"p", peers.Ours, visit("a p")}, {"q", peers.Rival, failing}, {"r", peers.Rival, failingOnce}}},
-		{name: "b", once: true, cells: []cell{{"p", peers.Ours, visit("b p")}}},
+		{name: "b", fixed: true, cells: []cell{{"p", peers.Ours, visit("b p")}}},
 	}
 	results, err := run(t.Context(), rows, 4, rand.New(rand.NewPCG(1, 1)), io.Discard)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 type row struct {
 	name  string  // parts separated by slashes
 	x     float64 // place on the axis, if any
-	once  bool    // measured in the first pass only, because it does not vary
+	fixed bool    // measured in the first pass only, because it does not vary
 	cells []cell
 }
 
@@ -82,14 +82,14 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 		for _, c := range r.cells {
 			results = append(results, result.Result{Row: r.name, X: r.x, Peer: c.peer, Role: c.role})
 		}
-		if cells += len(r.cells); !r.once {
+		if cells += len(r.cells); !r.fixed {
 			cells += (passes - 1) * len(r.cells)
 		}
 	}
 	begin, done := time.Now(), 0
 	for pass := range passes {
 		for _, i := range random.Perm(len(rows)) {
-			if rows[i].once && pass > 0 {
+			if rows[i].fixed && pass > 0 {
 				continue
 			}
 			took := time.Since(begin).Round(time.Second)

@@ -14,8 +14,8 @@ import (
 // quota is almost whole.
 func (l *lab) bytesRows() []row {
 	return []row{
-		{name: "bytes/redis", once: true, cells: cellsOf(exclude(peers.Redis(), peers.Variant), l.bytesInRedis)},
-		{name: "bytes/memory", once: true, cells: cellsOf(peers.Memory(), l.bytesInMemory)},
+		{name: "bytes/redis", fixed: true, cells: cellsOf(exclude(peers.Redis(), peers.Variant), l.bytesInRedis)},
+		{name: "bytes/memory", fixed: true, cells: cellsOf(peers.Memory(), l.bytesInMemory)},
 	}
 }
 

@@ -57,7 +57,7 @@ func (l *lab) growthRows() (rows []row) {
 	}
 	for _, n := range l.shards {
 		add("shards", n, func(ctx context.Context) sample { return l.balance(ctx, n) })
-		rows[len(rows)-1].once = true
+		rows[len(rows)-1].fixed = true
 	}
 	return rows
 }

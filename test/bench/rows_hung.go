@@ -15,7 +15,7 @@ func (l *lab) hungRows() []row {
 	contenders := exclude(peers.Redis(), peers.Variant, peers.Ceiling)
 	var once sync.Once
 	var samples map[string]sample
-	return []row{{name: "hung", once: true, cells: cellsOf(contenders, func(ctx context.Context, p peers.Peer) sample {
+	return []row{{name: "hung", fixed: true, cells: cellsOf(contenders, func(ctx context.Context, p peers.Peer) sample {
 		once.Do(func() { samples = l.hang(ctx, contenders) })
 		return samples[p.Name]
 	})}}

@@ -238,9 +238,9 @@ const maxSkew = 2000
 
 func skew(s *stack, random *rand.Rand, _ time.Duration) (*fault, error) {
 	w := s.anyWorker(random)
-	by := random.Int64N(2*maxSkew) - maxSkew
-	return during(&fault{text: fmt.Sprintf("the clock of process %d is %v off", w.work.Process, time.Duration(by)*time.Millisecond)}, func() error {
-		return w.skew(by)
+	step := random.Int64N(2*maxSkew) - maxSkew
+	return during(&fault{text: fmt.Sprintf("the clock of process %d is %v off", w.work.Process, time.Duration(step)*time.Millisecond)}, func() error {
+		return w.skew(step)
 	})
 }
 

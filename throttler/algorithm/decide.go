@@ -12,12 +12,12 @@ import (
 // count that was never charged.
 func Evaluate(r driver.Request, states []*State) driver.Decision {
 	d := driver.NewDecision(r)
-	var none State
+	var empty State
 	charges, results := r.Charges(), d.Results()
 	for i := range charges {
 		c, s := &charges[i], states[i]
 		if s == nil {
-			s = &none
+			s = &empty
 		}
 		n := len(c.Policy.Limits)
 		s.Evaluate(c.Policy.Limits, c.Mode.Asks(c.Cost), r.Now, results[:n])

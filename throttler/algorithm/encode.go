@@ -133,15 +133,15 @@ func (s *State) hasLog() bool {
 	return false
 }
 
-func appendInstant(b []byte, at int64) []byte { return AppendUint(b, instantBytes, at) }
+func appendInstant(b []byte, ms int64) []byte { return AppendUint(b, instantBytes, ms) }
 
 func appendCount(b []byte, n int64) []byte { return AppendUint(b, countBytes, n) }
 
 // AppendUint appends the last size bytes of v, big-endian.
 func AppendUint(b []byte, size int, v int64) []byte {
-	var all [8]byte
-	binary.BigEndian.PutUint64(all[:], uint64(v))
-	return append(b, all[8-size:]...)
+	var bytes [8]byte
+	binary.BigEndian.PutUint64(bytes[:], uint64(v))
+	return append(b, bytes[8-size:]...)
 }
 
 // Parse returns the state stored in b. It fails if b is malformed: it does not guess at a form
@@ -163,7 +163,7 @@ func (s *State) Load(b []byte) error {
 		}
 		return err
 	}
-	p := parser{rest: b}
+	p := parser{tail: b}
 	if len(b) > 0 && b[0] == resetByte {
 		p.uint(kindBytes)
 		s.last = reset{uint32(p.uint(generationBytes)), p.instant()}
@@ -171,15 +171,15 @@ func (s *State) Load(b []byte) error {
 			return s.malformed(b)
 		}
 	}
-	if len(p.rest) > 0 && p.rest[0] == ringsByte {
+	if len(p.tail) > 0 && p.tail[0] == ringsByte {
 		p.uint(kindBytes)
 		rows := p.uint(rowsBytes)
-		if rows > int64(len(p.rest)) {
+		if rows > int64(len(p.tail)) {
 			return s.malformed(b)
 		}
-		p.rest, p.rings = p.rest[:rows], p.rest[rows:]
+		p.tail, p.rings = p.tail[:rows], p.tail[rows:]
 	}
-	for len(p.rest) > 0 {
+	for len(p.tail) > 0 {
 		if p = s.loadRecord(p); p.failed {
 			return s.malformed(b)
 		}
@@ -194,7 +194,7 @@ func (s *State) Load(b []byte) error {
 func (s *State) loadRecord(p parser) parser {
 	first := p.uint(kindBytes)
 	r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
-	if p.failed = p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords; p.failed {
+	if p.failed = p.failed || !r.kind.exists() || r.window == 0 || len(s.records) == maxRecords; p.failed {
 		return p
 	}
 	s.records = append(s.records, r)
@@ -260,7 +260,7 @@ func errMalformed(b []byte) error {
 // parser reads numbers from the front of rest. Past the end of rest they are 0, and the parser
 // has failed.
 type parser struct {
-	rest   []byte
+	tail   []byte
 	failed bool
 
 	rings []byte // not yet read
@@ -271,18 +271,18 @@ func (p *parser) instant() int64 { return p.uint(instantBytes) }
 func (p *parser) count() int64 { return p.uint(countBytes) }
 
 func (p *parser) uint(size int) int64 {
-	if len(p.rest) < size {
-		p.rest, p.failed = nil, true
+	if len(p.tail) < size {
+		p.tail, p.failed = nil, true
 		return 0
 	}
 	var v uint64
-	if len(p.rest) >= 8 {
-		v = binary.BigEndian.Uint64(p.rest) >> (64 - 8*size)
+	if len(p.tail) >= 8 {
+		v = binary.BigEndian.Uint64(p.tail) >> (64 - 8*size)
 	} else {
-		for _, c := range p.rest[:size] {
+		for _, c := range p.tail[:size] {
 			v = v<<8 | uint64(c)
 		}
 	}
-	p.rest = p.rest[size:]
+	p.tail = p.tail[size:]
 	return int64(v)
 }

@@ -12,27 +12,27 @@ import (
 type fixedWindow struct{ aligned bool }
 
 func (fixedWindow) used(r *record, _ limit, now int64) int64 {
-	if now >= r.at {
+	if now >= r.ms {
 		return 0
 	}
 	return r.count
 }
 
-func (fixedWindow) resetAt(r *record, now int64) int64 { return max(r.at, now) }
+func (fixedWindow) resetAt(r *record, now int64) int64 { return max(r.ms, now) }
 
-func (fixedWindow) retryAt(r *record, _ limit, _, _ int64) int64 { return r.at }
+func (fixedWindow) retryAt(r *record, _ limit, _, _ int64) int64 { return r.ms }
 
 func (f fixedWindow) charge(r *record, l limit, cost, now int64) charged {
-	if now < r.at {
+	if now < r.ms {
 		r.count = addCount(r.count, cost)
 	} else {
-		r.at, r.count = f.opensUntil(l, now), cost
+		r.ms, r.count = f.opensUntil(l, now), cost
 	}
-	return charged{mark: driver.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.ms}}
 }
 
 func (fixedWindow) lastCharge(r *record, _ int64) charged {
-	return charged{mark: driver.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.ms}}
 }
 
 // opensUntil returns the reset-at of a window that opens at now.
@@ -52,7 +52,7 @@ func endOf(c *quota.Calendar, now int64) int64 {
 }
 
 func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
-	if c.mark.At != r.at {
+	if c.mark.At != r.ms {
 		return false
 	}
 	r.count = max(r.count-(c.charged-c.cost), 0)
@@ -63,9 +63,9 @@ func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 // ended. A longer window opens with its first charge.
 func (fixedWindow) adopt(r *record, l limit) {
 	if r.window < l.window {
-		r.at, r.count = 0, 0
+		r.ms, r.count = 0, 0
 	} else {
-		r.at = max(r.at-(r.window-l.window), 0)
+		r.ms = max(r.ms-(r.window-l.window), 0)
 	}
 	r.window = l.window
 }
@@ -75,16 +75,16 @@ func (fixedWindow) join(r *record, _ []record, cost, _ int64) {
 }
 
 func (fixedWindow) giveBackJoined(r *record, c settled, _ int64) {
-	if r.at-r.window <= c.takenAt && c.takenAt < r.at {
+	if r.ms-r.window <= c.takenAt && c.takenAt < r.ms {
 		r.count = max(r.count-(c.charged-c.cost), 0)
 	}
 }
 
 func (fixedWindow) append(b []byte, r *record) []byte {
-	return appendCount(appendInstant(b, r.at), r.count)
+	return appendCount(appendInstant(b, r.ms), r.count)
 }
 
 func (fixedWindow) parse(p parser, r *record) parser {
-	r.at, r.count = p.instant(), p.count()
+	r.ms, r.count = p.instant(), p.count()
 	return p
 }

@@ -34,7 +34,7 @@ func (inFlight) adopt(r *record, l limit) {
 // setLease makes lease the window of r. Its units lapse when they would have.
 func (r *record) setLease(lease int64) {
 	for i := range r.log {
-		r.log[i].at = min(max(r.log[i].at+r.window-lease, 0), maxInstant)
+		r.log[i].ms = min(max(r.log[i].ms+r.window-lease, 0), maxInstant)
 	}
 	r.window = lease
 }
@@ -52,7 +52,7 @@ func askAgainAt(l limit, now int64) int64 { return addInstant(now, min(askAgain,
 func (s *State) release(limits []quota.Limit, marks []driver.Mark, now int64) (held bool) {
 	for i := range limits {
 		l, mark := limitOf(&limits[i]), marks[i]
-		if r := s.own(l); r != nil && kinds[l.kind].holds {
+		if r := s.recordOf(l); r != nil && kinds[l.kind].holds {
 			for k := range s.records {
 				if r := &s.records[k]; kinds[r.kind].log {
 					r.log, r.count = slidingLog{}.live(r, now)

@@ -33,7 +33,7 @@ var kinds = [...]struct {
 	4:  {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
 	5:  {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
 	6:  {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
-	15: {algorithm: none, counter: pause{}, bytes: instantBytes + countBytes},
+	15: {algorithm: noAlgorithm, counter: pause{}, bytes: instantBytes + countBytes},
 	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // of a calendar's shortest window
 	12: {algorithm: quota.InFlight, counter: inFlight{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true, holds: true},
 }
@@ -67,7 +67,7 @@ type counter interface {
 
 	// join adds cost, charged by another policy, to r, which is live. own are the records of
 	// that policy, already charged.
-	join(r *record, own []record, cost, now int64)
+	join(r *record, current []record, cost, now int64)
 
 	// giveBackJoined refunds the units that c, a charge of another policy, was charged too
 	// much, as far as r is sure to count them.
@@ -95,7 +95,7 @@ type settled struct {
 }
 
 // known reports whether k is in the table.
-func (k kind) known() bool { return int(k) < len(kinds) && kinds[k].counter != nil }
+func (k kind) exists() bool { return int(k) < len(kinds) && kinds[k].counter != nil }
 
 // counter returns how records of that kind count. The kind must be known.
 func (k kind) counter() counter { return kinds[k].counter }
@@ -109,22 +109,22 @@ func (k kind) units(cost int64) int64 {
 }
 
 // adopts reports whether a record of kind other can continue as one of kind k.
-func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other].algorithm }
+func (k kind) adopts(older kind) bool { return kinds[k].algorithm == kinds[older].algorithm }
 
 // kindsOf contains the kinds of limits that are not aligned, then of aligned ones, by algorithm.
-var kindsOf = func() (all [2][256]kind) {
+var kindsOf = func() (table [2][256]kind) {
 	for k := range kinds {
-		if kinds[k].counter != nil && !kinds[k].calendar && kinds[k].algorithm != none {
-			all[index(kinds[k].aligned)][kinds[k].algorithm] = kind(k)
+		if kinds[k].counter != nil && !kinds[k].calendar && kinds[k].algorithm != noAlgorithm {
+			table[index(kinds[k].aligned)][kinds[k].algorithm] = kind(k)
 		}
 	}
-	return all
+	return table
 }()
 
 // pauseKind is the kind of a pause's record. No limit has that kind.
 const (
-	pauseKind kind            = 15
-	none      quota.Algorithm = 255
+	pauseKind   kind            = 15
+	noAlgorithm quota.Algorithm = 255
 )
 
 // calendarKind is the kind of limits with a Calendar, whichever it is: a limit with a changed

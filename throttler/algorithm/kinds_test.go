@@ -18,12 +18,12 @@ import (
 
 func TestEveryAlgorithmIsCounted(t *testing.T) {
 	for _, a := range quota.Algorithms() {
-		if l := (quota.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).known() {
+		if l := (quota.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).exists() {
 			t.Errorf("nothing counts a %v", a)
 		}
 	}
 	for k := range kinds {
-		if kind(k).known() && (k > 15 || k == 8 || k == 9) {
+		if kind(k).exists() && (k > 15 || k == 8 || k == 9) {
 			t.Errorf("kind %d cannot begin a state", k)
 		}
 	}
@@ -76,7 +76,7 @@ func TestAlgorithmsKeepTheirPromises(t *testing.T) {
 func TestUnknownKindsAreNotParsed(t *testing.T) {
 	for k := range 256 {
 		row := append([]byte{byte(k), 0, 0, 0, 0, 0, 1}, make([]byte, 20)...)
-		if s, err := Parse(row); !kind(k).known() && err == nil {
+		if s, err := Parse(row); !kind(k).exists() && err == nil {
 			t.Errorf("a row of kind %d is parsed as %+v", k, s)
 		}
 	}
@@ -98,7 +98,7 @@ func TestScriptsAgree(t *testing.T) {
 	}
 	for number, bytes := range lua.Records {
 		k := kind(number)
-		if !k.known() {
+		if !k.exists() {
 			t.Errorf("kind %d of the scripts is unknown here", number)
 		} else if got := kinds[k].bytes; got != bytes {
 			t.Errorf("a record of kind %d has %d bytes in Lua, %d in Go", number, bytes, got)
@@ -106,7 +106,7 @@ func TestScriptsAgree(t *testing.T) {
 	}
 	known := 0
 	for k := range kinds {
-		if kind(k).known() && k != int(pauseKind) {
+		if kind(k).exists() && k != int(pauseKind) {
 			known++
 		}
 	}

@@ -20,23 +20,23 @@ func (s *State) Pause(until, now int64) {
 	window := min(until-now, maxWindow) // only bounds how long the record lives
 	for i := range s.records {
 		if r := &s.records[i]; r.kind == pauseKind {
-			r.at, r.window, r.endsAt = max(r.at, until), max(r.window, window), 0
+			r.ms, r.window, r.endsAt = max(r.ms, until), max(r.window, window), 0
 			return
 		}
 	}
 	// The pause comes first, because a full state loses its last records.
-	s.records = slices.Insert(s.records[:min(len(s.records), maxRecords-1)], 0, record{kind: pauseKind, window: window, instant: instant{at: until}})
+	s.records = slices.Insert(s.records[:min(len(s.records), maxRecords-1)], 0, record{kind: pauseKind, window: window, instant: instant{ms: until}})
 }
 
 // refuse raises results so that no limit has room until the pause ends.
 func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Result) {
 	for i := range results {
 		l, result := &limits[i], &results[i]
-		result.NextAt = max(result.Next(l), r.at)
+		result.NextAt = max(result.Next(l), r.ms)
 		result.More = result.Remaining(l)
-		result.Used, result.ResetAt = max(result.Used, l.Capacity()), max(result.ResetAt, r.at)
+		result.Used, result.ResetAt = max(result.Used, l.Capacity()), max(result.ResetAt, r.ms)
 		if cost > 0 && result.RetryAt != driver.NeverFits {
-			result.RetryAt = max(result.RetryAt, r.at)
+			result.RetryAt = max(result.RetryAt, r.ms)
 		}
 	}
 }

@@ -62,25 +62,25 @@ type record struct {
 
 // instant is a whole millisecond since the epoch and, for buckets, a fraction of the next one
 // in units of 1/quota of it.
-type instant struct{ at, fraction int64 }
+type instant struct{ ms, fraction int64 }
 
 func (i instant) before(j instant) bool {
-	return i.at < j.at || i.at == j.at && i.fraction < j.fraction
+	return i.ms < j.ms || i.ms == j.ms && i.fraction < j.fraction
 }
 
 // roundedUp returns i in whole milliseconds, rounded up.
 func (i instant) roundedUp() int64 {
 	if i.fraction > 0 {
-		return addInstant(i.at, 1)
+		return addInstant(i.ms, 1)
 	}
-	return i.at
+	return i.ms
 }
 
 // plus returns the instant ms and a fraction after i.
 func (i instant) plus(ms, fraction, quota int64) instant {
-	i.at, i.fraction = addInstant(i.at, ms), i.fraction+fraction
+	i.ms, i.fraction = addInstant(i.ms, ms), i.fraction+fraction
 	if i.fraction >= quota {
-		i.at, i.fraction = addInstant(i.at, 1), i.fraction-quota
+		i.ms, i.fraction = addInstant(i.ms, 1), i.fraction-quota
 	}
 	return i
 }
@@ -88,11 +88,11 @@ func (i instant) plus(ms, fraction, quota int64) instant {
 // minus returns the instant ms and a fraction before i, or the epoch if that is later: earlier
 // instants can't be stored.
 func (i instant) minus(ms, fraction, quota int64) instant {
-	i.at, i.fraction = i.at-ms, i.fraction-fraction
+	i.ms, i.fraction = i.ms-ms, i.fraction-fraction
 	if i.fraction < 0 {
-		i.at, i.fraction = i.at-1, i.fraction+quota
+		i.ms, i.fraction = i.ms-1, i.fraction+quota
 	}
-	if i.at < 0 {
+	if i.ms < 0 {
 		return instant{}
 	}
 	return i
@@ -131,11 +131,11 @@ func (r *record) resetAt(now int64) int64 { return r.kind.counter().resetAt(r, n
 
 // life returns for how many ms r counts at most: see State.Life.
 func (r *record) life(now int64) int64 {
-	most := 2 * r.window
+	longest := 2 * r.window
 	if r.quota > 0 { // a bucket
-		most = max(most, r.roundedUp()-r.chargedAt)
+		longest = max(longest, r.roundedUp()-r.chargedAt)
 	}
-	return min(r.resetAt(now)-now, most)
+	return min(r.resetAt(now)-now, longest)
 }
 
 func (r *record) live(now int64) bool { return r.resetAt(now) > now }

@@ -48,6 +48,6 @@ func CutReset(b []byte) (generation uint32, state []byte) {
 	if len(b) < resetBytes || b[0] != resetByte {
 		return 0, b
 	}
-	p := parser{rest: b[kindBytes:]}
+	p := parser{tail: b[kindBytes:]}
 	return uint32(p.uint(generationBytes)), b[resetBytes:]
 }

@@ -17,7 +17,7 @@ func Resume(limits []quota.Limit, now int64, reported []driver.Result) State {
 		switch used, resetAt := reported[i].Used, reported[i].ResetAt; {
 		case resetAt <= now:
 		case kinds[l.kind].algorithm == quota.FixedWindow:
-			r.at, r.count = resetAt, used
+			r.ms, r.count = resetAt, used
 		case used > 0:
 			l.kind.counter().charge(r, l, used, now)
 		}

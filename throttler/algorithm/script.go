@@ -55,7 +55,7 @@ func ReadReply(b []byte, charged bool, limits []quota.Limit, cost, now int64, re
 // readRows reads a record, or a log's reply, for each of limits. b is empty if the state was
 // never charged.
 func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) error {
-	p := parser{rest: b}
+	p := parser{tail: b}
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := record{kind: l.kind, window: l.window}
@@ -74,7 +74,7 @@ func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, res
 		}
 		results[i] = resultAfter(&r, l, charged, l.kind.units(cost), now)
 	}
-	if p.failed || len(p.rest) > 0 {
+	if p.failed || len(p.tail) > 0 {
 		return errMalformed(b)
 	}
 	return nil
@@ -126,7 +126,7 @@ func readLog(p parser, l limit, charged bool, cost, now int64) (driver.Result, p
 // plausible returns an error if no decision at now about cost has the result r.
 func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 	cost = l.Units(cost)
-	isInstant := func(at int64) bool { return at >= now && at <= max(now, maxInstant)+maxWindow }
+	isInstant := func(ms int64) bool { return ms >= now && ms <= max(now, maxInstant)+maxWindow }
 	switch {
 	case r.Used < 0 || r.Used > maxCount:
 		return fmt.Errorf("used is %d", r.Used)
@@ -146,14 +146,14 @@ func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 
 // plausibleRetry reports whether at can be a RetryAt. tooMuch says whether the cost is above
 // the limit's capacity.
-func plausibleRetry(at int64, tooMuch bool, isInstant func(int64) bool) bool {
+func plausibleRetry(ms int64, tooMuch bool, isInstant func(int64) bool) bool {
 	switch {
-	case at == 0:
+	case ms == 0:
 		return true
 	case tooMuch:
-		return at == driver.NeverFits
+		return ms == driver.NeverFits
 	default:
-		return at > 0 && isInstant(at)
+		return ms > 0 && isInstant(ms)
 	}
 }
 

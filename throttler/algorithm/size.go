@@ -45,7 +45,7 @@ func halved(log []entry) []entry {
 	odd := len(log) % 2 // the oldest stays alone then
 	short := append(make([]entry, 0, len(log)/2+odd), log[:odd]...)
 	for pair := range slices.Chunk(log[odd:], 2) {
-		short = append(short, entry{at: pair[1].at, cost: min(pair[0].cost+pair[1].cost, maxLogCost)})
+		short = append(short, entry{ms: pair[1].ms, cost: min(pair[0].cost+pair[1].cost, maxLogCost)})
 	}
 	return short
 }

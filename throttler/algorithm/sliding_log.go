@@ -12,12 +12,12 @@ import (
 // than the quota. Charges of one millisecond share an entry.
 type slidingLog struct{}
 
-type entry struct{ at, cost int64 }
+type entry struct{ ms, cost int64 }
 
 // live returns the entries that count at now, and their sum.
 func (slidingLog) live(r *record, now int64) ([]entry, int64) {
 	dead, sum := 0, r.count
-	for dead < len(r.log) && r.log[dead].at+r.window <= now {
+	for dead < len(r.log) && r.log[dead].ms+r.window <= now {
 		sum -= r.log[dead].cost
 		dead++
 	}
@@ -33,7 +33,7 @@ func (slidingLog) resetAt(r *record, now int64) int64 {
 	if len(r.log) == 0 {
 		return now
 	}
-	return max(r.log[len(r.log)-1].at+r.window, now)
+	return max(r.log[len(r.log)-1].ms+r.window, now)
 }
 
 func (s slidingLog) retryAt(r *record, l limit, cost, now int64) int64 {
@@ -42,7 +42,7 @@ func (s slidingLog) retryAt(r *record, l limit, cost, now int64) int64 {
 	for _, e := range log {
 		excess -= e.cost
 		if excess <= 0 {
-			return e.at + r.window
+			return e.ms + r.window
 		}
 	}
 	return now
@@ -53,27 +53,27 @@ func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	r.log, r.count = s.live(r, now)
 	cost = min(cost, maxLogCost)
 	last := len(r.log) - 1
-	if last < 0 || r.log[last].at < now {
-		r.log = append(r.log, entry{at: now, cost: cost})
+	if last < 0 || r.log[last].ms < now {
+		r.log = append(r.log, entry{ms: now, cost: cost})
 		r.count += cost
 		return charged{mark: driver.Mark{At: now}}
 	}
 	before := r.log[last].cost
 	r.log[last].cost = min(before+cost, maxLogCost)
 	r.count += r.log[last].cost - before
-	return charged{mark: driver.Mark{At: r.log[last].at}}
+	return charged{mark: driver.Mark{At: r.log[last].ms}}
 }
 
 func (slidingLog) lastCharge(r *record, _ int64) charged {
 	if len(r.log) == 0 {
 		return charged{}
 	}
-	return charged{mark: driver.Mark{At: r.log[len(r.log)-1].at}}
+	return charged{mark: driver.Mark{At: r.log[len(r.log)-1].ms}}
 }
 
 func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) bool {
 	r.log, r.count = s.live(r, now)
-	i, found := slices.BinarySearchFunc(r.log, c.mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
+	i, found := slices.BinarySearchFunc(r.log, c.mark.At, func(e entry, ms int64) int { return cmp.Compare(e.ms, ms) })
 	if !found {
 		return false
 	}
@@ -110,7 +110,7 @@ func (slidingLog) append(b []byte, r *record) []byte {
 // appendRing appends a ring without a free slot.
 func appendRing(b []byte, log []entry) []byte {
 	for _, e := range log {
-		b = AppendUint(appendInstant(b, e.at), costBytes, e.cost)
+		b = AppendUint(appendInstant(b, e.ms), costBytes, e.cost)
 	}
 	return b
 }
@@ -125,13 +125,13 @@ func (slidingLog) parse(p parser, r *record) parser {
 	}
 	ring := p.rings[:slots*entryBytes]
 	p.rings = p.rings[slots*entryBytes:]
-	entries := parser{rest: ring[first*entryBytes:]}
+	entries := parser{tail: ring[first*entryBytes:]}
 	r.log = make([]entry, n)
 	for i := range r.log {
-		if len(entries.rest) == 0 {
-			entries.rest = ring
+		if len(entries.tail) == 0 {
+			entries.tail = ring
 		}
-		r.log[i] = entry{at: entries.instant(), cost: entries.uint(costBytes)}
+		r.log[i] = entry{ms: entries.instant(), cost: entries.uint(costBytes)}
 	}
 	return p
 }

@@ -15,11 +15,11 @@ type slidingWindow struct{}
 
 // moved returns the record at now, after windows that ended have moved on.
 func (slidingWindow) moved(r *record, now int64) (start, elapsed, current, previous int64) {
-	if now < r.at+r.window { // also when time stepped back: the stored window holds
-		return r.at, max(now-r.at, 0), r.count, r.previous
+	if now < r.ms+r.window { // also when time stepped back: the stored window holds
+		return r.ms, max(now-r.ms, 0), r.count, r.previous
 	}
-	start = now - (now-r.at)%r.window
-	if start == r.at+r.window {
+	start = now - (now-r.ms)%r.window
+	if start == r.ms+r.window {
 		return start, now - start, 0, r.count
 	}
 	return start, now - start, 0, 0
@@ -27,8 +27,8 @@ func (slidingWindow) moved(r *record, now int64) (start, elapsed, current, previ
 
 func (s slidingWindow) used(r *record, _ limit, now int64) int64 {
 	_, elapsed, current, previous := s.moved(r, now)
-	weighted, rest := exact.MulDiv(previous, r.window-elapsed, r.window)
-	if rest > 0 {
+	weighted, remainder := exact.MulDiv(previous, r.window-elapsed, r.window)
+	if remainder > 0 {
 		weighted++
 	}
 	return addCount(weighted, current)
@@ -62,19 +62,19 @@ func (s slidingWindow) retryAt(r *record, l limit, cost, now int64) int64 {
 
 func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
 	start, _, current, previous := s.moved(r, now)
-	r.at, r.count, r.previous = start, addCount(current, cost), previous
+	r.ms, r.count, r.previous = start, addCount(current, cost), previous
 	return charged{mark: driver.Mark{At: start}}
 }
 
 func (slidingWindow) lastCharge(r *record, _ int64) charged {
-	return charged{mark: driver.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.ms}}
 }
 
 func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 	switch c.mark.At {
-	case r.at:
+	case r.ms:
 		r.count = max(r.count-(c.charged-c.cost), 0)
-	case r.at - r.window:
+	case r.ms - r.window:
 		r.previous = max(r.previous-(c.charged-c.cost), 0)
 	default:
 		return false
@@ -85,7 +85,7 @@ func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 // A shorter window counts from the start that is stored. A longer one begins empty.
 func (slidingWindow) adopt(r *record, l limit) {
 	if r.window < l.window {
-		r.at, r.count, r.previous = 0, 0, 0
+		r.ms, r.count, r.previous = 0, 0, 0
 	}
 	r.window = l.window
 }
@@ -96,18 +96,18 @@ func (s slidingWindow) join(r *record, _ []record, cost, now int64) {
 
 func (slidingWindow) giveBackJoined(r *record, c settled, _ int64) {
 	switch amount := c.charged - c.cost; {
-	case c.takenAt >= r.at && c.takenAt < r.at+r.window:
+	case c.takenAt >= r.ms && c.takenAt < r.ms+r.window:
 		r.count = max(r.count-amount, 0)
-	case c.takenAt >= r.at-r.window && c.takenAt < r.at:
+	case c.takenAt >= r.ms-r.window && c.takenAt < r.ms:
 		r.previous = max(r.previous-amount, 0)
 	}
 }
 
 func (slidingWindow) append(b []byte, r *record) []byte {
-	return appendCount(appendCount(appendInstant(b, r.at), r.count), r.previous)
+	return appendCount(appendCount(appendInstant(b, r.ms), r.count), r.previous)
 }
 
 func (slidingWindow) parse(p parser, r *record) parser {
-	r.at, r.count, r.previous = p.instant(), p.count(), p.count()
+	r.ms, r.count, r.previous = p.instant(), p.count(), p.count()
 	return p
 }

@@ -23,7 +23,7 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 	fits := true
 	for i := range limits {
 		l := limitOf(&limits[i])
-		r, cost := s.under(l), l.kind.units(cost)
+		r, cost := s.recordFor(l), l.kind.units(cost)
 		results[i] = driver.Result{ResetAt: now}
 		if r != nil {
 			results[i] = resultOf(r, l, now)
@@ -49,7 +49,7 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 	if len(s.records) <= len(limits) && s.matching(limits) {
 		return
 	}
-	for r, i := range s.others(limits, now) {
+	for r, i := range s.foreignRecords(limits, now) {
 		if r.kind == pauseKind {
 			r.refuse(limits, cost, results)
 			continue
@@ -131,14 +131,14 @@ func (s *State) charge(limits []quota.Limit, cost, now int64, results []driver.R
 		results[i].StartAt, results[i].Mark = c.startAt, c.mark
 		results[i].Mark.Generation = s.last.generation
 	}
-	own, others := s.records[:len(limits)], s.records[len(limits):]
-	for i := range others {
-		r := &others[i]
+	current, foreign := s.records[:len(limits)], s.records[len(limits):]
+	for i := range foreign {
+		r := &foreign[i]
 		if r.endsAt == 0 {
 			r.endsAt = r.resetAt(now)
 		}
 		if !settles || !kinds[r.kind].holds {
-			r.kind.counter().join(r, own, r.kind.units(cost), now)
+			r.kind.counter().join(r, current, r.kind.units(cost), now)
 		}
 	}
 	s.hold(limits, 0, now, results)
@@ -189,7 +189,7 @@ func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	var found [quota.MaxLimits]bool
 	for i := range limits {
 		l := limitOf(&limits[i])
-		if r := s.own(l); r != nil && !kinds[l.kind].holds {
+		if r := s.recordOf(l); r != nil && !kinds[l.kind].holds {
 			found[i] = l.kind.counter().giveBack(r, l, settled{st.Marks[i], st.TakenAt, st.Charged, st.Cost}, now)
 		}
 	}
@@ -213,11 +213,11 @@ func (s *State) Clone() State {
 
 // ResetAt returns when s no longer counts any units and is no longer needed, at least now.
 func (s *State) ResetAt(now int64) int64 {
-	at := max(now, s.last.until)
+	end := max(now, s.last.until)
 	for i := range s.records {
-		at = max(at, s.records[i].resetAt(now))
+		end = max(end, s.records[i].resetAt(now))
 	}
-	return at
+	return end
 }
 
 // Life returns for how many ms s is needed: until ResetAt, unless a process with a clock far
@@ -237,7 +237,7 @@ func (l *limit) owns(r *record) bool {
 }
 
 // own returns l's own record, or nil.
-func (s *State) own(l limit) *record {
+func (s *State) recordOf(l limit) *record {
 	for i := range s.records {
 		if r := &s.records[i]; l.owns(r) {
 			return r
@@ -249,8 +249,8 @@ func (s *State) own(l limit) *record {
 // under returns the record that counts under l, or nil: l's own or, failing that, the one of
 // l's algorithm with the nearest window. If its kind, window or quota differs, it is a copy
 // adopted by l.
-func (s *State) under(l limit) *record {
-	r := s.own(l)
+func (s *State) recordFor(l limit) *record {
+	r := s.recordOf(l)
 	if r != nil && r.countsFor(l) {
 		return r
 	}
@@ -299,13 +299,13 @@ func (s *State) arrange(limits []quota.Limit, now int64) {
 	records := make([]record, 0, len(limits))
 	for i := range limits {
 		l := limitOf(&limits[i])
-		if r := s.under(l); r != nil {
+		if r := s.recordFor(l); r != nil {
 			records = append(records, *r)
 		} else {
 			records = append(records, record{kind: l.kind, window: l.window})
 		}
 	}
-	for r := range s.others(limits, now) {
+	for r := range s.foreignRecords(limits, now) {
 		records = append(records, *r)
 	}
 	s.records = records
@@ -313,14 +313,14 @@ func (s *State) arrange(limits []quota.Limit, now int64) {
 
 // others yields the live records that are no limit's own, at most as many as a state keeps,
 // each with the index of the nearest limit, or noneOf.
-func (s *State) others(limits []quota.Limit, now int64) iter.Seq2[*record, int] {
+func (s *State) foreignRecords(limits []quota.Limit, now int64) iter.Seq2[*record, int] {
 	return func(yield func(*record, int) bool) {
 		n := len(limits)
 		for i := range s.records {
 			r := &s.records[i]
 			nearest := nearestLimit(r, limits)
-			ended := r.endsAt != 0 && r.endsAt <= now
-			if nearest == isOwn || ended || !r.live(now) || n == maxRecords {
+			dead := r.endsAt != 0 && r.endsAt <= now
+			if nearest == isOwn || dead || !r.live(now) || n == maxRecords {
 				continue
 			}
 			if n++; !yield(r, nearest) {

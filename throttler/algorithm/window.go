@@ -61,5 +61,5 @@ func (w *Window) Write(b []byte) {
 
 // record returns w as a record.
 func (w *Window) record() record {
-	return record{kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used}
+	return record{kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{ms: w.ResetAt}, count: w.Used}
 }

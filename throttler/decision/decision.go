@@ -63,7 +63,7 @@ func (d *Decision) Limit(i int) (s Status) {
 	// Field by field, and here: a function that sets s would make *d escape to the heap, and a
 	// function that returns s would copy it once more.
 	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, l.Units(c.Cost), index, *l
-	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
+	s.Used, s.Remaining, s.ResetAt, s.hidden = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {
 	case 0:
 	case driver.NeverFits:

@@ -46,7 +46,7 @@ type Status struct {
 	// Throttler.Wait has charged ahead.
 	StartAt time.Time
 
-	more int64 // see driver.Result
+	hidden int64 // see driver.Result
 }
 
 // BindsBefore reports whether s, rather than o, should be reported if only one can be:
@@ -61,8 +61,8 @@ func (s *Status) BindsBefore(o *Status) bool {
 	if held := s.Limit.Algorithm.Holds(); held != o.Limit.Algorithm.Holds() { // a held unit comes back by itself
 		return !held
 	}
-	left, otherLeft := (s.Remaining+s.more)/max(s.Cost, 1), (o.Remaining+o.more)/max(o.Cost, 1)
-	return left < otherLeft || left == otherLeft && s.Reset().After(o.Reset())
+	takes, otherLeft := (s.Remaining+s.hidden)/max(s.Cost, 1), (o.Remaining+o.hidden)/max(o.Cost, 1)
+	return takes < otherLeft || takes == otherLeft && s.Reset().After(o.Reset())
 }
 
 // Reset returns the instant at which a client that stops when nothing remains should come

@@ -112,11 +112,11 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 
 // Algorithms returns all algorithms.
 func Algorithms() []Algorithm {
-	all := make([]Algorithm, len(algorithms))
-	for i := range all {
-		all[i] = Algorithm(i)
+	list := make([]Algorithm, len(algorithms))
+	for i := range list {
+		list[i] = Algorithm(i)
 	}
-	return all
+	return list
 }
 
 func algorithmNames() []string {
@@ -125,13 +125,13 @@ func algorithmNames() []string {
 
 // algorithmsWith returns the names of the algorithms that has selects, as in "a
 // token-bucket or a leaky-bucket", without the first article.
-func algorithmsWith(has func(traits) bool) string {
-	return strings.Join(namesWith(has), " or a ")
+func algorithmsWith(match func(traits) bool) string {
+	return strings.Join(namesWith(match), " or a ")
 }
 
-func namesWith(has func(traits) bool) (names []string) {
+func namesWith(match func(traits) bool) (names []string) {
 	for _, a := range algorithms {
-		if has(a) {
+		if match(a) {
 			names = append(names, a.name)
 		}
 	}

@@ -161,8 +161,8 @@ var locations sync.Map
 
 // location returns the zone of that name. Local is an error: it differs between hosts.
 func location(name string) (*time.Location, error) {
-	if known, ok := locations.Load(name); ok {
-		return known.(*time.Location), nil
+	if location, ok := locations.Load(name); ok {
+		return location.(*time.Location), nil
 	}
 	if name == "Local" {
 		return nil, fmt.Errorf("unknown time zone %s", name)

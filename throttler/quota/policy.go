@@ -143,11 +143,11 @@ func validName(name string) bool {
 	return true
 }
 
-var nameBytes = func() (all [256]bool) {
+var nameBytes = func() (table [256]bool) {
 	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:") {
-		all[c] = true
+		table[c] = true
 	}
-	return all
+	return table
 }()
 
 // Warnings names the limits that can never refuse anything because another limit

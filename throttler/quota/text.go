@@ -77,16 +77,16 @@ func ParseLimit(text string) (Limit, error) {
 			return wrong()
 		}
 	}
-	seen := make(map[string]bool)
+	options := make(map[string]bool)
 	for len(words) > 0 {
-		option, rest, ok := l.parseOption(words)
+		option, tail, ok := l.parseOption(words)
 		if !ok {
 			return wrong()
 		}
-		if seen[option] {
+		if options[option] {
 			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, option)
 		}
-		seen[option], words = true, rest
+		options[option], words = true, tail
 	}
 	if problem := l.validate(); problem != "" {
 		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
@@ -99,41 +99,41 @@ var units = map[string]string{"second": "s", "minute": "m", "hour": "h", "day": 
 
 // parsePer reads a window from the front of words, and returns the remaining words.
 func parsePer(words []string) (time.Duration, []string, error) {
-	text, rest := words[0], words[1:]
+	text, tail := words[0], words[1:]
 	switch unit := cmp.Or(units[text], text); {
 	case unit == "s", unit == "m", unit == "h":
 		text = "1" + unit
-	case number.MatchString(text) && len(rest) > 0:
-		unit, rest = rest[0], rest[1:]
+	case number.MatchString(text) && len(tail) > 0:
+		unit, tail = tail[0], tail[1:]
 		text += cmp.Or(units[strings.TrimSuffix(unit, "s")], unit)
 	}
 	d, err := ParseWindow(text)
-	return d, rest, err
+	return d, tail, err
 }
 
 // parseOption reads an option, which may follow a limit's window, from the front of words,
 // and returns its name and the remaining words.
-func (l *Limit) parseOption(words []string) (option string, rest []string, ok bool) {
-	option, rest = words[0], words[1:]
+func (l *Limit) parseOption(words []string) (option string, tail []string, ok bool) {
+	option, tail = words[0], words[1:]
 	var err error
 	switch option {
 	case "aligned":
 		l.Aligned = true
-		return option, rest, true
+		return option, tail, true
 	case "burst", "max-wait":
-		if len(rest) == 0 {
+		if len(tail) == 0 {
 			return "", nil, false
 		}
-		value := rest[0]
+		value := tail[0]
 		if option == "max-wait" {
 			l.MaxWait, err = ParseWindow(value)
 		} else if l.Burst, err = strconv.ParseInt(value, 10, 64); !number.MatchString(value) {
 			return "", nil, false
 		}
-		return option, rest[1:], err == nil
+		return option, tail[1:], err == nil
 	}
 	l.Algorithm, err = ParseAlgorithm(option)
-	return "an algorithm", rest, err == nil
+	return "an algorithm", tail, err == nil
 }
 
 // MarshalText returns the text that [ParseLimit] reads, or an error that wraps [ErrInvalid]
@@ -165,7 +165,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 
 // parseCalendar reads a calendar from the front of words, and returns the remaining words. If it
 // is wrong, ok is false, and c is zero only if words begin with no period.
-func parseCalendar(words []string) (c Calendar, rest []string, ok bool) {
+func parseCalendar(words []string) (c Calendar, tail []string, ok bool) {
 	period := words[0]
 	for name, letter := range units {
 		if period == letter {
@@ -199,7 +199,7 @@ func (c Calendar) MarshalText() ([]byte, error) {
 // UnmarshalText sets c to the calendar that text describes, as in "month in Europe/Berlin".
 func (c *Calendar) UnmarshalText(text []byte) error {
 	if words := strings.Fields(string(text)); len(words) > 0 {
-		if parsed, rest, ok := parseCalendar(words); ok && len(rest) == 0 {
+		if parsed, tail, ok := parseCalendar(words); ok && len(tail) == 0 {
 			if problem := parsed.problemIn(new(Limit)); problem != "" {
 				return invalid.Errorf("quota: %s", problem)
 			}
@@ -271,21 +271,21 @@ var (
 // ParseWindow is time.ParseDuration with days of 24 hours and weeks of seven of them, as in 1d,
 // 1d12h and 2w, and without durations that are zero or negative. An error wraps [ErrInvalid].
 func ParseWindow(text string) (time.Duration, error) {
-	rest, whole := text, time.Duration(0)
+	tail, total := text, time.Duration(0)
 	if parts := days.FindStringSubmatch(text); parts != nil {
 		n, _ := strconv.Atoi(parts[1]) // at most five digits
-		if whole, rest = time.Duration(n)*day, parts[3]; parts[2] == "w" {
-			whole *= 7
+		if total, tail = time.Duration(n)*day, parts[3]; parts[2] == "w" {
+			total *= 7
 		}
-		if rest == "" {
-			return whole, nil
+		if tail == "" {
+			return total, nil
 		}
 	}
-	d, err := time.ParseDuration(rest)
-	if err != nil || d <= 0 || whole > 0 && d >= day {
+	d, err := time.ParseDuration(tail)
+	if err != nil || d <= 0 || total > 0 && d >= day {
 		return 0, invalid.Errorf("quota: window is %q; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d", text)
 	}
-	return whole + d, nil
+	return total + d, nil
 }
 
 // FormatWindow returns d as [ParseWindow] reads it: 1m and not 1m0s, 1d12h and not 36h0m0s.
@@ -297,12 +297,12 @@ func FormatWindow(d time.Duration) string {
 			return text
 		}
 	}
-	rest := d.String()
-	if strings.HasSuffix(rest, "m0s") {
-		rest = strings.TrimSuffix(rest, "0s")
+	tail := d.String()
+	if strings.HasSuffix(tail, "m0s") {
+		tail = strings.TrimSuffix(tail, "0s")
 	}
-	if strings.HasSuffix(rest, "h0m") {
-		rest = strings.TrimSuffix(rest, "0m")
+	if strings.HasSuffix(tail, "h0m") {
+		tail = strings.TrimSuffix(tail, "0m")
 	}
-	return text + rest
+	return text + tail
 }

@@ -43,7 +43,7 @@ func find(args []string) (script string, err error) {
 		}
 		for _, number := range strings.Split(numbers, ",") {
 			var kind byte
-			if _, err := fmt.Sscan(number, &kind); err != nil || !known(kind) {
+			if _, err := fmt.Sscan(number, &kind); err != nil || !exists(kind) {
 				return "", fmt.Errorf("%q is not the number of a kind", number)
 			}
 			kinds = append(kinds, kind)
@@ -68,7 +68,7 @@ func modeOf(name string) []byte {
 	return nil
 }
 
-func known(kind byte) bool {
+func exists(kind byte) bool {
 	for k := range lua.Records {
 		if k == kind {
 			return true

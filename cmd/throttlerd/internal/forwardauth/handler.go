@@ -59,8 +59,8 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 		x.DocumentationURL = keys.Documentation
 		x.Write(w, r)
 	}
-	if all := slices.Concat(h.limits...); len(all) > 0 {
-		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // the code below doesn't check keys and policies
+	if charged := slices.Concat(h.limits...); len(charged) > 0 {
+		if _, err := middleware.New(t, middleware.All(charged...), options); err != nil { // the code below doesn't check keys and policies
 			return nil, err
 		}
 	}
@@ -104,7 +104,7 @@ type Charged struct {
 
 // Explain returns the charges of a request as its proxy would forward it, from address, and
 // whether its path is ambiguous. An error says why it would be refused without a decision.
-func Explain(c *config.Config, keys *Keys, address string, r *http.Request) (all []Charged, ambiguous bool, err error) {
+func Explain(c *config.Config, keys *Keys, address string, r *http.Request) (charged []Charged, ambiguous bool, err error) {
 	h, err := newHandler(c, keys)
 	if err != nil {
 		return nil, false, err
@@ -126,10 +126,10 @@ func Explain(c *config.Config, keys *Keys, address string, r *http.Request) (all
 	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f))
 	for _, i := range h.decide(f, r.Header) {
 		for _, charge := range h.charges([]int{i}, r) {
-			all = append(all, Charged{i, charge})
+			charged = append(charged, Charged{i, charge})
 		}
 	}
-	return all, f.readings.ambiguous, nil
+	return charged, f.readings.ambiguous, nil
 }
 
 // decide returns the rules that charge a request: the first that matches it or, if its path has
@@ -155,17 +155,17 @@ func (h *handler) decide(f *forwarded, header http.Header) (charging []int) {
 }
 
 // charges returns the charges of rules, each once.
-func (h *handler) charges(rules []int, r *http.Request) (all []throttler.Charge) {
+func (h *handler) charges(rules []int, r *http.Request) (charges []throttler.Charge) {
 	for _, i := range rules {
 		for _, limit := range h.limits[i] {
 			for _, c := range limit.Charges(r) {
-				if !slices.ContainsFunc(all, func(o throttler.Charge) bool { return o.Policy.Name == c.Policy.Name && o.Key == c.Key }) {
-					all = append(all, c)
+				if !slices.ContainsFunc(charges, func(o throttler.Charge) bool { return o.Policy.Name == c.Policy.Name && o.Key == c.Key }) {
+					charges = append(charges, c)
 				}
 			}
 		}
 	}
-	return all
+	return charges
 }
 
 // forwarded is the request that the proxy asks about. The asking request's own method and URL

@@ -29,19 +29,19 @@ var wildcard = regexp.MustCompile(`^\{[\pL_][\pL\pN_]*\}$`)
 
 func (p *path) UnmarshalText(text []byte) error {
 	*p = path{text: string(text)}
-	rest, ok := strings.CutPrefix(p.text, "/")
+	tail, ok := strings.CutPrefix(p.text, "/")
 	if !ok {
 		return errors.New("it must be a path, such as /login, /v1/ for all under it, or /users/{id}")
 	}
-	for more := true; more; {
+	for again := true; again; {
 		var segment string
-		segment, rest, more = strings.Cut(rest, "/")
+		segment, tail, again = strings.Cut(tail, "/")
 		switch {
-		case !more && segment == "":
+		case !again && segment == "":
 			p.end = subtree
-		case !more && segment == "{$}":
+		case !again && segment == "{$}":
 			p.end = slashEnd
-		case !more && strings.HasSuffix(segment, "...}") && wildcard.MatchString(strings.TrimSuffix(segment, "...}")+"}"):
+		case !again && strings.HasSuffix(segment, "...}") && wildcard.MatchString(strings.TrimSuffix(segment, "...}")+"}"):
 			p.end = subtree
 		case wildcard.MatchString(segment):
 			p.segments = append(p.segments, "")
@@ -83,13 +83,13 @@ func (p *path) matches(reading string, loose bool) bool {
 	if loose {
 		reading = "/" + strings.TrimRightFunc(reading[1:], isIgnoredAtEnd)
 	}
-	rest, more := reading[1:], true // more: a slash comes before rest
+	tail, slash := reading[1:], true // more: a slash comes before rest
 	for _, want := range p.segments {
-		if !more {
+		if !slash {
 			return false
 		}
 		var segment string
-		segment, rest, more = strings.Cut(rest, "/")
+		segment, tail, slash = strings.Cut(tail, "/")
 		if loose {
 			segment = strings.TrimRightFunc(segment, isIgnoredAtEnd)
 		}
@@ -98,7 +98,7 @@ func (p *path) matches(reading string, loose bool) bool {
 		case want == "":
 			return false
 		case loose && strings.EqualFold(segment, want):
-		case loose && !more && strings.EqualFold(withoutEnding(segment), want):
+		case loose && !slash && strings.EqualFold(withoutEnding(segment), want):
 		default:
 			return false
 		}
@@ -107,9 +107,9 @@ func (p *path) matches(reading string, loose bool) bool {
 	case subtree:
 		return true
 	case slashEnd:
-		return rest == ""
+		return tail == ""
 	default:
-		return !more
+		return !slash
 	}
 }
 
@@ -126,12 +126,12 @@ func withoutEnding(segment string) string {
 }
 
 // contains reports whether p matches all paths that other matches.
-func (p *path) contains(other *path) bool {
-	if len(p.segments) > len(other.segments) || p.end != subtree && (p.end != other.end || len(p.segments) != len(other.segments)) {
+func (p *path) contains(q *path) bool {
+	if len(p.segments) > len(q.segments) || p.end != subtree && (p.end != q.end || len(p.segments) != len(q.segments)) {
 		return false
 	}
 	for i, s := range p.segments {
-		if s != "" && s != other.segments[i] {
+		if s != "" && s != q.segments[i] {
 			return false
 		}
 	}

@@ -96,11 +96,11 @@ func isPlain(path string) bool {
 }
 
 // literal are the bytes that a path contains literally, and that separate no parameters.
-var literal = func() (is [256]bool) {
+var literal = func() (table [256]bool) {
 	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,=:@/") {
-		is[c] = true
+		table[c] = true
 	}
-	return is
+	return table
 }()
 
 // onlyEncoded reports whether a byte has no other spelling in a path than its escape.
@@ -248,19 +248,19 @@ func withoutDotSegments(path string) string {
 		return path
 	}
 	to := make([]byte, 0, len(path))
-	for rest := path; rest != ""; {
-		end := strings.IndexByte(rest[1:], '/') + 1
+	for tail := path; tail != ""; {
+		end := strings.IndexByte(tail[1:], '/') + 1
 		if end == 0 {
-			end = len(rest)
+			end = len(tail)
 		}
-		segment := rest[:end]
-		rest = rest[end:]
+		segment := tail[:end]
+		tail = tail[end:]
 		switch segment {
 		case "/..":
 			to = to[:max(0, bytes.LastIndexByte(to, '/'))]
 			fallthrough
 		case "/.":
-			if rest == "" {
+			if tail == "" {
 				to = append(to, '/')
 			}
 		default:

@@ -32,8 +32,8 @@ type Keys struct {
 
 // IsStranger reports whether an address with its port is no trusted proxy's.
 func (k *Keys) IsStranger(remote string) bool {
-	at, err := netip.ParseAddrPort(remote)
-	addr := at.Addr().Unmap().WithZone("")
+	client, err := netip.ParseAddrPort(remote)
+	addr := client.Addr().Unmap().WithZone("")
 	return err != nil || !slices.ContainsFunc(k.TrustedProxies, func(n config.ProxyNetwork) bool { return netip.Prefix(n).Contains(addr) })
 }
 
@@ -54,37 +54,37 @@ func (p *Program) Check(mustBe func(key, right string)) {
 		return
 	}
 	for _, needed := range []struct {
-		is         bool
+		wrong      bool
 		key, right string
 	}{
 		{p.ForwardAuth.Listen != "", "listen", "a host and a port, such as 127.0.0.1:8082"},
 		{len(p.ForwardAuth.TrustedProxies) > 0, "trusted_proxies", "a list of the proxies' address ranges, such as [127.0.0.0/8]"},
 		{len(p.ForwardAuth.Rules) > 0, "rules", "a list of rules, such as [{charge: [core by ip]}]"},
 	} {
-		if !needed.is {
+		if !needed.wrong {
 			mustBe("forward_auth."+needed.key, needed.right)
 		}
 	}
 	rules := p.ForwardAuth.Rules
 	for i := range rules {
 		r := &rules[i]
-		at := fmt.Sprintf("forward_auth.rules[%d]", i)
+		place := fmt.Sprintf("forward_auth.rules[%d]", i)
 		switch {
 		case r.Free && len(r.Charge) > 0:
-			mustBe(at+".free", "left out, because the rule charges")
+			mustBe(place+".free", "left out, because the rule charges")
 		case !r.Free && len(r.Charge) == 0:
-			mustBe(at, "a rule with charge, such as {charge: [core by ip]}, or with free: true")
+			mustBe(place, "a rule with charge, such as {charge: [core by ip]}, or with free: true")
 		case len(r.Charge) > quota.MaxCharges:
-			mustBe(at+".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
+			mustBe(place+".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
 		case r.Loose && len(r.Paths) == 0:
-			mustBe(at+".loose", "left out, because the rule has no paths")
+			mustBe(place+".loose", "left out, because the rule has no paths")
 		case r.Loose && r.Free:
-			mustBe(at+".loose", "left out: a rule that charges nothing is for its exact paths")
+			mustBe(place+".loose", "left out: a rule that charges nothing is for its exact paths")
 		}
-		r.checkLists(func(key, right string) { mustBe(at+"."+key, right) })
+		r.checkLists(func(key, right string) { mustBe(place+"."+key, right) })
 		for j := range i {
 			if rules[j].contains(r) {
-				mustBe(at, fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
+				mustBe(place, fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
 				break
 			}
 		}
@@ -123,25 +123,25 @@ func (r *rule) checkLists(mustBe func(key, right string)) {
 
 // contains reports whether r is for all requests that other is for. It may miss that several
 // lists together are.
-func (r *rule) contains(other *rule) bool {
+func (r *rule) contains(s *rule) bool {
 	for name, want := range r.Headers {
-		if got, has := other.Headers[name]; !has || want != "*" && want != got {
+		if value, ok := s.Headers[name]; !ok || want != "*" && want != value {
 			return false
 		}
 	}
-	looseEnough := r.Loose || !other.Loose
-	return within(r.Methods, other.Methods, func(m, o method) bool { return m == o }) &&
-		within(r.Hosts, other.Hosts, host.contains) &&
-		within(r.Paths, other.Paths, func(p, o path) bool { return p.contains(&o) && (looseEnough || p.isAll()) })
+	looseEnough := r.Loose || !s.Loose
+	return covers(r.Methods, s.Methods, func(m, o method) bool { return m == o }) &&
+		covers(r.Hosts, s.Hosts, host.contains) &&
+		covers(r.Paths, s.Paths, func(p, o path) bool { return p.contains(&o) && (looseEnough || p.isAll()) })
 }
 
 // within reports whether each entry of others is in an entry of list. An empty list is of all
 // entries.
-func within[T any](list, others []T, contains func(entry, other T) bool) bool {
+func covers[T any](list, narrower []T, contains func(entry, inner T) bool) bool {
 	if len(list) == 0 {
 		return true
 	}
-	return len(others) > 0 && !slices.ContainsFunc(others, func(o T) bool {
+	return len(narrower) > 0 && !slices.ContainsFunc(narrower, func(o T) bool {
 		return !slices.ContainsFunc(list, func(entry T) bool { return contains(entry, o) })
 	})
 }
@@ -160,13 +160,13 @@ func (h *host) UnmarshalText(text []byte) error {
 }
 
 // contains reports whether h matches all names that other matches.
-func (h host) contains(other host) bool {
-	return h == other || strings.HasPrefix(string(h), "*") && strings.HasSuffix(string(other), string(h)[1:])
+func (h host) contains(o host) bool {
+	return h == o || strings.HasPrefix(string(h), "*") && strings.HasSuffix(string(o), string(h)[1:])
 }
 
 func (h host) matches(name string) bool {
-	if under, ok := strings.CutPrefix(string(h), "*"); ok {
-		return strings.HasSuffix(name, under) && len(name) > len(under)
+	if suffix, ok := strings.CutPrefix(string(h), "*"); ok {
+		return strings.HasSuffix(name, suffix) && len(name) > len(suffix)
 	}
 	return name == string(h)
 }
@@ -237,34 +237,34 @@ func (c *charge) UnmarshalText(text []byte) error {
 // key returns the middleware's key. If a header is missing, the address replaces it, so that a
 // client gains no quota by leaving it out.
 func (c *charge) key(ip middleware.Key) middleware.Key {
-	var all []middleware.Key
+	var joined []middleware.Key
 	for _, word := range c.keys {
 		switch name, _ := strings.CutPrefix(word, "header:"); word {
 		case "ip":
-			all = append(all, ip)
+			joined = append(joined, ip)
 		case "everyone":
-			all = append(all, middleware.Everyone())
+			joined = append(joined, middleware.Everyone())
 		case "host":
-			all = append(all, keyOf("host:", func(f *forwarded) string { return f.host }))
+			joined = append(joined, keyOf("host:", func(f *forwarded) string { return f.host }))
 		case "method":
-			all = append(all, keyOf("method:", func(f *forwarded) string { return f.method }))
+			joined = append(joined, keyOf("method:", func(f *forwarded) string { return f.method }))
 		default:
 			kind := strings.ToLower(name) + ":"
-			all = append(all, middleware.FirstOf(middleware.KeyFunc(func(r *http.Request) (string, bool) {
+			joined = append(joined, middleware.FirstOf(middleware.KeyFunc(func(r *http.Request) (string, bool) {
 				value := r.Header.Get(name)
 				return kind + value, value != ""
 			}), ip))
 		}
 	}
-	if len(all) == 1 {
-		return all[0]
+	if len(joined) == 1 {
+		return joined[0]
 	}
-	return middleware.Join(all...)
+	return middleware.Join(joined...)
 }
 
-func keyOf(kind string, of func(*forwarded) string) middleware.Key {
+func keyOf(kind string, read func(*forwarded) string) middleware.Key {
 	return middleware.KeyFunc(func(r *http.Request) (string, bool) {
-		return kind + of(forwardedOf(r)), true
+		return kind + read(forwardedOf(r)), true
 	})
 }
 

@@ -59,12 +59,12 @@ func receive(source, target net.Conn, delay time.Duration, queue chan<- packet) 
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := source.Read(buffer)
-		due := time.Now().Add(delay)
+		deadline := time.Now().Add(delay)
 		if n > 0 {
-			queue <- packet{due, target, append([]byte(nil), buffer[:n]...)}
+			queue <- packet{deadline, target, append([]byte(nil), buffer[:n]...)}
 		}
 		if err != nil {
-			queue <- packet{due: due, target: target}
+			queue <- packet{due: deadline, target: target}
 			return
 		}
 	}
