@@ -11,7 +11,7 @@ import (
 // together adds up charges to one count. If places is not nil, together stores in it, for
 // each charge, the index of the merged charge.
 func together(charges []Charge, places []int) ([]Charge, error) {
-	all := make([]Charge, 0, len(charges))
+	merged := make([]Charge, 0, len(charges))
 	work := 0
 	for i, c := range charges {
 		if err := check(i, &c); err != nil {
@@ -20,25 +20,25 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
-		same := slices.IndexFunc(all, func(o Charge) bool {
+		equal := slices.IndexFunc(merged, func(o Charge) bool {
 			return o.Key == c.Key && o.Policy.Name == c.Policy.Name && o.Partition == c.Partition
 		})
 		if places != nil {
-			if places[i] = same; same < 0 {
-				places[i] = len(all)
+			if places[i] = equal; equal < 0 {
+				places[i] = len(merged)
 			}
 		}
-		if same < 0 {
+		if equal < 0 {
 			for j := range c.Policy.Limits {
 				work += c.Policy.Limits[j].Work()
 			}
 			if work > quota.MaxWork {
 				return nil, invalid.Errorf("throttler: with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, quota.MaxWork)
 			}
-			all = append(all, c)
+			merged = append(merged, c)
 			continue
 		}
-		first := &all[same]
+		first := &merged[equal]
 		if first.Mode != c.Mode {
 			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy, %q, as an earlier one, in mode %v and not %v; charges to one count must have one mode: decide about them one after the other", i, c.Policy.Name, c.Mode, first.Mode)
 		}
@@ -49,10 +49,10 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 			return nil, invalid.Errorf("throttler: charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(quota.MaxQuota))
 		}
 	}
-	for i := range all {
-		capCost(&all[i])
+	for i := range merged {
+		capCost(&merged[i])
 	}
-	return all, nil
+	return merged, nil
 }
 
 // capCost turns c, if its mode is Capped, into a charge in mode Enforce that a full quota has

@@ -14,30 +14,30 @@ var errLapsed = errors.New("the lease has lapsed, and the limit has no room to t
 // Hold calls Renew in the background, three times in a lease, until stop is called. lost, if
 // not nil, receives its errors, and one once d holds nothing.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
-	every := leaseOf(&d) / 3 // so that a renewal that fails may be tried again
-	if !d.Allowed || every == 0 {
+	interval := leaseOf(&d) / 3 // so that a renewal that fails may be tried again
+	if !d.Allowed || interval == 0 {
 		return func() {}
 	}
 	if lost == nil {
 		lost = func(error) {}
 	}
-	h := &hold{t: t.WithServerTime(every), ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
+	h := &hold{t: t.WithServerTime(interval), ctx: context.WithoutCancel(ctx), d: d, interval: interval, lost: lost}
 	h.arm(d.At()) // not from now: the lease began then
 	return h.end
 }
 
 // hold renews d until it ends.
 type hold struct {
-	t     *Throttler
-	ctx   context.Context
-	d     Decision
-	every time.Duration
-	lost  func(error)
+	t        *Throttler
+	ctx      context.Context
+	d        Decision
+	interval time.Duration
+	lost     func(error)
 
-	mu     sync.Mutex
-	ended  bool
-	stop   func() bool // the timer
-	cancel func()      // ends the renewal on its way; nil if there is none
+	mu      sync.Mutex
+	stopped bool
+	stop    func() bool // the timer
+	cancel  func()      // ends the renewal on its way; nil if there is none
 }
 
 // arm sets the timer for a decision last renewed at from, unless the hold has ended.
@@ -45,14 +45,14 @@ func (h *hold) arm(from time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cancel = nil
-	if !h.ended {
+	if !h.stopped {
 		ago := max(h.t.clock.Now().Sub(from), 0) // a clock may step back
-		h.stop = clock.AfterFunc(h.t.clock, h.every-ago, h.renew)
+		h.stop = clock.AfterFunc(h.t.clock, h.interval-ago, h.renew)
 	}
 }
 
 func (h *hold) renew() {
-	ctx, cancel := context.WithTimeout(h.ctx, h.every)
+	ctx, cancel := context.WithTimeout(h.ctx, h.interval)
 	defer cancel()
 	if !h.begin(cancel) {
 		return
@@ -74,7 +74,7 @@ func (h *hold) begin(cancel func()) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cancel = cancel
-	return !h.ended
+	return !h.stopped
 }
 
 // end ends the hold. A renewal on its way, which a settlement waits for, has settleTime yet: if
@@ -82,7 +82,7 @@ func (h *hold) begin(cancel func()) bool {
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ended = true
+	h.stopped = true
 	h.stop()
 	if h.cancel != nil {
 		time.AfterFunc(settleTime, h.cancel)

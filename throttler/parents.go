@@ -29,25 +29,25 @@ type links struct {
 
 // newLinks returns the links of a decision about n charges. given has the indexes in asked of
 // the charges given to Take, and places has the indexes in the decision of those asked.
-func newLinks(asked []Charge, given []int, parents []added, places []int, n int) *links {
+func newLinks(resolved []Charge, callers []int, parents []added, places []int, n int) *links {
 	l := &links{Up: make([]int, n), Rest: make([]int64, n)}
-	if slices.Contains(given, -1) {
-		for i, place := range given {
+	if slices.Contains(callers, -1) {
+		for i, place := range callers {
 			if place >= 0 {
-				given[i] = places[place]
+				callers[i] = places[place]
 			}
 		}
-		l.Places = given
+		l.Places = callers
 	}
 	for i := range l.Up {
 		l.Up[i] = -1
 	}
-	for _, place := range places[:len(asked)-len(parents)] {
+	for _, place := range places[:len(resolved)-len(parents)] {
 		l.Given = max(l.Given, place+1)
 	}
 	for _, p := range parents {
 		if p.child < 0 {
-			l.Rest[places[p.place]] += charged(asked[p.place])
+			l.Rest[places[p.place]] += charged(resolved[p.place])
 		} else {
 			l.Up[places[p.child]] = places[p.place]
 		}
@@ -67,32 +67,32 @@ func charged(c Charge) int64 {
 
 // own converts costs of the charges given to Take to costs of a decision's charges: it leaves
 // out charges that no limit holds for.
-func (l *links) own(costs []int64) []int64 {
+func (l *links) callerCosts(costs []int64) []int64 {
 	if l == nil || len(l.Places) == 0 || len(costs) != len(l.Places) {
 		return costs
 	}
-	own := make([]int64, l.Given)
+	result := make([]int64, l.Given)
 	for i, place := range l.Places {
 		if place >= 0 {
-			own[place] = min(own[place]+costs[i], quota.MaxQuota)
+			result[place] = min(result[place]+costs[i], quota.MaxQuota)
 		}
 	}
-	return own
+	return result
 }
 
 // costs returns the costs of all charges, from own, the costs of the given charges.
-func (l *links) costs(own []int64) []int64 {
-	all := make([]int64, len(l.Up))
-	for i := range all {
+func (l *links) costs(callers []int64) []int64 {
+	result := make([]int64, len(l.Up))
+	for i := range result {
 		cost := l.Rest[i]
 		if i < l.Given {
-			cost += own[i]
+			cost += callers[i]
 		}
-		for at := i; at >= 0; at = l.Up[at] {
-			all[at] = min(all[at]+cost, quota.MaxQuota)
+		for node := i; node >= 0; node = l.Up[node] {
+			result[node] = min(result[node]+cost, quota.MaxQuota)
 		}
 	}
-	return all
+	return result
 }
 
 // added returns how many of a decision's charges were added for parents: 0 for a decision

@@ -22,12 +22,12 @@ import (
 // part is some of a request's charges, which are one decision of a backend.
 type part struct {
 	driver.Part
-	on int // index of the backend in Throttler.backends
+	backend int // index of the backend in Throttler.backends
 }
 
 // parts returns the parts of r in the order in which a take asks them. If r is one decision of
 // one backend, parts returns none, and the index of that backend.
-func (t *Throttler) parts(r *driver.Request) (on int, parts []part) {
+func (t *Throttler) parts(r *driver.Request) (backend int, parts []part) {
 	if t.router == nil && driver.Joins(t.backends[0], r) {
 		return 0, nil
 	}
@@ -41,8 +41,8 @@ func (t *Throttler) parts(r *driver.Request) (on int, parts []part) {
 		}
 		together |= routes[i]
 	}
-	if on = bits.TrailingZeros8(together); together == 1<<on && driver.Joins(t.backends[on], r) {
-		return on, nil
+	if backend = bits.TrailingZeros8(together); together == 1<<backend && driver.Joins(t.backends[backend], r) {
+		return backend, nil
 	}
 	for k, b := range slices.Backward(t.backends) {
 		var places []int
@@ -60,15 +60,15 @@ func (t *Throttler) parts(r *driver.Request) (on int, parts []part) {
 }
 
 // partsOf returns p, if b decides about it at once, or its parts.
-func partsOf(b driver.Backend, on int, p driver.Part) (parts []part) {
+func partsOf(b driver.Backend, backend int, p driver.Part) (parts []part) {
 	if driver.Joins(b, &p.Request) {
-		return []part{{p, on}}
+		return []part{{p, backend}}
 	}
-	for _, own := range p.Request.Parts() {
-		for k, place := range own.Places {
-			own.Places[k] = p.Places[place]
+	for _, request := range p.Request.Parts() {
+		for k, place := range request.Places {
+			request.Places[k] = p.Places[place]
 		}
-		parts = append(parts, part{own, on})
+		parts = append(parts, part{request, backend})
 	}
 	return parts
 }
@@ -85,7 +85,7 @@ func queues(p *part) int {
 }
 
 // taken is a part that was taken.
-type taken struct {
+type partTake struct {
 	part  part
 	d     driver.Decision // as the backend returned it
 	later bool            // its backend decides about it only since then: see Throttler.later
@@ -93,43 +93,43 @@ type taken struct {
 
 // answers contains the decisions about the parts of a request.
 type answers struct {
-	parts    []part
-	of       []*driver.Decision // nil: no answer
-	degraded bool
+	parts     []part
+	decisions []*driver.Decision // nil: no answer
+	degraded  bool
 }
 
 func newAnswers(parts []part) *answers {
-	return &answers{parts: parts, of: make([]*driver.Decision, len(parts))}
+	return &answers{parts: parts, decisions: make([]*driver.Decision, len(parts))}
 }
 
 // whole returns the decision about r, which is allowed as all parts are. The results of a limit
 // that several backends count are the stricter values. An allowed charge has the lowest cost of
 // its parts.
-func (a *answers) whole(r driver.Request, allowed bool) driver.Decision {
-	whole := driver.Unread(r)
-	whole.Allowed, whole.Degraded = allowed, a.degraded
+func (a *answers) merge(r driver.Request, allowed bool) driver.Decision {
+	merged := driver.Unread(r)
+	merged.Allowed, merged.Degraded = allowed, a.degraded
 	var read [quota.MaxCharges]bool
-	for i, d := range a.of {
+	for i, d := range a.decisions {
 		if d == nil {
 			continue
 		}
-		whole.Degraded = whole.Degraded || d.Degraded
+		merged.Degraded = merged.Degraded || d.Degraded
 		for k, c := range d.Charges() {
 			place := a.parts[i].Places[k]
-			results := whole.ResultsOf(place)
+			results := merged.ResultsOf(place)
 			for l, result := range d.ResultsOf(k) {
 				if read[place] {
 					result = stricter(&results[l], &result)
 				}
 				results[l] = result
 			}
-			if allowed && (!read[place] || c.Cost < whole.Charges()[place].Cost) {
-				whole.SetCost(place, c.Cost)
+			if allowed && (!read[place] || c.Cost < merged.Charges()[place].Cost) {
+				merged.SetCost(place, c.Cost)
 			}
 			read[place] = true
 		}
 	}
-	return whole
+	return merged
 }
 
 // stricter merges the results of two backends for the same limit: each value is the stricter
@@ -143,58 +143,58 @@ func stricter(a, b *driver.Result) driver.Result {
 }
 
 // takeParts takes the parts of r. If the decision is allowed, all contains the parts to settle.
-func (t *Throttler) takeParts(ctx context.Context, r driver.Request, parts []part) (whole driver.Decision, all []taken, err error) {
+func (t *Throttler) takeParts(ctx context.Context, r driver.Request, parts []part) (merged driver.Decision, takes []partTake, err error) {
 	a, open := newAnswers(parts), false
 	if t.isKnown(ctx, a) {
-		return a.whole(r, false), nil, nil
+		return a.merge(r, false), nil, nil
 	}
 	for i := range parts {
 		p := &parts[i]
-		p.Request = atMost(p, all)
-		d, err := t.backends[p.on].Take(ctx, p.Request)
+		p.Request = atMost(p, takes)
+		d, err := t.backends[p.backend].Take(ctx, p.Request)
 		if err != nil {
-			lost := t.giveBack(ctx, all, a)
+			lost := t.giveBack(ctx, takes, a)
 			if errors.Is(err, ErrUnavailable) && t.look(ctx, a, i+1) {
 				a.degraded = true
-				return a.whole(r, false), nil, nil // after an error, a caller might serve a key that is used up
+				return a.merge(r, false), nil, nil // after an error, a caller might serve a key that is used up
 			}
 			if lost != nil && !driver.MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
 			}
 			return driver.Decision{}, nil, err
 		}
-		a.of[i] = &d
+		a.decisions[i] = &d
 		if !d.Allowed {
-			_ = t.giveBack(ctx, all, a) // the observer receives it; a refusal is not an error
+			_ = t.giveBack(ctx, takes, a) // the observer receives it; a refusal is not an error
 			t.look(ctx, a, i+1)
-			return a.whole(r, false), nil, nil
+			return a.merge(r, false), nil, nil
 		}
-		all = append(all, taken{part: *p, d: d})
+		takes = append(takes, partTake{part: *p, d: d})
 		open = open || len(d.Charges()) == 0
 	}
 	if open { // one part was allowed without counts, so the whole decision has none
-		for i := range all {
-			t.letGo(ctx, r.Now, all[i].d) // a settlement of this decision does not end its units in flight
+		for i := range takes {
+			t.letGo(ctx, r.Now, takes[i].d) // a settlement of this decision does not end its units in flight
 		}
-		whole = driver.NewDecision(driver.NewRequest(r.Now))
-		whole.Allowed, whole.Degraded = true, true
-		return whole, all, nil
+		merged = driver.NewDecision(driver.NewRequest(r.Now))
+		merged.Allowed, merged.Degraded = true, true
+		return merged, takes, nil
 	}
-	whole = a.whole(r, true)
+	merged = a.merge(r, true)
 	if t.router != nil {
-		t.even(ctx, &whole, all)
+		t.even(ctx, &merged, takes)
 	}
-	return whole, all, nil
+	return merged, takes, nil
 }
 
 // atMost returns p's request. Charges in mode AtMost ask for no more than all, which were taken
 // before, have charged for them.
-func atMost(p *part, all []taken) driver.Request {
+func atMost(p *part, takes []partTake) driver.Request {
 	d := driver.NewDecision(p.Request)
 	for k, place := range p.Places {
-		for i := range all {
-			if j := slices.Index(all[i].part.Places, place); j >= 0 && d.Charges()[k].Mode == quota.AtMost && len(all[i].d.Charges()) > 0 {
-				d.SetCost(k, min(d.Charges()[k].Cost, all[i].d.Charges()[j].Cost))
+		for i := range takes {
+			if j := slices.Index(takes[i].part.Places, place); j >= 0 && d.Charges()[k].Mode == quota.AtMost && len(takes[i].d.Charges()) > 0 {
+				d.SetCost(k, min(d.Charges()[k].Cost, takes[i].d.Charges()[j].Cost))
 			}
 		}
 	}
@@ -203,35 +203,35 @@ func atMost(p *part, all []taken) driver.Request {
 
 // even makes the backends of a charge that several have charged alike: it gives back what a
 // part was charged beyond the cost in whole, and tells the router.
-func (t *Throttler) even(ctx context.Context, whole *driver.Decision, all []taken) {
-	results := make([][][]driver.Result, len(whole.Charges()))
-	for i := range all {
-		one := &all[i]
-		costs := one.part.Costs(costsOf(whole.Charges()))
-		if !costsAs(one.d.Charges(), costs) {
-			after, err := t.backends[one.part.on].Settle(context.WithoutCancel(ctx), t.settlement(one.d, costs))
+func (t *Throttler) even(ctx context.Context, merged *driver.Decision, takes []partTake) {
+	results := make([][][]driver.Result, len(merged.Charges()))
+	for i := range takes {
+		take := &takes[i]
+		costs := take.part.Costs(costsOf(merged.Charges()))
+		if !costsAs(take.d.Charges(), costs) {
+			after, err := t.backends[take.part.backend].Settle(context.WithoutCancel(ctx), t.settlement(take.d, costs))
 			if err != nil {
 				continue // its settlement corrects it
 			}
 			for k, cost := range costs {
-				one.d.SetCost(k, cost)
+				take.d.SetCost(k, cost)
 			}
 			for k, result := range after.Results() {
-				result.Mark = one.d.Results()[k].Mark
-				one.d.Results()[k] = result
+				result.Mark = take.d.Results()[k].Mark
+				take.d.Results()[k] = result
 			}
 		}
-		for k, place := range one.part.Places {
+		for k, place := range take.part.Places {
 			if results[place] == nil {
 				results[place] = make([][]driver.Result, len(t.backends))
 			}
-			results[place][one.part.on] = one.d.ResultsOf(k)
+			results[place][take.part.backend] = take.d.ResultsOf(k)
 		}
 	}
-	for i, c := range whole.Charges() {
+	for i, c := range merged.Charges() {
 		several := slices.IndexFunc(results[i], func(r []driver.Result) bool { return r != nil })
-		if !whole.Degraded && slices.ContainsFunc(results[i][several+1:], func(r []driver.Result) bool { return r != nil }) {
-			t.router.Taken(ctx, whole.Request.Replace(c), results[i])
+		if !merged.Degraded && slices.ContainsFunc(results[i][several+1:], func(r []driver.Result) bool { return r != nil }) {
+			t.router.Taken(ctx, merged.Request.Replace(c), results[i])
 		}
 	}
 }
@@ -241,8 +241,8 @@ func (t *Throttler) even(ctx context.Context, whole *driver.Decision, all []take
 func (t *Throttler) isKnown(ctx context.Context, a *answers) bool {
 	refused := false
 	for i := range a.parts {
-		if d, known := driver.Refused(ctx, t.backends[a.parts[i].on], &a.parts[i].Request); known {
-			a.of[i], refused = &d, true
+		if d, ok := driver.Refused(ctx, t.backends[a.parts[i].backend], &a.parts[i].Request); ok {
+			a.decisions[i], refused = &d, true
 		}
 	}
 	if refused {
@@ -253,8 +253,8 @@ func (t *Throttler) isKnown(ctx context.Context, a *answers) bool {
 
 // giveBack refunds all, the first parts of a, and replaces their answers. It returns early if ctx
 // is done, or after the server's time: the refunds then continue, until settleTime has passed.
-func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error {
-	if len(all) == 0 {
+func (t *Throttler) giveBack(ctx context.Context, takes []partTake, a *answers) error {
+	if len(takes) == 0 {
 		return nil
 	}
 	type refund struct {
@@ -262,12 +262,12 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error
 		after driver.Decision
 		err   error
 	}
-	refunds := make(chan refund, len(all))
+	refunds := make(chan refund, len(takes))
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	go func() {
 		defer cancel()
-		for i := len(all) - 1; i >= 0; i-- {
-			after, err := t.refundPart(detached, &all[i])
+		for i := len(takes) - 1; i >= 0; i-- {
+			after, err := t.refundPart(detached, &takes[i])
 			refunds <- refund{i, after, err}
 		}
 	}()
@@ -276,11 +276,11 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error
 		late = time.After(t.serverTime)
 	}
 	var err error
-	for range all {
+	for range takes {
 		select {
 		case r := <-refunds:
 			if err = errors.Join(err, r.err); r.err == nil {
-				a.of[r.part] = &r.after
+				a.decisions[r.part] = &r.after
 			}
 		case <-late:
 			a.degraded = true
@@ -294,13 +294,13 @@ func (t *Throttler) giveBack(ctx context.Context, all []taken, a *answers) error
 }
 
 // refundPart refunds the charges of one part. The observer receives a failure.
-func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision, error) {
-	charges := one.d.Charges()
+func (t *Throttler) refundPart(ctx context.Context, take *partTake) (driver.Decision, error) {
+	charges := take.d.Charges()
 	if len(charges) == 0 { // it was allowed without counts
-		return one.d, nil
+		return take.d, nil
 	}
 	start := time.Now()
-	after, err := t.backends[one.part.on].Settle(ctx, t.settlement(one.d, make([]int64, len(charges))))
+	after, err := t.backends[take.part.backend].Settle(ctx, t.settlement(take.d, make([]int64, len(charges))))
 	if err != nil && t.observer != nil {
 		t.observe(ctx, observe.OpSettle, charges, start, new(Decision), err)
 	}
@@ -311,15 +311,15 @@ func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision
 // them refuses. A part that does not answer makes the whole Degraded.
 func (t *Throttler) look(ctx context.Context, a *answers, first int) (refuses bool) {
 	for i := first; i < len(a.parts); i++ {
-		if a.of[i] != nil {
+		if a.decisions[i] != nil {
 			continue
 		}
-		d, err := t.backends[a.parts[i].on].Peek(ctx, a.parts[i].Request)
+		d, err := t.backends[a.parts[i].backend].Peek(ctx, a.parts[i].Request)
 		if err != nil {
 			a.degraded = true
 			continue
 		}
-		a.of[i] = &d
+		a.decisions[i] = &d
 		refuses = refuses || !d.Allowed
 	}
 	return refuses
@@ -330,53 +330,53 @@ func (t *Throttler) look(ctx context.Context, a *answers, first int) (refuses bo
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request, parts []part) (driver.Decision, error) {
 	a, allowed := newAnswers(parts), true
 	for i := range parts {
-		d, err := t.backends[parts[i].on].Peek(ctx, parts[i].Request)
+		d, err := t.backends[parts[i].backend].Peek(ctx, parts[i].Request)
 		if err != nil {
 			refuses := t.look(ctx, a, i+1) || !allowed
 			if !refuses || !errors.Is(err, ErrUnavailable) {
 				return driver.Decision{}, err
 			}
 			a.degraded = true
-			return a.whole(r, false), nil
+			return a.merge(r, false), nil
 		}
-		a.of[i] = &d
+		a.decisions[i] = &d
 		allowed = allowed && d.Allowed
 	}
-	return a.whole(r, allowed), nil
+	return a.merge(r, allowed), nil
 }
 
 // settleParts calls settle for each of all, the last first, with its share of s.Costs. If one
 // fails, the others are still settled; those of other backends only if one part was, or may be.
 // driver.MayHaveCharged reports true for the error if any part is settled, or may be.
-func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
+func settleParts(s driver.Settlement, takes []partTake, settle func(*partTake, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
 	r, charged, costs := s.Charged.Request, costsOf(s.Charged.Charges()), s.Costs
 	r.Now = s.Now
-	a := newAnswers(make([]part, len(all)))
+	a := newAnswers(make([]part, len(takes)))
 	allowed := true
 	var failed error
 	begun := false // one is settled, or may be
-	for i := len(all) - 1; i >= 0; i-- {
-		one := &all[i]
-		if len(one.d.Charges()) == 0 { // it was allowed without counts
+	for i := len(takes) - 1; i >= 0; i-- {
+		take := &takes[i]
+		if len(take.d.Charges()) == 0 { // it was allowed without counts
 			continue
 		}
-		if failed != nil && !begun && one.part.on != all[i+1].part.on {
+		if failed != nil && !begun && take.part.backend != takes[i+1].part.backend {
 			break // the settlement may be made again
 		}
-		s.Charged, s.Costs = one.d, one.part.Costs(costs)
-		if one.later {
-			for k, place := range one.part.Places {
+		s.Charged, s.Costs = take.d, take.part.Costs(costs)
+		if take.later {
+			for k, place := range take.part.Places {
 				s.Costs[k] -= charged[place]
 			}
 		}
-		d, err := settle(one, s)
+		d, err := settle(take, s)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			begun = begun || driver.MayHaveCharged(err)
 			continue
 		}
 		begun = true
-		a.parts[i], a.of[i] = one.part, &d
+		a.parts[i], a.decisions[i] = take.part, &d
 		allowed = allowed && d.Allowed
 	}
 	if begun && failed != nil && !driver.MayHaveCharged(failed) { // only the parts that failed are certainly unchanged
@@ -385,52 +385,52 @@ func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Se
 	if failed != nil {
 		return driver.Decision{}, failed
 	}
-	return a.whole(r, allowed), nil
+	return a.merge(r, allowed), nil
 }
 
 // later returns r's parts, and those for costs of s beyond the charges at backends that have
 // decided about these charges only since they were made. It returns r.parts if there are none.
-func (t *Throttler) later(s *driver.Settlement, r *receiptState) []taken {
-	var more []taken
+func (t *Throttler) later(s *driver.Settlement, r *receiptState) []partTake {
+	var added []partTake
 	for i, c := range s.Charged.Charges() {
 		if t.router == nil || s.Costs[i] <= c.Cost {
 			continue
 		}
 		routes := t.router.Route(c.Policy, s.Now)
-		for on := range t.backends {
-			has := r.parts == nil && r.on == on ||
-				slices.ContainsFunc(r.parts, func(one taken) bool { return one.part.on == on && slices.Contains(one.part.Places, i) })
-			if routes&(1<<on) == 0 || has {
+		for index := range t.backends {
+			charged := r.parts == nil && r.backend == index ||
+				slices.ContainsFunc(r.parts, func(take partTake) bool { return take.part.backend == index && slices.Contains(take.part.Places, i) })
+			if routes&(1<<index) == 0 || charged {
 				continue
 			}
-			one := taken{part: part{s.Charged.Request.Part([]int{i}), on}, later: true}
-			one.d = driver.NewDecision(one.part.Request)
-			one.d.Allowed = true
-			one.d.SetCost(0, 0)
-			more = append(more, one)
+			take := partTake{part: part{s.Charged.Request.Part([]int{i}), index}, later: true}
+			take.d = driver.NewDecision(take.part.Request)
+			take.d.Allowed = true
+			take.d.SetCost(0, 0)
+			added = append(added, take)
 		}
 	}
-	if more == nil {
+	if added == nil {
 		return r.parts
 	}
-	all := r.parts
-	if all == nil {
+	takes := r.parts
+	if takes == nil {
 		places := make([]int, len(s.Charged.Charges()))
 		for i := range places {
 			places[i] = i
 		}
-		all = []taken{{part: part{s.Charged.Request.Part(places), r.on}, d: s.Charged}}
+		takes = []partTake{{part: part{s.Charged.Request.Part(places), r.backend}, d: s.Charged}}
 	}
-	all = slices.Concat(all, more)
-	slices.SortStableFunc(all, func(a, b taken) int { return b.part.on - a.part.on })
-	return all
+	takes = slices.Concat(takes, added)
+	slices.SortStableFunc(takes, func(a, b partTake) int { return b.part.backend - a.part.backend })
+	return takes
 }
 
 // settlePart settles one part. A backend that decides only since then may not support the limits
 // that a charge was made under, and counts nothing under them.
-func (t *Throttler) settlePart(ctx context.Context, one *taken, s driver.Settlement) (driver.Decision, error) {
-	d, err := t.backends[one.part.on].Settle(ctx, s)
-	if one.later && errors.Is(err, quota.ErrInvalid) {
+func (t *Throttler) settlePart(ctx context.Context, take *partTake, s driver.Settlement) (driver.Decision, error) {
+	d, err := t.backends[take.part.backend].Settle(ctx, s)
+	if take.later && errors.Is(err, quota.ErrInvalid) {
 		d = driver.NewDecision(driver.NewRequest(s.Now))
 		d.Allowed, err = true, nil
 	}
@@ -438,13 +438,13 @@ func (t *Throttler) settlePart(ctx context.Context, one *taken, s driver.Settlem
 }
 
 // each calls do for each part of r. If the backends differ, an error ends it.
-func (t *Throttler) each(r driver.Request, do func(driver.Backend, driver.Request) error) (err error) {
-	on, parts := t.parts(&r)
+func (t *Throttler) forEach(r driver.Request, do func(driver.Backend, driver.Request) error) (err error) {
+	backend, parts := t.parts(&r)
 	if parts == nil {
-		return do(t.backends[on], r)
+		return do(t.backends[backend], r)
 	}
 	for i := range parts {
-		err = errors.Join(err, do(t.backends[parts[i].on], parts[i].Request))
+		err = errors.Join(err, do(t.backends[parts[i].backend], parts[i].Request))
 		if err != nil && t.router != nil {
 			break
 		}

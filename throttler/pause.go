@@ -18,8 +18,8 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		defer func(start time.Time) { t.observe(ctx, observe.OpPause, charges, start, new(Decision), err) }(time.Now())
 	}
 	var r driver.Request
-	made, links, err := t.resolve(ctx, &r, charges)
-	if made != nil || err != nil {
+	decided, links, err := t.resolve(ctx, &r, charges)
+	if decided != nil || err != nil {
 		return err
 	}
 	if ahead := until.Sub(t.clock.Now()); ahead > quota.MaxWindow {
@@ -32,7 +32,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		r = r.Replace(r.Charges()[:links.Given]...)
 	}
 	t.queues.pause(charges, until)
-	return t.each(r, func(b driver.Backend, r driver.Request) error { return pause(ctx, b, r, until) })
+	return t.forEach(r, func(b driver.Backend, r driver.Request) error { return pause(ctx, b, r, until) })
 }
 
 // pause is Pause for one decision of b: it settles charges of cost 0.

@@ -24,11 +24,11 @@ type Decision struct {
 type receiptState struct {
 	links *links // if parents were charged
 
-	mu    sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
-	done  bool
-	id    string  // set if there is a text of the decision, and another process may settle it
-	parts []taken // set if parts are charged, renewed or settled one by one
-	on    int     // otherwise, the index in Throttler.backends of the backend that charged
+	mu      sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
+	done    bool
+	id      string     // set if there is a text of the decision, and another process may settle it
+	parts   []partTake // set if parts are charged, renewed or settled one by one
+	backend int        // otherwise, the index in Throttler.backends of the backend that charged
 
 	opened   bool // by Open
 	released bool // it holds no units in flight, or none that can be found
@@ -38,13 +38,13 @@ type receiptState struct {
 var tookNothing = &receiptState{done: true}
 
 // byPartition returns the part of d about each partition. r.mu is held.
-func (r *receiptState) byPartition(d *Decision) []taken {
+func (r *receiptState) byPartition(d *Decision) []partTake {
 	if r.parts == nil {
 		for _, p := range d.Driver().Request.Parts() {
 			own := driver.NewDecision(p.Request)
 			own.Allowed, own.Degraded = true, d.Degraded
 			p.CopyFrom(d.Driver(), &own)
-			r.parts = append(r.parts, taken{part: part{p, r.on}, d: own})
+			r.parts = append(r.parts, partTake{part: part{p, r.backend}, d: own})
 		}
 	}
 	return r.parts
@@ -57,9 +57,9 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	for i := range r.parts {
 		ends = max(ends, endOf(&r.parts[i].d))
 	}
-	letGo := func(one *taken) {
+	letGo := func(take *partTake) {
 		if !r.released {
-			t.letGo(ctx, s.Now, one.d)
+			t.letGo(ctx, s.Now, take.d)
 		}
 	}
 	if s.Now >= ends { // from now on, a record of the settlement may be gone
@@ -72,7 +72,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	// Longer than any process' clock may be behind.
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin
 	before := 0
-	whole, err := settleParts(s, r.parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+	merged, err := settleParts(s, r.parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
 		if r.released {
 			s.Charged = withoutUnits(s.Charged)
 		}
@@ -82,7 +82,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 		}
 		if !d.Allowed {
 			before++
-			letGo(one)
+			letGo(take)
 		}
 		d.Allowed = true
 		return d.WithoutOnce(), nil
@@ -91,14 +91,14 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 		r.released = true
 		return driver.Decision{}, ErrSettled
 	}
-	return whole, err
+	return merged, err
 }
 
 // withoutUnits returns d without units in flight, which are released: their marks may be of other
 // decisions' units by now.
 func withoutUnits(d driver.Decision) driver.Decision {
-	none := driver.NewDecision(d.Request)
-	return d.Renewed(&none)
+	empty := driver.NewDecision(d.Request)
+	return d.Renewed(&empty)
 }
 
 // letGo ends the units in flight of d, a part, because its whole decision will not: another

@@ -49,16 +49,16 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	}
 	text := receiptText{At: d.Driver().Request.Now}
 	for i, c := range charges {
-		own := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
+		charge := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
 		for k, result := range d.Driver().ResultsOf(i) {
 			if c.Policy.Limits[k].Algorithm.Holds() {
 				// A renewal changes the mark, and the old one may be another unit's. So units
 				// in flight end with the process that took them.
 				result.Mark = driver.Mark{}
 			}
-			own.Marks = append(own.Marks, result.Mark)
+			charge.Marks = append(charge.Marks, result.Mark)
 		}
-		text.Charges = append(text.Charges, own)
+		text.Charges = append(text.Charges, charge)
 	}
 	text.Links = d.receipt.links
 	id, ok := d.receipt.name()
@@ -74,12 +74,12 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 
 // hasReceipt returns an error if another process cannot settle d, which r charged.
 func (t *Throttler) hasReceipt(r *receiptState, d *driver.Decision) error {
-	for _, one := range r.parts {
-		if err := driver.HasReceipt(t.backends[one.part.on], d); err != nil {
+	for _, take := range r.parts {
+		if err := driver.HasReceipt(t.backends[take.part.backend], d); err != nil {
 			return err
 		}
 	}
-	return driver.HasReceipt(t.backends[r.on], d)
+	return driver.HasReceipt(t.backends[r.backend], d)
 }
 
 // Open returns the charges of a receipt, which are settled once; then it is ErrSettled. A changed

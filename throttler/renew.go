@@ -38,20 +38,20 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 
 // renewParts renews the units of all. If one partition doesn't hold its unit any more, the
 // units of the others are released.
-func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
-	settle := func(one *taken, s driver.Settlement) (driver.Decision, error) {
-		after, err := t.backends[one.part.on].Settle(ctx, s)
+func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, takes []partTake) (driver.Decision, error) {
+	settle := func(take *partTake, s driver.Settlement) (driver.Decision, error) {
+		after, err := t.backends[take.part.backend].Settle(ctx, s)
 		if err == nil {
-			one.d = one.d.Renewed(&after)
+			take.d = take.d.Renewed(&after)
 		}
 		return after, err
 	}
-	whole, err := settleParts(s, all, settle)
-	if err == nil && !whole.Allowed && len(all) > 1 {
+	merged, err := settleParts(s, takes, settle)
+	if err == nil && !merged.Allowed && len(takes) > 1 {
 		s.Renews = false
-		_, err = settleParts(s, all, settle)
+		_, err = settleParts(s, takes, settle)
 	}
-	return whole, err
+	return merged, err
 }
 
 // holds reports whether charges have units of InFlight limits. A charge of cost 0 has none.

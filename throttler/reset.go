@@ -26,8 +26,8 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 	for i, c := range charges {
 		if t.policies != nil && c.Policy != nil {
 			view := t.policies.View()
-			p, by, _ := view.Resolve(ctx, c.Policy, c.Key, now)
-			if by != nil && by.Unlimited { // an unlimited key may have a count, too
+			p, override, _ := view.Resolve(ctx, c.Policy, c.Key, now)
+			if override != nil && override.Unlimited { // an unlimited key may have a count, too
 				p = cmp.Or(view.PolicyAt(p.Name, now), c.Policy)
 			}
 			c.Policy = p
@@ -37,10 +37,10 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 	if err := checkNumber(inForce); err != nil {
 		return err
 	}
-	all, err := together(inForce, nil)
+	merged, err := together(inForce, nil)
 	if err != nil {
 		return err
 	}
-	r := t.request(now, all)
-	return t.each(r, func(b driver.Backend, r driver.Request) error { return b.Reset(ctx, r) })
+	r := t.request(now, merged)
+	return t.forEach(r, func(b driver.Backend, r driver.Request) error { return b.Reset(ctx, r) })
 }

@@ -16,7 +16,7 @@ import (
 // It fills in every Partition and Cost, and adds up charges to one count. It neither changes
 // nor keeps the caller's slice. If the table of policies leaves nothing to ask a backend,
 // made is the decision. The error says which argument is wrong.
-func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, l *links, err error) {
+func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (decided *decision.Decision, l *links, err error) {
 	if len(charges) == 1 {
 		c := r.Begin(&charges[0])
 		if c.Partition == "" {
@@ -27,12 +27,12 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		if t.policies == nil {
 			err = checkAlone(0, c)
 		} else {
-			made, l, err = t.resolveOne(ctx, r, c)
+			decided, l, err = t.resolveOne(ctx, r, c)
 		}
 		if err == nil && c.Mode == quota.Capped {
 			capCost(c)
 		}
-		return made, l, err
+		return decided, l, err
 	}
 	if err := checkNumber(charges); err != nil {
 		return nil, nil, err
@@ -46,8 +46,8 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 			return nil, nil, err
 		}
 	}
-	all, err := together(charges, nil)
-	*r = t.request(now, all)
+	merged, err := together(charges, nil)
+	*r = t.request(now, merged)
 	return nil, nil, err
 }
 
@@ -59,27 +59,27 @@ func (t *Throttler) request(now int64, charges []Charge) driver.Request {
 }
 
 // resolveAll is resolve for several charges, or a parent, with a table of policies.
-func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (made *decision.Decision, l *links, err error) {
-	asked, given, parents, made, err := t.inForce(ctx, now, charges)
-	if made != nil || err != nil {
-		return made, nil, err
+func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (decided *decision.Decision, l *links, err error) {
+	resolved, callers, parents, decided, err := t.inForce(ctx, now, charges)
+	if decided != nil || err != nil {
+		return decided, nil, err
 	}
-	linked := len(parents) > 0 || slices.Contains(given, -1)
+	linked := len(parents) > 0 || slices.Contains(callers, -1)
 	var places []int
 	if linked {
-		places = make([]int, len(asked))
+		places = make([]int, len(resolved))
 	}
-	all, err := together(asked, places)
+	merged, err := together(resolved, places)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(all) > quota.MaxCharges {
-		return nil, nil, tooMany(len(all))
+	if len(merged) > quota.MaxCharges {
+		return nil, nil, tooMany(len(merged))
 	}
 	if linked {
-		l = newLinks(asked, given, parents, places, len(all))
+		l = newLinks(resolved, callers, parents, places, len(merged))
 	}
-	*r = t.request(now, all)
+	*r = t.request(now, merged)
 	return nil, l, nil
 }
 
@@ -89,26 +89,26 @@ func tooMany(n int) error {
 
 // resolveOne puts c, the only charge of r, under the policy in force. If that leaves nothing
 // to ask a backend, made is the decision.
-func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, l *links, err error) {
+func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (decided *decision.Decision, l *links, err error) {
 	if c.Policy == nil {
 		return nil, nil, check(0, c)
 	}
-	policy, by, parent := t.policies.View().Resolve(ctx, c.Policy, c.Key, r.Now)
+	policy, override, parent := t.policies.View().Resolve(ctx, c.Policy, c.Key, r.Now)
 	if parent.Policy != "" {
 		return t.resolveAll(ctx, r, r.Now, []Charge{*c})
 	}
 	c.Policy = policy
-	if by != nil && by.Err() != nil {
-		return nil, nil, by.Err()
+	if override != nil && override.Err() != nil {
+		return nil, nil, override.Err()
 	}
-	if by == nil || len(policy.Limits) > 0 && !by.Blocked {
+	if override == nil || len(policy.Limits) > 0 && !override.Blocked {
 		return nil, nil, check(0, c)
 	}
 	if err := checkCost(0, c); err != nil {
 		return nil, nil, err
 	}
-	if by.Blocked {
-		return refuse(r.Now, []block{{*c, by}}), nil, nil
+	if override.Blocked {
+		return refuse(r.Now, []block{{*c, override}}), nil, nil
 	}
 	return allow(r.Now), nil, nil
 }
@@ -117,10 +117,10 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 // followed by charges added for parents. It leaves out charges that no limit holds for.
 // given has the index in asked of each of the charges, or -1. If there is nothing to ask a
 // backend, made is the decision.
-func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, given []int, parents []added, made *decision.Decision, err error) {
+func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (resolved []Charge, callers []int, parents []added, decided *decision.Decision, err error) {
 	view := t.policies.View()
 	charges = slices.Clip(charges) // the caller's slice
-	asked, given = make([]Charge, 0, len(charges)), make([]int, len(charges))
+	resolved, callers = make([]Charge, 0, len(charges)), make([]int, len(charges))
 	var children []int // for each added charge, the index in asked of the nearest charge below it, or -1
 	var blocked []block
 	for i := 0; i < len(charges); i++ { // parents are appended
@@ -128,33 +128,33 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
-		var by *policies.Override
+		var override *policies.Override
 		var parent policies.Parent
 		if c.Policy != nil {
-			c.Policy, by, parent = view.Resolve(ctx, c.Policy, c.Key, now)
+			c.Policy, override, parent = view.Resolve(ctx, c.Policy, c.Key, now)
 		}
-		if by != nil {
-			if err := cmp.Or(by.Err(), checkCost(i, &c)); err != nil {
+		if override != nil {
+			if err := cmp.Or(override.Err(), checkCost(i, &c)); err != nil {
 				return nil, nil, nil, nil, err
 			}
-			if by.Blocked {
-				blocked = append(blocked, block{c, by})
+			if override.Blocked {
+				blocked = append(blocked, block{c, override})
 				continue
 			}
 		}
 		place := -1
-		if by == nil || len(c.Policy.Limits) > 0 {
-			place = len(asked)
-			asked = append(asked, c)
-			if i >= len(given) {
-				parents = append(parents, added{place, children[i-len(given)]})
+		if override == nil || len(c.Policy.Limits) > 0 {
+			place = len(resolved)
+			resolved = append(resolved, c)
+			if i >= len(callers) {
+				parents = append(parents, added{place, children[i-len(callers)]})
 			}
 		}
 		child := place
-		if i < len(given) {
-			given[i] = place
+		if i < len(callers) {
+			callers[i] = place
 		} else if place < 0 {
-			child = children[i-len(given)]
+			child = children[i-len(callers)]
 		}
 		if parent.Policy == "" {
 			continue
@@ -166,7 +166,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
-		if len(charges) >= quota.MaxCharges*(1+len(given)) { // a line of parents may be endless
+		if len(charges) >= quota.MaxCharges*(1+len(callers)) { // a line of parents may be endless
 			return nil, nil, nil, nil, tooMany(len(charges) + 1)
 		}
 		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, child)
@@ -174,10 +174,10 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 	switch {
 	case len(blocked) > 0:
 		return nil, nil, nil, refuse(now, blocked), nil
-	case len(asked) == 0:
+	case len(resolved) == 0:
 		return nil, nil, nil, allow(now), nil
 	}
-	return asked, given, parents, nil, nil
+	return resolved, callers, parents, nil, nil
 }
 
 // parentOf returns the policy called name, which is the parent of p.
@@ -194,8 +194,8 @@ func parentOf(view policies.View, p *Policy, name string, now int64) (*Policy, e
 
 // block is a charge that an override blocks.
 type block struct {
-	charge Charge
-	by     *policies.Override
+	charge   Charge
+	override *policies.Override
 }
 
 // refuse returns the decision at now about blocked charges.
@@ -206,7 +206,7 @@ func refuse(now int64, blocked []block) *decision.Decision {
 	}
 	d := driver.NewDecision(driver.NewRequest(now, charges...))
 	for i := range blocked {
-		retryAt, resetAt := blocked[i].by.RetryAt(), blocked[i].by.RetryAt()
+		retryAt, resetAt := blocked[i].override.RetryAt(), blocked[i].override.RetryAt()
 		if retryAt == 0 {
 			retryAt, resetAt = driver.NeverFits, maxInstant
 		}
@@ -216,9 +216,9 @@ func refuse(now int64, blocked []block) *decision.Decision {
 			results[k].ResetAt, results[k].RetryAt, results[k].NextAt = resetAt, retryAt, resetAt
 		}
 	}
-	made := decision.FromDriver(d)
-	made.Blocked = true
-	return &made
+	decided := decision.FromDriver(d)
+	decided.Blocked = true
+	return &decided
 }
 
 // allow returns the decision at now about charges that no limit holds for. It is about no

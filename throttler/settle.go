@@ -37,10 +37,10 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 		}
 	}
 	if d.receipt != nil {
-		costs = d.receipt.links.own(costs)
+		costs = d.receipt.links.callerCosts(costs)
 	}
-	if given := len(d.Charges()) - int(d.Added); len(costs) != given {
-		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), given)
+	if charges := len(d.Charges()) - int(d.Added); len(costs) != charges {
+		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), charges)
 	}
 	if d.receipt != nil && d.receipt.links != nil {
 		costs = d.receipt.links.costs(costs)
@@ -89,17 +89,17 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		r.byPartition(&d)
 		settled, err = t.settleOnce(ctx, s, r)
 	case parts != nil:
-		settled, err = settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+		settled, err = settleParts(s, parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
 			if r.released {
 				s.Charged = withoutUnits(s.Charged)
 			}
-			return t.settlePart(ctx, one, s)
+			return t.settlePart(ctx, take, s)
 		})
 	default:
 		if r.released {
 			s.Charged = withoutUnits(s.Charged)
 		}
-		settled, err = t.backends[r.on].Settle(ctx, s)
+		settled, err = t.backends[r.backend].Settle(ctx, s)
 	}
 	r.released = r.released || err == nil || driver.MayHaveCharged(err) // if it is unknown, they lapse
 	after := Decision{decision.FromDriver(settled), r}

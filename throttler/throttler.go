@@ -134,18 +134,18 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
-	switch on, parts := t.parts(&r); {
+	switch backend, parts := t.parts(&r); {
 	case parts == nil && op == observe.OpTake:
-		*decided, err = t.backends[on].Take(ctx, r)
-		if on > 0 && decided.Allowed {
-			d.receipt = &receiptState{on: on}
+		*decided, err = t.backends[backend].Take(ctx, r)
+		if backend > 0 && decided.Allowed {
+			d.receipt = &receiptState{backend: backend}
 		}
 	case parts == nil:
-		*decided, err = t.backends[on].Peek(ctx, r)
+		*decided, err = t.backends[backend].Peek(ctx, r)
 	case op == observe.OpTake:
-		var all []taken
-		if *decided, all, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
-			d.receipt = &receiptState{parts: all}
+		var takes []partTake
+		if *decided, takes, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
+			d.receipt = &receiptState{parts: takes}
 		}
 	default:
 		*decided, err = t.peekParts(ctx, r, parts)

@@ -47,9 +47,9 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	}
 	defer t.Hold(ctx, c.answer.Decision, func(error) {})() // until it starts; if it lapses, the caller's Renew says so
 	var woken <-chan struct{}                              // a reset ends a pause, but brings no start forward
-	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.queues.pausedUntil(c) {
-		if err = tooEarly(ctx, t.clock, at); err == nil {
-			err = sleep(ctx, t.clock, at, woken)
+	for start := c.answer.start; err == nil && !start.IsZero(); start, woken = t.queues.pausedUntil(c) {
+		if err = tooEarly(ctx, t.clock, start); err == nil {
+			err = sleep(ctx, t.clock, start, woken)
 		}
 	}
 	if err != nil {
@@ -98,9 +98,9 @@ const lookAgain = time.Second
 // are in force, at once.
 func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct{}, err error) {
 	for {
-		at, woken := t.queues.next(c)
-		until := at
-		if again := t.clock.Now().Add(lookAgain); t.policies != nil && at.After(again) {
+		start, woken := t.queues.next(c)
+		until := start
+		if again := t.clock.Now().Add(lookAgain); t.policies != nil && start.After(again) {
 			until = again
 		}
 		if err := sleep(ctx, t.clock, until, woken); err != nil {
@@ -111,7 +111,7 @@ func (t *Throttler) untilNext(ctx context.Context, c *call) (woken <-chan struct
 			continue // at once
 		default:
 		}
-		if until.Equal(at) {
+		if until.Equal(start) {
 			return woken, nil
 		}
 		t.outdated(ctx, c.charges)
@@ -125,34 +125,34 @@ func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
 		return false
 	}
 	var r driver.Request
-	made, _, err := t.resolve(ctx, &r, charges)
-	return t.queues.outdated(charges, termsOf(&r, made), err)
+	decided, _, err := t.resolve(ctx, &r, charges)
+	return t.queues.outdated(charges, termsOf(&r, decided), err)
 }
 
 // tooEarly returns an error if ctx's deadline is before at, or at is Never.
-func tooEarly(ctx context.Context, c clock.Clock, at time.Time) error {
+func tooEarly(ctx context.Context, c clock.Clock, start time.Time) error {
 	deadline, ok := ctx.Deadline()
 	switch {
-	case at.Equal(decision.Never):
+	case start.Equal(decision.Never):
 		return fmt.Errorf("throttler: the charges never fit: %w", context.DeadlineExceeded)
-	case ok && at.Sub(c.Now()) > time.Until(deadline):
-		return fmt.Errorf("throttler: the charges may start at %s, and the context ends before: %w", at.Format(time.RFC3339Nano), context.DeadlineExceeded)
+	case ok && start.Sub(c.Now()) > time.Until(deadline):
+		return fmt.Errorf("throttler: the charges may start at %s, and the context ends before: %w", start.Format(time.RFC3339Nano), context.DeadlineExceeded)
 	}
 	return nil
 }
 
 // sleep returns when c reaches at or woken is closed, or with an error when ctx is done.
-func sleep(ctx context.Context, c clock.Clock, at time.Time, woken <-chan struct{}) error {
+func sleep(ctx context.Context, c clock.Clock, end time.Time, woken <-chan struct{}) error {
 	for {
 		if ctx.Err() != nil {
 			return fmt.Errorf("throttler: the wait ended: %w", ctx.Err())
 		}
-		left := at.Sub(c.Now())
-		if left <= 0 {
+		remaining := end.Sub(c.Now())
+		if remaining <= 0 {
 			return nil
 		}
 		passed := make(chan struct{})
-		stop := clock.AfterFunc(c, left, func() { close(passed) })
+		stop := clock.AfterFunc(c, remaining, func() { close(passed) })
 		select {
 		case <-passed:
 		case <-woken:

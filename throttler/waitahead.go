@@ -28,7 +28,7 @@ type answer struct {
 	ahead  bool          // next is askAhead before a start, not when there is room
 	behind time.Time     // earliest start of the charges behind these
 	step   time.Duration // from one start behind these to the next
-	under  terms         // in force when it was made
+	terms  terms         // in force when it was made
 }
 
 // terms are the policies, or the block, in force for charges.
@@ -37,9 +37,9 @@ type terms struct {
 	blocked time.Time // when the block ends, or zero
 }
 
-func termsOf(r *driver.Request, made *decision.Decision) terms {
-	if made != nil {
-		return terms{made.Charges(), made.RetryAt()}
+func termsOf(r *driver.Request, decided *decision.Decision) terms {
+	if decided != nil {
+		return terms{decided.Charges(), decided.RetryAt()}
 	}
 	return terms{charges: r.Charges()}
 }
@@ -54,30 +54,30 @@ func (t terms) are(o terms) bool {
 // takes them for up to that many calls.
 func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) (a answer, err error) {
 	var r driver.Request
-	made, links, err := t.resolve(ctx, &r, charges)
+	decided, links, err := t.resolve(ctx, &r, charges)
 	if err != nil {
 		return a, err
 	}
-	a.calls, a.under = 1, termsOf(&r, made)
-	if made != nil {
-		a.Decision = Decision{*made, tookNothing}
+	a.calls, a.terms = 1, termsOf(&r, decided)
+	if decided != nil {
+		a.Decision = Decision{*decided, tookNothing}
 		a.start = later(a.RetryAt(), a.At())
 		a.next, a.behind = a.start, a.start
 		return a, nil
 	}
 	var d driver.Decision
-	var parts []taken
-	on, split := t.parts(&r)
+	var parts []partTake
+	backend, split := t.parts(&r)
 	if split != nil {
 		d, parts, err = t.takeParts(ctx, r, split)
 	} else {
 		a.calls = min(calls, callsThatFit(r))
-		var taken driver.Decision
-		if taken, err = t.backends[on].Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(taken.Charges()) > 0 {
+		var take driver.Decision
+		if take, err = t.backends[backend].Take(ctx, enlarged(r, a.calls, leftOf(ctx))); len(take.Charges()) > 0 {
 			d = driver.NewDecision(r) // look changes it, and wrappers may keep the one that they returned
-			copy(d.Results(), taken.Results())
+			copy(d.Results(), take.Results())
 		}
-		d.Allowed, d.Degraded = taken.Allowed, taken.Degraded
+		d.Allowed, d.Degraded = take.Allowed, take.Degraded
 	}
 	if err != nil {
 		return a, err
@@ -85,7 +85,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	a.look(&d)
 	a.Decision = Decision{Decision: decision.FromDriver(d)}
 	if d.Allowed {
-		a.receipt = &receiptState{parts: parts, on: on}
+		a.receipt = &receiptState{parts: parts, backend: backend}
 	}
 	if links != nil {
 		a.link(links)
@@ -108,23 +108,23 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 
 // again returns d for another call that it allows, with a receipt for that call.
 func (d Decision) again() Decision {
-	d.receipt = &receiptState{links: d.receipt.links, on: d.receipt.on}
+	d.receipt = &receiptState{links: d.receipt.links, backend: d.receipt.backend}
 	return d
 }
 
 // callsThatFit returns the number of calls about r that one request may be for. It is 1 unless
 // all limits reset at once, and at most the number of calls that fit an empty window.
 func callsThatFit(r driver.Request) int {
-	most := int64(math.MaxInt32)
+	bound := int64(math.MaxInt32)
 	for _, c := range r.Charges() {
 		for _, l := range c.Policy.Limits {
 			if !l.Algorithm.ResetsAtOnce() {
 				return 1
 			}
-			most = min(most, l.Capacity()/c.Cost)
+			bound = min(bound, l.Capacity()/c.Cost)
 		}
 	}
-	return int(max(most, 1))
+	return int(max(bound, 1))
 }
 
 // look sets a's times and room from d. It also sets the StartAt of TokenBuckets in d.
@@ -135,21 +135,21 @@ func (a *answer) look(d *driver.Decision) {
 		c, results := &charges[i], d.ResultsOf(i)
 		for k := range c.Policy.Limits {
 			l, result := &c.Policy.Limits[k], &results[k]
-			more := int64(0) // units that Used does not include
+			hidden := int64(0) // units that Used does not include
 			if !d.Allowed {
-				more = c.Cost
+				hidden = c.Cost
 			}
 			switch {
 			case result.RetryAt == driver.NeverFits:
 				start = maxInstant
 			case l.Algorithm.Drains():
-				start = max(start, drained(l, result, more))
+				start = max(start, drained(l, result, hidden))
 			default:
-				next, at := result.Next(l), result.RetryAt
+				next, retry := result.Next(l), result.RetryAt
 				if a.calls > 1 && result.Remaining(l) >= c.Cost { // one of the calls fits
-					at = next
+					retry = next
 				}
-				start, room = max(start, at), max(room, next)
+				start, room = max(start, retry), max(room, next)
 				if next > 0 {
 					fit = 0
 				}
@@ -170,18 +170,18 @@ func (a *answer) look(d *driver.Decision) {
 
 // drained returns when l, a limit that drains, has room for more units besides those used. If
 // more is 0, because Used includes the charge, the charge starts then, and drained sets StartAt.
-func drained(l *quota.Limit, result *driver.Result, more int64) (at int64) {
+func drained(l *quota.Limit, result *driver.Result, hidden int64) (instant int64) {
 	switch {
 	case l.Algorithm.Queues():
-		return max(result.StartAt, min(more, 1)*result.ResetAt)
-	case result.Used+more <= l.Capacity():
+		return max(result.StartAt, min(hidden, 1)*result.ResetAt)
+	case result.Used+hidden <= l.Capacity():
 		return 0
 	}
-	at = result.ResetAt - drainTime(l, l.Capacity()-more)
-	if more == 0 {
-		result.StartAt = at
+	instant = result.ResetAt - drainTime(l, l.Capacity()-hidden)
+	if hidden == 0 {
+		result.StartAt = instant
 	}
-	return at
+	return instant
 }
 
 // enlarged returns r for that many calls, with buckets that have room for charges that start
@@ -207,9 +207,9 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 				capacity, l.MaxWait = c.Cost, 0
 			}
 			// A policy is valid only if its burst drains within MaxWindow.
-			most, _ := exact.MulDiv(l.Quota, quota.MaxWindow.Milliseconds(), l.Window.Milliseconds())
-			more, _ := exact.MulDiv(ahead, l.Quota, l.Window.Milliseconds())
-			l.Burst = min(capacity+more, most)
+			bound, _ := exact.MulDiv(l.Quota, quota.MaxWindow.Milliseconds(), l.Window.Milliseconds())
+			queued, _ := exact.MulDiv(ahead, l.Quota, l.Window.Milliseconds())
+			l.Burst = min(capacity+queued, bound)
 		}
 		c.Policy = &policy
 	}
@@ -218,11 +218,11 @@ func enlarged(r driver.Request, calls int, ahead int64) driver.Request {
 
 // leftOf returns how many ms ctx lasts, at most MaxWindow.
 func leftOf(ctx context.Context) int64 {
-	left := quota.MaxWindow
+	remaining := quota.MaxWindow
 	if deadline, ok := ctx.Deadline(); ok {
-		left = min(max(time.Until(deadline), 0), left)
+		remaining = min(max(time.Until(deadline), 0), remaining)
 	}
-	return left.Milliseconds()
+	return remaining.Milliseconds()
 }
 
 // drainTime returns how many ms units need to drain from l, rounded down.

@@ -29,12 +29,12 @@ type waitQueue struct {
 	waiting []*call // for a turn, in order
 
 	// From the last answer, for the calls behind it.
-	next  time.Time     // when to ask: before, the answer would be no
-	ahead bool          // next waits for a start that is taken, not for room: a refund changes nothing
-	of    []Charge      // the charges that the answer refuses, or nil: other charges may fit earlier
-	under terms         // the terms of the answer
-	start time.Time     // the earliest start of the first waiting call
-	step  time.Duration // from one waiting call's start to the next
+	next    time.Time     // when to ask: before, the answer would be no
+	ahead   bool          // next waits for a start that is taken, not for room: a refund changes nothing
+	refused []Charge      // the charges that the answer refuses, or nil: other charges may fit earlier
+	terms   terms         // the terms of the answer
+	start   time.Time     // the earliest start of the first waiting call
+	step    time.Duration // from one waiting call's start to the next
 
 	paused time.Time // no call starts before, even if it has an earlier start
 
@@ -50,7 +50,7 @@ type call struct {
 	called chan struct{} // closed when it is its turn, or one of these is set:
 	answer *answer       // allows it
 	err    error
-	behind *call // shares its answer, and is called when it leaves
+	leader *call // shares its answer, and is called when it leaves
 }
 
 // askAhead is how long before a start the next call asks for its own. A start taken far ahead
@@ -80,23 +80,23 @@ func (all *waitQueues) enter(ctx context.Context, charges []Charge) (*call, erro
 }
 
 // leave removes c, which is about to return.
-func (all *waitQueues) leave(c *call) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
+func (q *waitQueues) leave(c *call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	c.pass()
-	if c.behind != nil {
-		close(c.behind.called)
+	if c.leader != nil {
+		close(c.leader.called)
 	}
-	all.calls.Add(-1)
+	q.calls.Add(-1)
 	if c.calls--; c.calls == 0 {
-		delete(all.named, c.name)
+		delete(q.named, c.name)
 	}
 }
 
 // giveUp ends c because its context is done, unless it has its answer.
-func (all *waitQueues) giveUp(c *call) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
+func (q *waitQueues) giveUp(c *call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if c.waiting = slices.DeleteFunc(c.waiting, func(o *call) bool { return o == c }); c.answer == nil && c.err == nil {
 		c.err = fmt.Errorf("throttler: the wait ended: %w", c.ctx.Err())
 	}
@@ -119,9 +119,9 @@ func (c *call) pass() {
 }
 
 // alike returns how many calls, c and the next ones behind it, have the same charges.
-func (all *waitQueues) alike(c *call) int {
-	all.mu.Lock()
-	defer all.mu.Unlock()
+func (q *waitQueues) alike(c *call) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	n := slices.IndexFunc(c.waiting, func(o *call) bool { return !slices.Equal(o.charges, c.charges) })
 	if n < 0 {
 		n = len(c.waiting)
@@ -131,28 +131,28 @@ func (all *waitQueues) alike(c *call) int {
 
 // share gives a to c and to the calls behind it that a allows, too, and ends c's turn. It
 // returns how many of the calls that a allows are left over, because calls have given up.
-func (all *waitQueues) share(c *call, a *answer, woken <-chan struct{}) (left int) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
+func (q *waitQueues) share(c *call, a *answer, woken <-chan struct{}) (remaining int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	c.answer = a
 	last := c
-	for left = a.calls - 1; left > 0 && len(c.waiting) > 0 && slices.Equal(c.waiting[0].charges, c.charges); left-- {
+	for remaining = a.calls - 1; remaining > 0 && len(c.waiting) > 0 && slices.Equal(c.waiting[0].charges, c.charges); remaining-- {
 		o := *a
 		o.Decision = o.again()
-		last.behind = c.waiting[0]
+		last.leader = c.waiting[0]
 		last, c.waiting = c.waiting[0], c.waiting[1:]
 		last.answer = &o
 	}
-	all.note(c, a, woken)
+	q.note(c, a, woken)
 	c.pass()
-	return left
+	return remaining
 }
 
 // expect updates c's queue from a, a refusal, for the calls behind c.
-func (all *waitQueues) expect(c *call, a *answer, woken <-chan struct{}) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	all.note(c, a, woken)
+func (q *waitQueues) expect(c *call, a *answer, woken <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.note(c, a, woken)
 }
 
 // note updates c's queue from a, for the calls behind c, unless woken, which next returned, is
@@ -162,9 +162,9 @@ func (all *waitQueues) note(c *call, a *answer, woken <-chan struct{}) {
 	if q.woken != woken {
 		return
 	}
-	q.next, q.ahead, q.under, q.start, q.step = a.next, a.ahead, a.under, a.behind, a.step
-	if q.of = nil; !a.Allowed {
-		q.of = slices.Clone(c.charges) // the caller may change them once it has returned
+	q.next, q.ahead, q.terms, q.start, q.step = a.next, a.ahead, a.terms, a.behind, a.step
+	if q.refused = nil; !a.Allowed {
+		q.refused = slices.Clone(c.charges) // the caller may change them once it has returned
 	}
 	inTime := q.waiting[:0]
 	for _, c := range q.waiting {
@@ -182,19 +182,19 @@ func (all *waitQueues) note(c *call, a *answer, woken <-chan struct{}) {
 }
 
 // pause lets no call about charges start before until, even if it has an earlier start.
-func (all *waitQueues) pause(charges []Charge, until time.Time) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if q := all.named[nameOf(charges)]; q != nil {
+func (q *waitQueues) pause(charges []Charge, until time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q := q.named[nameOf(charges)]; q != nil {
 		q.paused = later(q.paused, until)
 	}
 }
 
 // reset wakes the calls about charges, and ends their pause.
-func (all *waitQueues) reset(charges []Charge) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if q := all.named[nameOf(charges)]; q != nil {
+func (q *waitQueues) reset(charges []Charge) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q := q.named[nameOf(charges)]; q != nil {
 		q.wake()
 		q.paused = time.Time{}
 	}
@@ -202,24 +202,24 @@ func (all *waitQueues) reset(charges []Charge) {
 
 // refunded wakes the calls about charges that wait for room, because a refund may have made
 // some.
-func (all *waitQueues) refunded(charges []Charge) {
-	if all.calls.Load() == 0 {
+func (q *waitQueues) refunded(charges []Charge) {
+	if q.calls.Load() == 0 {
 		return
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if q := all.named[nameOf(charges)]; q != nil && !q.ahead {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q := q.named[nameOf(charges)]; q != nil && !q.ahead {
 		q.wake()
 	}
 }
 
 // outdated reports whether the last answer about charges was under other terms than is, or the
 // terms could not be resolved, with err. If so, waiting calls ask at once.
-func (all *waitQueues) outdated(charges []Charge, is terms, err error) bool {
+func (all *waitQueues) outdated(charges []Charge, current terms, err error) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	q := all.named[nameOf(charges)]
-	if q == nil || err == nil && q.under.are(is) {
+	if q == nil || err == nil && q.terms.are(current) {
 		return false
 	}
 	q.wake()
@@ -234,10 +234,10 @@ func (q *waitQueue) wake() {
 
 // pausedUntil returns when the pause of c's queue ends, or zero if there is no pause, and a
 // channel that is closed if the pause ends earlier.
-func (all *waitQueues) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if c.paused.After(all.clock.Now()) {
+func (q *waitQueues) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c.paused.After(q.clock.Now()) {
 		return c.paused, c.woken
 	}
 	return time.Time{}, nil
@@ -245,16 +245,16 @@ func (all *waitQueues) pausedUntil(c *call) (until time.Time, woken <-chan struc
 
 // holdsFor reports whether the last answer says when charges fit.
 func (q *waitQueue) holdsFor(charges []Charge) bool {
-	return q.of == nil || slices.Equal(q.of, charges)
+	return q.refused == nil || slices.Equal(q.refused, charges)
 }
 
 // startOf returns the earliest start of waiting call i.
 func (q *waitQueue) startOf(i int) time.Time { return q.start.Add(time.Duration(i) * q.step) }
 
 // next returns when c should ask in its turn, and a channel that is closed if it can ask now.
-func (all *waitQueues) next(c *call) (at time.Time, woken <-chan struct{}) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
+func (q *waitQueues) next(c *call) (start time.Time, woken <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if !c.holdsFor(c.charges) {
 		return time.Time{}, c.woken
 	}

@@ -80,7 +80,7 @@ var batchPool = sync.Pool{New: func() any { return new(batch) }}
 // server has certainly not run it: with the script's text, and by the server's own client if
 // the client could not dial.
 func (b *batch) run(to *batcher) {
-	ctx, had := b.begin(to)
+	ctx, timeout := b.begin(to)
 	c, again := to.client, false
 	b.outcome, b.hung, b.spare = node.Outcome{}, false, nil
 	start := b.sentAt // of the last try, as the outcome is
@@ -91,10 +91,10 @@ func (b *batch) run(to *batcher) {
 		decisions := len(b.jobs)
 		b.send(ctx, to, c, again)
 		end, _ := ctx.Deadline()
-		more := b.deliver(to, start, end, tries < 3)
+		unsent := b.deliver(to, start, end, tries < 3)
 		to.server.Sent(start, decisions, b.outcome.Err)
-		if !more {
-			to.server.Record(&b.outcome, start, end, max(had, inlineTime))
+		if !unsent {
+			to.server.Record(&b.outcome, start, end, max(timeout, inlineTime))
 			break
 		}
 		again = true
@@ -109,7 +109,7 @@ func (b *batch) run(to *batcher) {
 // the last deadline of b's decisions, so that no decision is cut short by another's, but not
 // before minWait, and not after the batcher's timeout. Until b is sent, it lasts connectTime
 // longer, or until the caller's deadline if b is in its goroutine.
-func (b *batch) begin(to *batcher) (ctx *busy.Context, had time.Duration) {
+func (b *batch) begin(to *batcher) (ctx *busy.Context, timeout time.Duration) {
 	end := b.sentAt
 	if !b.inline {
 		end = end.Add(to.minWait)
@@ -175,14 +175,14 @@ func (b *batch) plan(perSlot bool) {
 	if len(b.jobs) > 1 {
 		slices.SortStableFunc(b.jobs, func(x, y *job) int { return x.compare(y, perSlot) })
 	}
-	for rest := b.jobs; len(rest) > 0; {
-		n, work := 1, rest[0].work
-		for n < len(rest) && rest[0].isBatched() && rest[0].compare(rest[n], perSlot) == 0 && work+rest[n].work <= quota.MaxWork {
-			work += rest[n].work
+	for jobs := b.jobs; len(jobs) > 0; {
+		n, work := 1, jobs[0].work
+		for n < len(jobs) && jobs[0].isBatched() && jobs[0].compare(jobs[n], perSlot) == 0 && work+jobs[n].work <= quota.MaxWork {
+			work += jobs[n].work
 			n++
 		}
-		b.calls = append(b.calls, call{jobs: rest[:n:n]})
-		rest = rest[n:]
+		b.calls = append(b.calls, call{jobs: jobs[:n:n]})
+		jobs = jobs[n:]
 	}
 }
 
@@ -327,14 +327,14 @@ func (c *call) deliver() {
 		j.values = c.cmds[0].(*redis.StringSliceCmd).Val()
 		j.finish(nil)
 	default:
-		rest, _ := c.cmds[0].(*redis.StringCmd).Bytes()
+		reply, _ := c.cmds[0].(*redis.StringCmd).Bytes()
 		var err error
 		for _, j := range c.jobs {
 			if err == nil {
-				j.reply, rest, err = splitReply(rest, len(j.keys)+j.costs)
+				j.reply, reply, err = splitReply(reply, len(j.keys)+j.costs)
 			}
 		}
-		if err == nil && len(rest) > 0 {
+		if err == nil && len(reply) > 0 {
 			err = errReply
 		}
 		for _, j := range c.jobs {

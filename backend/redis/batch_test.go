@@ -154,7 +154,7 @@ func TestBatchesTakeWhatWaitsInOrder(t *testing.T) {
 		j.ctx, j.deadline = t.Context(), time.Now().Add(time.Hour)
 	}
 	b := batcher{waiting: slices.Clone(all)}
-	all[1].stage.Store(left)
+	all[1].stage.Store(abandoned)
 	want := slices.Delete(all, 1, 2)
 	for _, n := range []int{perBatch, 3} {
 		out := new(batch)

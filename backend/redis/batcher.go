@@ -73,7 +73,7 @@ type batcher struct {
 	waiting   []*job    // oldest first; jobs that their callers left stay until a batch or a sweep reaches them
 	room      int       // in waiting
 	gathering bool      // a batch is about to take the waiting jobs
-	late      bool      // the last answered batch was late
+	slow      bool      // the last answered batch was late
 	singles   int       // consecutive batches of one decision
 	swept     time.Time // when callers that had left were last removed from a full queue
 }
@@ -99,7 +99,7 @@ func (b *batcher) do(j *job) error {
 		return b.server.ErrOpen()
 	}
 	now := time.Now()
-	j.asked = now
+	j.begun = now
 	if err := busy.HasTime(j.ctx); err != nil {
 		return &unsentError{err}
 	}
@@ -144,7 +144,7 @@ func (b *batcher) do(j *job) error {
 func (b *batcher) enqueue(j *job, now time.Time) error {
 	if len(b.waiting) >= b.room && now.Sub(b.swept) > sweepEvery { // otherwise each caller would search the queue
 		b.swept = now
-		b.waiting = slices.DeleteFunc(b.waiting, func(j *job) bool { return j.stage.Load() == left })
+		b.waiting = slices.DeleteFunc(b.waiting, func(j *job) bool { return j.stage.Load() == abandoned })
 	}
 	switch {
 	case b.server.Breaker.Open(): // it opened since; no batch would take j from the queue
@@ -189,8 +189,8 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	if j.timeout == 0 && !bounded {
 		j.timeout = b.timeout
 	}
-	if own := now.Add(j.timeout); j.timeout > 0 && (!bounded || own.Before(deadline)) {
-		j.ownDeadline, deadline = true, own
+	if end := now.Add(j.timeout); j.timeout > 0 && (!bounded || end.Before(deadline)) {
+		j.ownDeadline, deadline = true, end
 	}
 	j.deadline = deadline
 	switch {
@@ -207,7 +207,7 @@ func (b *batcher) canSend(now time.Time) bool {
 	switch {
 	case len(b.inFlight) >= b.mostInFlight:
 		return false
-	case b.late:
+	case b.slow:
 		return true
 	}
 	recent, since := 0, b.recentSince(now)
@@ -229,9 +229,9 @@ func (b *batcher) recentSince(now time.Time) time.Time {
 }
 
 // ended records whether out, which has ended, was late.
-func (b *batcher) ended(out *batch, now time.Time) {
+func (b *batcher) batchEnded(out *batch, now time.Time) {
 	if out.outcome.Answered && out.outcome.Err == nil { // a proxy may answer for the server
-		b.late = !out.sentAt.After(b.recentSince(now))
+		b.slow = !out.sentAt.After(b.recentSince(now))
 	}
 }
 
@@ -251,9 +251,9 @@ func (b *batcher) wait(j *job) error {
 		case <-timeUp:
 		}
 		switch now := time.Now(); {
-		case b.server.Answers.SilentSince(j.asked):
+		case b.server.Answers.SilentSince(j.begun):
 			return j.leave(errWaited, context.DeadlineExceeded)
-		case now.Sub(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.stage.Load() == waiting:
+		case now.Sub(j.begun) >= max(maxQueued, j.deadline.Sub(j.begun)) && j.stage.Load() == waiting:
 			return j.leave(errQueued, errQueued)
 		}
 		timeUp = j.setTimer(again)
@@ -266,9 +266,9 @@ func (b *batcher) wait(j *job) error {
 func (b *batcher) leave(j *job, err error) error {
 	unsent, sent := error(&unsentError{err}), err
 	if !errors.Is(err, context.Canceled) {
-		if b.server.Answers.SilentSince(j.asked) {
+		if b.server.Answers.SilentSince(j.begun) {
 			unsent = errWaited
-		} else if b.server.Answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
+		} else if b.server.Answers.AnsweredSince(j.begun) || time.Since(j.deadline) > askAgain {
 			sent = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 		}
 	}
@@ -279,7 +279,7 @@ func (b *batcher) leave(j *job, err error) error {
 // be. It takes no lock: thousands of deadlines may pass at once, and with a mutex, which is
 // handed from one caller to the next, the last would leave much later.
 func (j *job) leave(unsent, sent error) error {
-	if j.stage.CompareAndSwap(waiting, left) {
+	if j.stage.CompareAndSwap(waiting, abandoned) {
 		j.abandoned = true // the queue holds it until a batch or a sweep reaches it
 		return unsent
 	}
@@ -330,7 +330,7 @@ func (b *batcher) sendInline(out *batch) {
 		case len(b.waiting) > 0:
 			go b.sendLoop(out)
 		default:
-			b.ended(out, time.Now())
+			b.batchEnded(out, time.Now())
 			b.end(out)
 			batchPool.Put(out)
 		}
@@ -348,14 +348,14 @@ func (b *batcher) fill(out *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	b.ended(out, now)
+	b.batchEnded(out, now)
 	out.limits = 0
-	seen := 0
-	for ; len(out.jobs) < perBatch && seen < len(b.waiting); seen++ {
-		j := b.waiting[seen]
+	count := 0
+	for ; len(out.jobs) < perBatch && count < len(b.waiting); count++ {
+		j := b.waiting[count]
 		switch {
 		case j.ctx.Err() != nil: // its caller has left, or is about to
-		case j.deadline.Before(now) && b.server.Answers.SilentSince(j.asked):
+		case j.deadline.Before(now) && b.server.Answers.SilentSince(j.begun):
 			if j.stage.CompareAndSwap(waiting, failed) { // its caller may not ask for long whether the server is silent
 				j.finish(errWaited)
 			}
@@ -364,7 +364,7 @@ func (b *batcher) fill(out *batch) bool {
 			out.limits += j.limits
 		}
 	}
-	b.waiting = slices.Delete(b.waiting, 0, seen)
+	b.waiting = slices.Delete(b.waiting, 0, count)
 	if len(out.jobs) == 0 {
 		b.end(out)
 		return false

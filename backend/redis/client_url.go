@@ -98,15 +98,15 @@ func parseQuery(o *redis.UniversalOptions, u *url.URL) error {
 		port = "26379"
 	}
 	for _, addr := range append([]string{u.Host}, query["addr"]...) {
-		at, err := url.Parse("//" + addr)
-		if err != nil || at.Host != addr {
+		host, err := url.Parse("//" + addr)
+		if err != nil || host.Host != addr {
 			return errQuery
 		}
-		number, err := strconv.ParseUint(cmp.Or(at.Port(), port), 10, 16)
+		number, err := strconv.ParseUint(cmp.Or(host.Port(), port), 10, 16)
 		if err != nil || number == 0 || !hostText.MatchString(addr) {
 			return invalid.Errorf("redisbackend: the URL's host is wrong; it must be a name or an address, IPv6 in brackets, and as needed a port from 1 to 65535, such as redis.internal:6379")
 		}
-		o.Addrs = append(o.Addrs, net.JoinHostPort(at.Hostname(), strconv.FormatUint(number, 10)))
+		o.Addrs = append(o.Addrs, net.JoinHostPort(host.Hostname(), strconv.FormatUint(number, 10)))
 	}
 	return nil
 }

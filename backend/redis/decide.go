@@ -176,14 +176,14 @@ func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	w := algorithm.Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
 	b = slices.Grow(b, 64) // enough for all bounds: j keeps it
 	start := len(b)
-	ended, ok := algorithm.AppendDigits(b, w)
+	digits, ok := algorithm.AppendDigits(b, w)
 	if ok {
 		w.ResetAt += w.Length
-		_, ok = algorithm.AppendDigits(ended, w)
+		_, ok = algorithm.AppendDigits(digits, w)
 	}
 	if ok {
-		code := 100*int64(ended[start]-'0') + 10*int64(ended[start+1]-'0') + int64(ended[start+2]-'0')
-		b = strconv.AppendInt(ended, 10*(code+1), 10)
+		code := 100*int64(digits[start]-'0') + 10*int64(digits[start+1]-'0') + int64(digits[start+2]-'0')
+		b = strconv.AppendInt(digits, 10*(code+1), 10)
 	} else {
 		b = append(b, "99999999999999999990000"...)
 	}
@@ -231,7 +231,7 @@ var errReply = errors.New("the script's reply has an unknown form")
 
 // splitReply splits the reply to a call, a concatenation of the replies to its decisions, into
 // the first reply, which has so many parts, and the rest.
-func splitReply(reply []byte, parts int) (first, rest []byte, err error) {
+func splitReply(reply []byte, parts int) (first, tail []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply
 	}
@@ -353,11 +353,11 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 		if s.Renews {
 			return min(c.Cost, 1), false // a charge of cost 0 has no unit to renew
 		}
-		more := s.Costs[i] - c.Cost
+		added := s.Costs[i] - c.Cost
 		if c.Policy.HoldsOnly() {
-			more = 0
+			added = 0
 		}
-		return max(more, 0), more > 0 // otherwise it charges nothing, and only looks
+		return max(added, 0), added > 0 // otherwise it charges nothing, and only looks
 	})
 	for i, c := range d.Charges() {
 		results := d.ResultsOf(i)

@@ -169,7 +169,7 @@ func (b *Backend) Late() bool {
 	to := b.shards[0].batcher
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	return to.late
+	return to.slow
 }
 
 const (

@@ -26,21 +26,21 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 // round trip of GETs there.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	s := b.shardOf(r.Charges)
-	var all []handoff.Released
+	var released []handoff.Released
 	if r.ReadOnly {
 		stored, err := s.readFrom(ctx, nil, r.Charges, r.ServerTime)
 		if err == nil {
-			all, _, err = handoff.ReleaseAll(&r, stored, unknownTime)
+			released, _, err = handoff.ReleaseAll(&r, stored, unknownTime)
 		}
-		return all, err
+		return released, err
 	}
 	if err := s.swap(ctx, r.ServerTime, r.Charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
-		all, changes, err = handoff.ReleaseAll(&r, stored, clock)
+		released, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return changes, err
 	}); err != nil {
 		return nil, err // all may still be written: see swap
 	}
-	return all, nil
+	return released, nil
 }
 
 // unknownTime is passed where the server's time is unknown. Expired claims then

@@ -32,7 +32,7 @@ type job struct {
 	alone bool // it shares no call from now on
 
 	timeout     time.Duration // the server's time; if 0, the context's deadline or, without one, the batcher's timeout
-	asked       time.Time
+	begun       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's
 	timer       *time.Timer
@@ -53,10 +53,10 @@ type job struct {
 // Stages of a job. It leaves the first stage once: a batch takes it, or finds that its time is
 // over, the breaker opens, or its caller leaves.
 const (
-	waiting = iota // for a batch
-	claimed        // a batch has it
-	failed         // it is never sent: the breaker has opened, or its time is over
-	left           // it is never sent: its caller has left
+	waiting   = iota // for a batch
+	claimed          // a batch has it
+	failed           // it is never sent: the breaker has opened, or its time is over
+	abandoned        // it is never sent: its caller has left
 )
 
 // claim takes j into a batch. It returns false if j's caller has left, or the breaker has

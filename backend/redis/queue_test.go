@@ -14,7 +14,7 @@ func TestDroppedDecisionEnds(t *testing.T) {
 	s := &node.Server{Answers: busy.NewAnswers()}
 	asked := time.Now()
 	s.Answers.Silent()
-	j := &job{ctx: t.Context(), asked: asked, deadline: asked.Add(-time.Millisecond), done: make(chan struct{}, 1)}
+	j := &job{ctx: t.Context(), begun: asked, deadline: asked.Add(-time.Millisecond), done: make(chan struct{}, 1)}
 	out := new(batch)
 	b := &batcher{server: s, inFlight: []*batch{out}, waiting: []*job{j}}
 	if b.fill(out) {

@@ -252,11 +252,11 @@ type ServerState struct {
 func (b *Backend) Servers() []ServerState {
 	b.monitor.Run()
 	states := b.monitor.States()
-	all := make([]ServerState, len(states))
+	result := make([]ServerState, len(states))
 	for i := range states {
-		all[i] = ServerState(states[i])
+		result[i] = ServerState(states[i])
 	}
-	return all
+	return result
 }
 
 // Observe implements driver.Observed. It has no effect if Options.Observer is set.

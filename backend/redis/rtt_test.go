@@ -74,8 +74,8 @@ func TestInFlightByTheLastAnswer(t *testing.T) {
 	} {
 		now := time.Now()
 		out := &batch{sentAt: now.Add(-test.took), limits: test.limits, outcome: test.outcome}
-		b := &batcher{countsFor: countsFor, mostInFlight: maxInFlight, late: test.was, inFlight: []*batch{{sentAt: now, limits: test.behind}, out}}
-		b.ended(out, now)
+		b := &batcher{countsFor: countsFor, mostInFlight: maxInFlight, slow: test.was, inFlight: []*batch{{sentAt: now, limits: test.behind}, out}}
+		b.batchEnded(out, now)
 		for b.inFlight = nil; b.canSend(now) && len(b.inFlight) < 100; {
 			b.inFlight = append(b.inFlight, &batch{sentAt: now})
 		}

@@ -34,8 +34,8 @@ type shapeTable = stats.Cache[string, *script]
 
 type composer = func(settles bool, charges [][]byte) (script string, ok bool)
 
-func newShapes(compose composer, most int) *shapeTable {
-	return &shapeTable{Max: most, Create: func(shape string) *script {
+func newShapes(compose composer, bound int) *shapeTable {
+	return &shapeTable{Max: bound, Create: func(shape string) *script {
 		if shape == "" {
 			return nil
 		}
@@ -63,13 +63,13 @@ func commonScripts() []*script {
 		scriptOf([]byte{takes, nextCharge, kind})
 		scriptOf([]byte{settlements, nextCharge, kind})
 	}
-	all := []*script{swapScript}
+	scripts := []*script{swapScript}
 	for _, s := range shapes.Load().Values() {
 		if s != nil {
-			all = append(all, s)
+			scripts = append(scripts, s)
 		}
 	}
-	return all
+	return scripts
 }
 
 // script is a Lua script: its text, and its SHA-1, which is computed here. Both are strings,

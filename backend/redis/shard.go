@@ -57,24 +57,24 @@ func newShard(b *Backend, s Shard) *shard {
 		r := sh.newBatcher(c, fmt.Sprint("replica ", i), nil, true)
 		sh.replicas, sh.Replicas = append(sh.replicas, r), append(sh.Replicas, r.server)
 	}
-	sh.Each = func(do func(*node.Server)) { sh.batchers(func(b *batcher) { do(b.server) }) }
+	sh.ForEach = func(do func(*node.Server)) { sh.batchers(func(b *batcher) { do(b.server) }) }
 	return sh
 }
 
 // newBatcher returns a batcher that sends through c to one server, called name in events. one
 // is the server's client, if it is a node of the cluster c.
-func (s *shard) newBatcher(c redis.UniversalClient, name string, one *redis.Client, replica bool) *batcher {
+func (s *shard) newBatcher(c redis.UniversalClient, name string, single *redis.Client, replica bool) *batcher {
 	b := &batcher{
-		client: goredis.Of(c), timeout: s.backend.timeout, room: maxWaiting,
+		client: goredis.Wrap(c), timeout: s.backend.timeout, room: maxWaiting,
 		minWait: minWait, countsFor: countsFor,
 	}
 	// More batches than connections would be smaller, and wait for each other.
 	b.mostInFlight = max(maxRecent, min(maxInFlight, b.client.Connections))
 	b.perSlot.Store(s.perSlot)
 	b.server = node.New(node.Config{
-		Client: b.client, Node: one, Shard: s.Name, Name: name, Replica: replica,
+		Client: b.client, Node: single, Shard: s.Name, Name: name, Replica: replica,
 		Observer: s.backend.observer, Connections: maxInFlight,
-		Partition: string(appendHash([]byte(s.backend.prefix+"{"), "")) + "}", Had: minWait,
+		Partition: string(appendHash([]byte(s.backend.prefix+"{"), "")) + "}", Timeout: minWait,
 		Ask: s.backend.probe, Opened: b.opened,
 	})
 	return b
@@ -99,15 +99,15 @@ func (s *shard) batcherOf(key []byte) *batcher {
 	if s.cluster == nil {
 		return s.batcher
 	}
-	one, err := s.cluster.MasterForKey(goredis.DoNotAsk, string(key))
+	primary, err := s.cluster.MasterForKey(goredis.DoNotAsk, string(key))
 	if err != nil {
 		return s.batcher // the client will ask for the nodes when it sends
 	}
-	addr := one.Options().Addr
+	addr := primary.Options().Addr
 	if b, ok := s.byNode.Load(addr); ok {
 		return b.(*batcher)
 	}
-	b, _ := s.byNode.LoadOrStore(addr, s.newBatcher(s.cluster, addr, one, false))
+	b, _ := s.byNode.LoadOrStore(addr, s.newBatcher(s.cluster, addr, primary, false))
 	if s.backend.closed.Load() {
 		b.(*batcher).server.Close()
 	}
@@ -148,12 +148,12 @@ func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge
 	} else {
 		j.proves = r.proves()
 	}
-	asked := time.Now()
+	sent := time.Now()
 	if err := r.do(j); err != nil {
 		return nil, s.errorOf(err)
 	}
 	if j.proves {
-		if _, err := s.Lag(j.proof, asked); err != nil {
+		if _, err := s.Lag(j.proof, sent); err != nil {
 			r.server.Current.Store(false) // until its next check
 			return nil, s.errorOf(err)
 		}
@@ -209,7 +209,7 @@ func (s *shard) load(ctx context.Context) error {
 // load loads the scripts on c's server in one round trip, and opens the connections that
 // decisions need.
 func load(ctx context.Context, c goredis.Client) error {
-	err := c.Within(ctx, func() error {
+	err := c.Run(ctx, func() error {
 		pipe := c.Pipeline()
 		for _, script := range commonScripts() {
 			pipe.ScriptLoad(ctx, script.text.(string))
@@ -217,8 +217,8 @@ func load(ctx context.Context, c goredis.Client) error {
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if one, ok := c.UniversalClient.(*redis.Client); ok && err == nil {
-		node.Connect(ctx, c, one, maxInFlight)
+	if single, ok := c.UniversalClient.(*redis.Client); ok && err == nil {
+		node.Connect(ctx, c, single, maxInFlight)
 	}
 	return err
 }

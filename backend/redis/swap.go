@@ -65,9 +65,9 @@ func (s *shard) swap(ctx context.Context, serverTime time.Duration, charges []qu
 		return s.errorOf(&unsentError{err})
 	}
 	c := &change{ctx: ctx, apply: apply, done: make(chan struct{})}
-	keys, asked := s.backend.keysOf(charges), time.Now()
+	keys, began := s.backend.keysOf(charges), time.Now()
 	c.deadline, _ = ctx.Deadline()
-	if end := asked.Add(serverTime); serverTime > 0 && (c.deadline.IsZero() || end.Before(c.deadline)) {
+	if end := began.Add(serverTime); serverTime > 0 && (c.deadline.IsZero() || end.Before(c.deadline)) {
 		c.deadline = end // for the exchange to notice
 	}
 	key := strings.Join(keys, "")
@@ -87,7 +87,7 @@ func (s *shard) swap(ctx context.Context, serverTime time.Duration, charges []qu
 		default:
 			return s.errorOf(err)
 		}
-	case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.Answers.AnsweredSince(asked):
+	case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.Answers.AnsweredSince(began):
 		return s.errorOf(errWaited)
 	default:
 		return s.errorOf(&unsentError{err})
@@ -96,8 +96,8 @@ func (s *shard) swap(ctx context.Context, serverTime time.Duration, charges []qu
 
 // serve makes the changes that wait for key, which is the key of charges.
 func (s *shard) serve(key string, charges []quota.Charge) {
-	for all := s.changes.Next(key); len(all) > 0; all = s.changes.Next(key) {
-		s.exchange(key, charges, all)
+	for group := s.changes.Next(key); len(group) > 0; group = s.changes.Next(key) {
+		s.exchange(key, charges, group)
 	}
 }
 
@@ -110,19 +110,19 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		s.finish(first, errNotRead(err))
 		return
 	}
-	var all []*change
+	var group []*change
 	for conflicts := 0; states != nil && err == nil; conflicts++ {
 		if conflicts > 0 { // each is another process' success: random waits let processes take turns
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
 		joined := s.changes.Take(key)
-		all = append(all, joined...)
-		end := s.endOf(all, began)
-		args := states.apply(all, s.backend.margin)
+		group = append(group, joined...)
+		end := s.endOf(group, began)
+		args := states.apply(group, s.backend.margin)
 		if args == nil {
 			// A refusal stores nothing, so callers that joined after the read need newer states.
-			late := slices.DeleteFunc(joined, func(c *change) bool { return slices.Contains(first, c) })
-			all, args = s.applyAgain(ctx, charges, end, all, late)
+			joiners := slices.DeleteFunc(joined, func(c *change) bool { return slices.Contains(first, c) })
+			group, args = s.applyAgain(ctx, charges, end, group, joiners)
 		}
 		switch {
 		case args == nil:
@@ -133,21 +133,21 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 			states, err = s.callSwap(ctx, charges, end, args)
 		}
 	}
-	s.finish(all, err)
+	s.finish(group, err)
 }
 
 // applyAgain reads the states again, and makes all changes again, if some are late. If it can't
 // read, it finishes the late ones, and returns the others, which keep their outcomes.
-func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, all, late []*change) (rest []*change, args []arg) {
-	if len(late) == 0 {
-		return all, nil
+func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, group, joiners []*change) (remaining []*change, args []arg) {
+	if len(joiners) == 0 {
+		return group, nil
 	}
 	states, err := s.callSwap(ctx, charges, end, nil)
 	if err != nil {
-		s.finish(late, errNotRead(err))
-		return slices.DeleteFunc(all, func(c *change) bool { return slices.Contains(late, c) }), nil
+		s.finish(joiners, errNotRead(err))
+		return slices.DeleteFunc(group, func(c *change) bool { return slices.Contains(joiners, c) }), nil
 	}
-	return all, states.apply(all, s.backend.margin)
+	return group, states.apply(group, s.backend.margin)
 }
 
 func errNotRead(err error) error {
@@ -156,9 +156,9 @@ func errNotRead(err error) error {
 
 // endOf returns the latest deadline of all, but at most the timeout after began, when the
 // exchange began: so a server that hangs is detected as soon as by other decisions.
-func (s *shard) endOf(all []*change, began time.Time) time.Time {
+func (s *shard) endOf(group []*change, began time.Time) time.Time {
 	end, latest := began, began.Add(s.backend.timeout)
-	for _, c := range all {
+	for _, c := range group {
 		if c.deadline.IsZero() || c.deadline.After(latest) {
 			return latest
 		}
@@ -170,8 +170,8 @@ func (s *shard) endOf(all []*change, began time.Time) time.Time {
 }
 
 // finish ends changes with the error of their exchange, or with their own.
-func (s *shard) finish(all []*change, err error) {
-	for _, c := range all {
+func (s *shard) finish(group []*change, err error) {
+	for _, c := range group {
 		elsewhere := (*handoff.ElsewhereError)(nil)
 		if err != nil {
 			c.err = err
@@ -192,10 +192,10 @@ type swapStates struct {
 
 // apply makes the changes of the states, and returns swap.lua's arguments, or nil if nothing
 // changes. A decision about an unreadable value fails, unless it is a reset.
-func (s *swapStates) apply(all []*change, margin int64) (args []arg) {
+func (s *swapStates) apply(group []*change, margin int64) (args []arg) {
 	counts := parseStored(s.stored)
 	changed, lives := make([]bool, len(counts)), make([]int64, len(counts))
-	for _, c := range all {
+	for _, c := range group {
 		changes, err := c.apply(counts, s.clock)
 		if c.err = err; err != nil {
 			continue

@@ -14,7 +14,7 @@ import (
 // that this process holds for it. The stripe's lock guards it.
 type lease struct {
 	keyed.Entry
-	of     []keyed.Name // the counts of each charge, if there are several
+	names  []keyed.Name // the counts of each charge, if there are several
 	limits keyed.Name   // the limits of all charges of the last take
 
 	// held units may be spent from since until the first of d's windows ends. d is the
@@ -230,11 +230,11 @@ func (b *Backend) limitsOf(charges []quota.Charge) (n keyed.Name) {
 
 // namesOf names the counts of each of charges.
 func (b *Backend) namesOf(charges []quota.Charge) []keyed.Name {
-	all := make([]keyed.Name, len(charges))
+	names := make([]keyed.Name, len(charges))
 	for i := range charges {
-		all[i] = b.names.Name(&charges[i])
+		names[i] = b.names.Name(&charges[i])
 	}
-	return all
+	return names
 }
 
 // tallyName is the policy of the counts of the units that a process has leased. Their keys
@@ -245,34 +245,34 @@ const tallyName = "weir:leased"
 // charge to the tally's count of n, which lasts at least as long as the windows.
 func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 	charges := r.Charges()
-	all := make([]quota.Charge, 0, len(charges)+1)
+	extended := make([]quota.Charge, 0, len(charges)+1)
 	limit := quota.Limit{Quota: quota.MaxQuota}
 	for _, c := range charges {
 		c.Cost = cost
-		all = append(all, c)
+		extended = append(extended, c)
 		for k := range c.Policy.Limits {
 			limit.Window = max(limit.Window, c.Policy.Limits[k].Window, 2*c.Policy.Limits[k].Calendar.Period.Shortest())
 		}
 	}
-	if len(all) < quota.MaxCharges {
+	if len(extended) < quota.MaxCharges {
 		key := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n[0]), n[1])
 		p := &quota.Policy{Name: tallyName, Limits: []quota.Limit{limit}}
-		all = append(all, quota.Charge{Policy: p, Key: string(key), Partition: all[0].Partition, Cost: cost})
+		extended = append(extended, quota.Charge{Policy: p, Key: string(key), Partition: extended[0].Partition, Cost: cost})
 	}
-	return r.Replace(all...)
+	return r.Replace(extended...)
 }
 
 // withoutTally returns d about its first n charges, and the used units of the count that
 // withTally added.
-func withoutTally(d *driver.Decision, n int) (of driver.Decision, total int64) {
+func withoutTally(d *driver.Decision, n int) (stripped driver.Decision, total int64) {
 	charges, results := d.Charges(), d.Results()
 	if len(charges) <= n {
 		return *d, 0
 	}
-	of = driver.NewDecision(driver.NewRequest(d.Request.Now, charges[:n:n]...))
-	of.Allowed, of.Degraded = d.Allowed, d.Degraded
-	copy(of.Results(), results)
-	return of, results[len(results)-1].Used
+	stripped = driver.NewDecision(driver.NewRequest(d.Request.Now, charges[:n:n]...))
+	stripped.Allowed, stripped.Degraded = d.Allowed, d.Degraded
+	copy(stripped.Results(), results)
+	return stripped, results[len(results)-1].Used
 }
 
 // withCost returns r with each charge at that cost.
@@ -338,16 +338,16 @@ func addHeld(d, l *driver.Decision, held int64) {
 
 // extra returns how much more than charged st costs, and whether the difference is the same
 // for all charges.
-func extra(st *driver.Settlement) (more int64, even bool) {
+func extra(st *driver.Settlement) (units int64, even bool) {
 	charges := st.Charged.Charges()
 	for i := range charges {
 		m := st.Costs[i] - charges[i].Cost
-		if i > 0 && m != more {
+		if i > 0 && m != units {
 			return 0, false
 		}
-		more = m
+		units = m
 	}
-	return more, true
+	return units, true
 }
 
 // demand counts the units that a key asks for, including refused ones.

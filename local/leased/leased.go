@@ -198,11 +198,11 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	n, limits := b.nameOf(r.Charges()), b.limitsOf(r.Charges())
 	s := b.stripeOf(n)
 	s.mu.Lock()
-	l := b.asked(s, n, &r, cost)
+	l := b.leaseFor(s, n, &r, cost)
 	var late time.Time // when the server's time has passed since a wait began
 	for {
 		if l.Removed() { // during a wait
-			l = b.asked(s, n, &r, cost)
+			l = b.leaseFor(s, n, &r, cost)
 		}
 		// Check again after a wait: the limits may have changed, or a window ended.
 		if l.limits != limits {
@@ -238,10 +238,10 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 // asked returns the lease of name n in s, and notes in it that r asks for cost.
-func (b *Backend) asked(s *stripe, n keyed.Name, r *driver.Request, cost int64) *lease {
+func (b *Backend) leaseFor(s *stripe, n keyed.Name, r *driver.Request, cost int64) *lease {
 	l := s.get(n)
-	if l.of == nil && len(r.Charges()) > 1 {
-		l.of = b.namesOf(r.Charges())
+	if l.names == nil && len(r.Charges()) > 1 {
+		l.names = b.namesOf(r.Charges())
 		b.ofSeveral.Store(true)
 	}
 	l.demand.add(cost, r.Now)
@@ -292,7 +292,7 @@ func (b *Backend) mayLease(charges []quota.Charge) bool {
 func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
 func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	b.stats.asked.Add(1)
+	b.stats.takes.Add(1)
 	held := int64(0)
 	if c := r.Charges(); len(c) > 0 && c[0].Mode == quota.Check {
 		held = b.heldFor(&r)
@@ -360,13 +360,13 @@ func (b *Backend) heldFor(r *driver.Request) int64 {
 
 // addHeld makes d, which charges nothing, report this process's held units as not used, but at
 // most so many: d may not know of units leased during the call.
-func (b *Backend) addHeld(d *driver.Decision, most int64) {
-	if most == 0 || d.Degraded { // its counts don't contain leases
+func (b *Backend) addHeld(d *driver.Decision, bound int64) {
+	if bound == 0 || d.Degraded { // its counts don't contain leases
 		return
 	}
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()
-		if held := min(l.held, most); held > 0 && d.Request.Now < l.until {
+		if held := min(l.held, bound); held > 0 && d.Request.Now < l.until {
 			addHeld(d, &l.d, held)
 		}
 	}
@@ -383,13 +383,13 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 			return driver.Decision{}, err
 		}
 	}
-	more, even := extra(&st)
+	units, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
-		if even && l.held > max(more, 0) && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
+		if even && l.held > max(units, 0) && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
 			defer s.mu.Unlock()
 			r := st.Charged.Request
 			r.Now = st.Now
-			return l.spend(&r, more), nil
+			return l.spend(&r, units), nil
 		}
 		s.mu.Unlock()
 	}
@@ -421,7 +421,7 @@ func (b *Backend) drop(charges []quota.Charge) {
 		s := &b.stripes[i]
 		s.mu.Lock()
 		for _, l := range slices.Clone(s.Values()) {
-			if slices.ContainsFunc(l.of, func(n keyed.Name) bool { return slices.Contains(names, n) }) {
+			if slices.ContainsFunc(l.names, func(n keyed.Name) bool { return slices.Contains(names, n) }) {
 				s.forget(l)
 			}
 		}

@@ -19,12 +19,12 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	defer s.mu.Unlock()
 	d, total, units, err := b.takeLease(ctx, s, l, &r, cost)
 	if driver.MayHaveCharged(err) {
-		own := cost
+		share := cost
 		if l.canAnswer(r.Now, cost) {
-			own = 0
+			share = 0
 		}
-		l.tally.lose(units, own)
-		b.stats.stranded.Add(units - own)
+		l.tally.lose(units, share)
+		b.stats.stranded.Add(units - share)
 	}
 	switch {
 	case err != nil:
@@ -94,17 +94,17 @@ var errPanicked = errors.New("leased: the other backend panicked")
 // lease takes units, or as many as there are, but at least cost, and charges them to the
 // tally's count of n, too. It returns that count's total and the units of the last take. A
 // refusal is about cost.
-func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
+func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, units, cost int64) (d driver.Decision, total, granted int64, err error) {
 	for {
-		var all driver.Decision
-		all, err = b.ask(ctx, withTally(r, n, units))
-		d, total = withoutTally(&all, len(r.Charges()))
+		var joint driver.Decision
+		joint, err = b.ask(ctx, withTally(r, n, units))
+		d, total = withoutTally(&joint, len(r.Charges()))
 		if err != nil || d.Allowed && !d.Degraded || units == cost || len(d.Charges()) == 0 {
 			return d, total, units, err
 		}
 		if d.Degraded { // nothing is leased of counts that are not shared
 			if d.Allowed {
-				st := driver.Settlement{Now: r.Now, ServerTime: r.ServerTime, Charged: all, Costs: make([]int64, len(all.Charges()))}
+				st := driver.Settlement{Now: r.Now, ServerTime: r.ServerTime, Charged: joint, Costs: make([]int64, len(joint.Charges()))}
 				_, _ = b.wrapped.Settle(ctx, st) // if it fails, the units count until the window ends
 			}
 			units = cost

@@ -31,11 +31,11 @@ func (b *Backend) sweep(stop <-chan struct{}) {
 
 // collect returns the settlements of a sweep.
 func (b *Backend) collect(now int64) []driver.Settlement {
-	var all []driver.Settlement
+	var settlements []driver.Settlement
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all = s.reclaim(all, now, now-b.silence().Milliseconds())
+		settlements = s.reclaim(settlements, now, now-b.silence().Milliseconds())
 		if s.swept == 0 {
 			s.swept = math.MaxInt
 		}
@@ -44,12 +44,12 @@ func (b *Backend) collect(now int64) []driver.Settlement {
 		})
 		s.mu.Unlock()
 	}
-	return all
+	return settlements
 }
 
 // reclaim appends to all the settlements of lost units, and of the units held by keys that
 // have asked for nothing since silentSince.
-func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
+func (s *stripe) reclaim(settlements []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for l := range s.holding {
 		if l.lastAsk <= silentSince {
 			s.lose(l)
@@ -60,43 +60,43 @@ func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driv
 	}
 	for _, st := range s.lost {
 		if st.Now = now; slices.ContainsFunc(st.Charged.Results(), func(r driver.Result) bool { return r.ResetAt > now }) {
-			all = append(all, st)
+			settlements = append(settlements, st)
 		}
 	}
 	s.lost = nil
-	return all
+	return settlements
 }
 
 // giveBackAll gives back the leases of all keys.
 func (b *Backend) giveBackAll(ctx context.Context) error {
 	now := b.clock.Now().UnixMilli()
-	var all []driver.Settlement
+	var settlements []driver.Settlement
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all = s.reclaim(all, now, math.MaxInt64) // even if the clock was ahead
+		settlements = s.reclaim(settlements, now, math.MaxInt64) // even if the clock was ahead
 		s.mu.Unlock()
 	}
-	return b.giveBack(ctx, ctx.Done(), all)
+	return b.giveBack(ctx, ctx.Done(), settlements)
 }
 
 // giveBack makes the settlements, and begins none after stop is closed. Settlements that
 // were not sent are left to the next sweep. The units of others that fail remain used until
 // their windows end. The error is from one of the failures, or the context's.
-func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, all []driver.Settlement) error {
+func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, settlements []driver.Settlement) error {
 	var settling sync.WaitGroup
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
-	for range min(giveBacks, len(all)) {
+	for range min(giveBacks, len(settlements)) {
 		settling.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(all); i = int(next.Add(1)) - 1 {
+			for i := int(next.Add(1)) - 1; i < len(settlements); i = int(next.Add(1)) - 1 {
 				select {
 				case <-stop:
-					b.keep(&all[i])
+					b.keep(&settlements[i])
 					continue
 				default:
 				}
-				if err := b.settle(ctx, &all[i]); err != nil {
+				if err := b.settle(ctx, &settlements[i]); err != nil {
 					failed.Store(&err)
 				}
 			}
@@ -155,7 +155,7 @@ type Stats struct {
 }
 
 type counters struct {
-	asked, leases, givenBack, stranded, found atomic.Int64
+	takes, leases, givenBack, stranded, found atomic.Int64
 }
 
 // Stats returns the counts so far.
@@ -168,7 +168,7 @@ func (b *Backend) Stats() Stats {
 		s.mu.Unlock()
 	}
 	return Stats{
-		Local: local, Asked: b.stats.asked.Load(), Leases: b.stats.leases.Load(),
+		Local: local, Asked: b.stats.takes.Load(), Leases: b.stats.leases.Load(),
 		GivenBack: b.stats.givenBack.Load(), Stranded: b.stats.stranded.Load(), Found: b.stats.found.Load(),
 	}
 }

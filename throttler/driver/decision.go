@@ -21,8 +21,8 @@ type Decision struct {
 	// The results of the limits of all charges, in their order: one has a single
 	// result, many has several. Most decisions are about one limit, and need no
 	// memory beyond the caller's.
-	one  [1]Result
-	many []Result
+	single [1]Result
+	list   []Result
 
 	// Padding to a multiple of 16 bytes: a copy of another size writes its last words twice,
 	// and a copy of that copy waits for them.
@@ -33,7 +33,7 @@ type Decision struct {
 // allowed, and has a zero Result for each limit.
 func NewDecision(r Request) (d Decision) {
 	d.Request = r
-	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
+	if r.list == nil && (r.single[0].Policy == nil || len(r.single[0].Policy.Limits) == 1) {
 		return d
 	}
 	limits, charges := 0, r.Charges()
@@ -41,7 +41,7 @@ func NewDecision(r Request) (d Decision) {
 		limits += len(charges[i].Policy.Limits)
 	}
 	if limits > 1 {
-		d.many = make([]Result, limits)
+		d.list = make([]Result, limits)
 	}
 	return d
 }
@@ -58,7 +58,7 @@ func Unread(r Request) Decision {
 // SetWindow makes d, whose Request is a take under one FixedWindow, allowed if retryAt is
 // 0, and fills in its Result. The arguments are fields of the Result.
 func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
-	result := &d.one[0]
+	result := &d.single[0]
 	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
 	if retryAt == 0 {
 		d.Allowed = true
@@ -75,8 +75,8 @@ func (d *Decision) SetCost(i int, cost int64) {
 	if charges[i].Cost == cost {
 		return
 	}
-	if d.Request.many != nil { // the caller of Take has the slice, too
-		d.Request.many = slices.Clone(charges)
+	if d.Request.list != nil { // the caller of Take has the slice, too
+		d.Request.list = slices.Clone(charges)
 	}
 	d.Charges()[i].Cost = cost
 }
@@ -117,25 +117,25 @@ func (d *Decision) Grant() {
 // About returns d as the decision about r, a request with the same costs and limits.
 // The two share their results.
 func (d *Decision) About(r Request) Decision {
-	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, Request: r, one: d.one, many: d.many}
+	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, Request: r, single: d.single, list: d.list}
 }
 
 // copyTo returns a decision about r with copies of d's results. The charges of r are d's,
 // with some added or removed at the end.
 func (d *Decision) copyTo(r Request) Decision {
-	own := NewDecision(r)
-	own.Allowed, own.Degraded = d.Allowed, d.Degraded
-	copy(own.Results(), d.Results())
-	return own
+	part := NewDecision(r)
+	part.Allowed, part.Degraded = d.Allowed, d.Degraded
+	copy(part.Results(), d.Results())
+	return part
 }
 
 // Results returns the results of the limits of all charges, in their order, for
 // a backend to fill in.
 func (d *Decision) Results() []Result {
-	if d.many == nil && d.Request.one[0].Policy != nil {
-		return d.one[:]
+	if d.list == nil && d.Request.single[0].Policy != nil {
+		return d.single[:]
 	}
-	return d.many
+	return d.list
 }
 
 // ResultsOf returns the results of charge i's limits.
@@ -150,15 +150,15 @@ func (d *Decision) ResultsOf(i int) []Result {
 // Renewed returns d with the marks of its InFlight limits replaced by those in after, the
 // answer to a settlement that renewed d: zero if nothing is held any more. Notes stay.
 func (d *Decision) Renewed(after *Decision) Decision {
-	own := d.copyTo(d.Request) // d may share its results
+	clone := d.copyTo(d.Request) // d may share its results
 	for i, c := range after.Charges() {
 		for k, result := range after.ResultsOf(i) {
-			if mark := &own.ResultsOf(i)[k].Mark; c.Policy.Limits[k].Algorithm.Holds() {
+			if mark := &clone.ResultsOf(i)[k].Mark; c.Policy.Limits[k].Algorithm.Holds() {
 				mark.At, mark.Fraction, mark.Generation = result.Mark.At, result.Mark.Fraction, result.Mark.Generation
 			}
 		}
 	}
-	return own
+	return clone
 }
 
 // Result is a backend's answer about one limit. Programs read it as a decision.Status.

@@ -18,9 +18,9 @@ func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
 	charges := s.Charged.Charges()
 	// A quota of 2 is never used up, so a store that is full may forget the count.
 	p := &quota.Policy{Name: onceName, Limits: []quota.Limit{{Quota: 2, Window: keep}}}
-	all := append(slices.Clone(charges), quota.Charge{Policy: p, Key: id, Partition: charges[0].Partition})
+	extended := append(slices.Clone(charges), quota.Charge{Policy: p, Key: id, Partition: charges[0].Partition})
 	once := Settlement{Now: s.Now, ServerTime: s.ServerTime, Once: true, Costs: append(slices.Clone(s.Costs), 1)}
-	once.Charged = s.Charged.copyTo(NewRequest(s.Charged.Request.Now, all...))
+	once.Charged = s.Charged.copyTo(NewRequest(s.Charged.Request.Now, extended...))
 	return once
 }
 

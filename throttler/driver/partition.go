@@ -35,12 +35,12 @@ type Rememberer interface {
 
 	// Refused returns, from memory, the refusal that Take would return for r, a request about
 	// one partition. If Take would have to ask for it, known is false.
-	Refused(ctx context.Context, r Request) (d Decision, known bool)
+	Refused(ctx context.Context, r Request) (d Decision, ok bool)
 }
 
 // Refused calls the method of the first Rememberer among b and the backends behind it, which
 // it finds by methods Unwrap() Backend. If no backend is a Rememberer, known is false.
-func Refused(ctx context.Context, b Backend, r *Request) (d Decision, known bool) {
+func Refused(ctx context.Context, b Backend, r *Request) (d Decision, ok bool) {
 	if m, ok := As[Rememberer](b); ok {
 		return m.Refused(ctx, *r)
 	}
@@ -55,49 +55,49 @@ type Part struct {
 
 // IsSplit reports whether r has charges of several partitions.
 func (r *Request) IsSplit() bool {
-	return slices.ContainsFunc(r.many, func(c quota.Charge) bool { return c.Partition != r.many[0].Partition })
+	return slices.ContainsFunc(r.list, func(c quota.Charge) bool { return c.Partition != r.list[0].Partition })
 }
 
 // Part returns the part of r with the charges at places.
 func (r *Request) Part(places []int) Part {
-	own := make([]quota.Charge, len(places))
+	charges := make([]quota.Charge, len(places))
 	for k, place := range places {
-		own[k] = r.Charges()[place]
+		charges[k] = r.Charges()[place]
 	}
-	return Part{r.Replace(own...), places}
+	return Part{r.Replace(charges...), places}
 }
 
 // Parts returns the parts of r, one for each partition, in the order of the partitions'
 // first charges.
 func (r *Request) Parts() []Part {
-	var all [][]int
+	var groups [][]int
 	charges := r.Charges()
 	for i := range charges {
-		p := slices.IndexFunc(all, func(places []int) bool { return charges[places[0]].Partition == charges[i].Partition })
+		p := slices.IndexFunc(groups, func(places []int) bool { return charges[places[0]].Partition == charges[i].Partition })
 		if p < 0 {
-			p, all = len(all), append(all, nil)
+			p, groups = len(groups), append(groups, nil)
 		}
-		all[p] = append(all[p], i)
+		groups[p] = append(groups[p], i)
 	}
-	parts := make([]Part, len(all))
-	for p, places := range all {
+	parts := make([]Part, len(groups))
+	for p, places := range groups {
 		parts[p] = r.Part(places)
 	}
 	return parts
 }
 
 // CopyFrom copies whole's results for p's limits to d, a decision about p.
-func (p *Part) CopyFrom(whole *Decision, d *Decision) {
+func (p *Part) CopyFrom(joint *Decision, d *Decision) {
 	for i, place := range p.Places {
-		copy(d.ResultsOf(i), whole.ResultsOf(place))
+		copy(d.ResultsOf(i), joint.ResultsOf(place))
 	}
 }
 
 // Costs returns the costs of p's charges, out of whole, the costs of the whole Request.
-func (p *Part) Costs(whole []int64) []int64 {
-	own := make([]int64, len(p.Places))
+func (p *Part) Costs(costs []int64) []int64 {
+	part := make([]int64, len(p.Places))
 	for i, place := range p.Places {
-		own[i] = whole[place]
+		part[i] = costs[place]
 	}
-	return own
+	return part
 }

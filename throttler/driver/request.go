@@ -12,8 +12,8 @@ import (
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
-	one  [1]quota.Charge // the charge, if many is nil
-	many []quota.Charge
+	single [1]quota.Charge // the charge, if many is nil
+	list   []quota.Charge
 
 	Now int64 // ms since the epoch
 
@@ -29,9 +29,9 @@ type Request struct {
 // without counts answers about no charges.
 func NewRequest(now int64, charges ...quota.Charge) Request {
 	if len(charges) == 1 {
-		return Request{Now: now, one: [1]quota.Charge{charges[0]}}
+		return Request{Now: now, single: [1]quota.Charge{charges[0]}}
 	}
-	return Request{Now: now, many: charges}
+	return Request{Now: now, list: charges}
 }
 
 // Replace returns r about other charges: see NewRequest.
@@ -46,17 +46,17 @@ func (r *Request) Replace(charges ...quota.Charge) Request {
 func (r *Request) Begin(c *quota.Charge) *quota.Charge {
 	// Word by word, and Now last both in memory and in time: a processor that copies two words
 	// at once waits for words that were just written one by one.
-	own := &r.one[0]
-	own.Policy, own.Key, own.Cost, own.Partition, own.Mode = c.Policy, c.Key, c.Cost, c.Partition, c.Mode
-	return own
+	charge := &r.single[0]
+	charge.Policy, charge.Key, charge.Cost, charge.Partition, charge.Mode = c.Policy, c.Key, c.Cost, c.Partition, c.Mode
+	return charge
 }
 
 // Charges returns the charges. The caller must not change them.
 func (r *Request) Charges() []quota.Charge {
-	if r.many == nil && r.one[0].Policy != nil {
-		return r.one[:]
+	if r.list == nil && r.single[0].Policy != nil {
+		return r.single[:]
 	}
-	return r.many
+	return r.list
 }
 
 // Settlement corrects the costs of an allowed decision. A decision that was never

@@ -14,7 +14,7 @@ const (
 	// out. A recorded charge does not wait for its start in a LeakyBucket.
 	Record
 
-	// Check refuses if Cost units do not fit, and charges nothing: checks in parallel are all
+	// Check refuses if Cost units do not fit, and charges nothing. Checks in parallel are all
 	// allowed by one unit of room. The cost of the charge in the decision is 0.
 	Check
 

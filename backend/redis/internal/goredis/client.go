@@ -88,14 +88,14 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 func bounded(dial dialFunc, leastTime time.Duration, explain func(network, addr string, err error) error) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if _, is := conn.(interface{ bounded() *boundedConn }); err != nil || is {
+		if _, bounded := conn.(interface{ bounded() *boundedConn }); err != nil || bounded {
 			return conn, err
 		}
-		all := boundReplies(conn, leastTime)
+		bounded := boundReplies(conn, leastTime)
 		if explain != nil {
-			all.(interface{ bounded() *boundedConn }).bounded().explain = func(err error) error { return explain(network, addr, err) }
+			bounded.(interface{ bounded() *boundedConn }).bounded().explain = func(err error) error { return explain(network, addr, err) }
 		}
-		return all, nil
+		return bounded, nil
 	}
 }
 
@@ -150,7 +150,7 @@ type Client struct {
 }
 
 // Of returns c as a Client.
-func Of(c redis.UniversalClient) Client {
+func Wrap(c redis.UniversalClient) Client {
 	switch c := c.(type) {
 	case *redis.Client:
 		return Client{c, c.Options().ContextTimeoutEnabled, c.Options().PoolSize}
@@ -168,7 +168,7 @@ func (c Client) RoundTrip(ctx context.Context, cmds []redis.Cmder) bool {
 		c.send(ctx, cmds)
 		return true
 	}
-	return c.Within(ctx, func() error {
+	return c.Run(ctx, func() error {
 		c.send(ctx, cmds)
 		return nil
 	}) == nil
@@ -202,7 +202,7 @@ func (c Client) Ask(ctx context.Context, cmd redis.Cmder) error {
 }
 
 // Within returns the error of run, or ctx's if that ends earlier.
-func (c Client) Within(ctx context.Context, run func() error) error {
+func (c Client) Run(ctx context.Context, run func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- run() }() // ends with the client's own timeouts
 	select {
@@ -231,9 +231,9 @@ func Another(c *redis.Client, connections int) *Client {
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = noMaintNotifications()
 	o.Dialer = bounded(o.Dialer, busy.LeastTime, nil)
-	own := redis.NewClient(&o)
-	own.AddHook(failLate{})
-	return &Client{own, true, o.PoolSize}
+	single := redis.NewClient(&o)
+	single.AddHook(failLate{})
+	return &Client{single, true, o.PoolSize}
 }
 
 // DoNotAsk is a canceled context: under it, a client answers only from its cache.

@@ -227,12 +227,12 @@ func (f *framing) begin(b byte) (reason string) {
 
 // announce reads the length that the line announces.
 func (f *framing) announce() (reason string) {
-	line, ended := bytes.CutSuffix(f.line, []byte("\r\n"))
+	line, complete := bytes.CutSuffix(f.line, []byte("\r\n"))
 	digits, negative := bytes.CutPrefix(line, []byte("-")) // as $-1, which announces nothing
 	n := 0
 	for _, b := range digits {
 		if b < '0' || b > '9' {
-			ended = false
+			complete = false
 			break
 		}
 		if n = n*10 + int(b-'0'); n > maxReply {
@@ -240,7 +240,7 @@ func (f *framing) announce() (reason string) {
 		}
 	}
 	switch {
-	case !ended || len(digits) == 0:
+	case !complete || len(digits) == 0:
 		return fmt.Sprintf("%c without a length", f.kind)
 	case negative:
 	case follows[f.kind] == text:

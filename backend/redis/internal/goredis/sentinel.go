@@ -120,10 +120,10 @@ func (s *sentinels) keep(conn net.Conn, addr string) bool {
 // forget forgets a connection that is closed, or garbage.
 func (s *sentinels) forget(w weak.Pointer[boundedConn]) {
 	s.mu.Lock()
-	_, kept := s.conns[w]
+	_, exists := s.conns[w]
 	delete(s.conns, w)
 	s.mu.Unlock()
-	if kept {
+	if exists {
 		s.leave()
 	}
 }

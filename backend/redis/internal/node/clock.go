@@ -14,35 +14,35 @@ const maxCorrection = 10 * time.Second
 // reading is a server's time, read at a time of this process' clock. If that has a monotonic
 // reading, steps of the wall clock do not make it wrong.
 type reading struct {
-	at     time.Time // halfway between question and answer
-	server time.Time
-	within time.Duration // half the time between the two: how accurate server is
+	instant time.Time // halfway between question and answer
+	server  time.Time
+	bound   time.Duration // half the time between the two: how accurate server is
 }
 
-func newReading(asked, answered, server time.Time) reading {
-	half := max(answered.Sub(asked), 0) / 2
-	return reading{asked.Add(half), server, half}
+func newReading(sent, answered, server time.Time) reading {
+	half := max(answered.Sub(sent), 0) / 2
+	return reading{sent.Add(half), server, half}
 }
 
 // serverAt returns the server's time at now, and its accuracy: quartz clocks drift by some
 // 20 ppm, and bad ones by 200.
-func (r reading) serverAt(now time.Time) (at time.Time, within time.Duration) {
-	passed := now.Sub(r.at)
-	return r.server.Add(passed), r.within + passed.Abs()/5000
+func (r reading) serverAt(now time.Time) (instant time.Time, bound time.Duration) {
+	passed := now.Sub(r.instant)
+	return r.server.Add(passed), r.bound + passed.Abs()/5000
 }
 
 // skewAt returns how far now is ahead of the server.
 func (r reading) skewAt(now time.Time) time.Duration {
-	at, _ := r.serverAt(now)
-	return now.Round(0).Sub(at)
+	instant, _ := r.serverAt(now)
+	return now.Round(0).Sub(instant)
 }
 
 // better returns the better of r and a newer reading. If they agree, it is the more accurate
 // one, which had the shorter round trip. If they contradict each other, a clock was set, and
 // the newer one is right.
 func (r reading) better(newer reading) reading {
-	at, within := r.serverAt(newer.at)
-	if at.Sub(newer.server).Abs() > within+newer.within+time.Millisecond || newer.within <= within {
+	instant, bound := r.serverAt(newer.instant)
+	if instant.Sub(newer.server).Abs() > bound+newer.bound+time.Millisecond || newer.bound <= bound {
 		return newer
 	}
 	return r
@@ -51,13 +51,13 @@ func (r reading) better(newer reading) reading {
 // correctedClock is a process' clock, corrected by its servers' clocks. It runs at the rate of
 // the process' clock.
 type correctedClock struct {
-	own    clock.Clock
+	local  clock.Clock
 	anchor atomic.Pointer[anchor] // nil: not corrected
 	last   atomic.Int64           // ms since the epoch, as Now last returned it
 }
 
 // anchor is a corrected time, at a time of the process' clock.
-type anchor struct{ own, corrected time.Time }
+type anchor struct{ local, corrected time.Time }
 
 // Now returns the corrected time, in whole milliseconds.
 func (c *correctedClock) Now() time.Time { return time.UnixMilli(c.UnixMilli()) }
@@ -80,24 +80,24 @@ func (c *correctedClock) UnixMilli() int64 {
 func (c *correctedClock) now() time.Time {
 	a := c.anchor.Load()
 	if a == nil {
-		return c.own.Now()
+		return c.local.Now()
 	}
-	if _, ok := c.own.(clock.System); ok {
-		return a.corrected.Add(time.Since(a.own)) // reads the monotonic clock alone, which takes half as long
+	if _, ok := c.local.(clock.System); ok {
+		return a.corrected.Add(time.Since(a.local)) // reads the monotonic clock alone, which takes half as long
 	}
-	return a.corrected.Add(c.own.Now().Sub(a.own))
+	return a.corrected.Add(c.local.Now().Sub(a.local))
 }
 
 // correct makes c show the median of the servers' times from now on. It leaves out servers
 // that differ by more than maxCorrection from the process' clock. If no server is left, c
 // shows the process' time.
 func (c *correctedClock) correct(readings []reading) {
-	now := c.own.Now()
+	now := c.local.Now()
 	var times []time.Time
 	for _, r := range readings {
 		if r.skewAt(now).Abs() <= maxCorrection {
-			at, _ := r.serverAt(now)
-			times = append(times, at)
+			instant, _ := r.serverAt(now)
+			times = append(times, instant)
 		}
 	}
 	if len(times) == 0 {
@@ -106,5 +106,5 @@ func (c *correctedClock) correct(readings []reading) {
 	}
 	slices.SortFunc(times, time.Time.Compare)
 	low, high := times[(len(times)-1)/2], times[len(times)/2]
-	c.anchor.Store(&anchor{own: now, corrected: low.Add(high.Sub(low) / 2)})
+	c.anchor.Store(&anchor{local: now, corrected: low.Add(high.Sub(low) / 2)})
 }

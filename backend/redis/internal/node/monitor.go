@@ -47,7 +47,7 @@ type serverName struct{ shard, server string }
 // checked is a server as the monitor knows it.
 type checked struct {
 	State
-	of      *Server // nil if it is sent no decisions
+	server  *Server // nil if it is sent no decisions
 	reading reading // valid if SkewKnown
 }
 
@@ -70,7 +70,7 @@ type Shard struct {
 	Primary  *Server
 	Cluster  bool // Primary stands for all nodes of a Redis Cluster
 	Replicas []*Server
-	Each     func(do func(*Server)) // calls do with each server
+	ForEach  func(do func(*Server)) // calls do with each server
 
 	Demoted atomic.Bool // the primary has become a replica, as of its last check
 	writes  writes      // of the primary, to compare replicas with
@@ -83,18 +83,18 @@ func (s *Shard) Lag(info string, now time.Time) (time.Duration, error) {
 }
 
 // Age makes the marks of the primary's writes older, in tests.
-func (s *Shard) Age(by time.Duration) {
+func (s *Shard) Age(d time.Duration) {
 	s.writes.mu.Lock()
 	defer s.writes.mu.Unlock()
 	for i := range s.writes.marks {
-		s.writes.marks[i].at = s.writes.marks[i].at.Add(-by)
+		s.writes.marks[i].instant = s.writes.marks[i].instant.Add(-d)
 	}
 }
 
 // NewMonitor returns a Monitor of shards. It begins with Run.
-func NewMonitor(shards []*Shard, own clock.Clock, margin time.Duration, o observe.Observer) *Monitor {
+func NewMonitor(shards []*Shard, local clock.Clock, margin time.Duration, o observe.Observer) *Monitor {
 	m := &Monitor{
-		shards: shards, Clock: &correctedClock{own: own}, maxSkew: margin / 2, Timeout: checkTimeout, observer: o,
+		shards: shards, Clock: &correctedClock{local: local}, maxSkew: margin / 2, Timeout: checkTimeout, observer: o,
 		First: make(chan struct{}), servers: make(map[serverName]*checked),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -146,24 +146,24 @@ func (m *Monitor) Close() {
 // offset.
 func (m *Monitor) Check(s *Shard) {
 	began := time.Now()
-	answers, all := m.askNodes(s, s.Primary.Client, "primary", true)
+	answers, complete := m.askNodes(s, s.Primary.Client, "primary", true)
 	for _, a := range answers {
-		s.writes.add(a.replication, a.asked)
+		s.writes.add(a.replication, a.sent)
 		m.record(s, a)
 	}
 	s.Demoted.Store(len(answers) == 1 && !s.Cluster && answers[0].replication.role == roleReplica)
 	m.correctClock()
 	var checks sync.WaitGroup
-	var some atomic.Bool // some replica's servers are unknown
+	var partial atomic.Bool // some replica's servers are unknown
 	for _, r := range s.Replicas {
 		checks.Go(func() {
 			if !m.checkReplica(s, r) {
-				some.Store(true)
+				partial.Store(true)
 			}
 		})
 	}
 	checks.Wait()
-	if all && !some.Load() {
+	if complete && !partial.Load() {
 		m.forget(s.Name, began)
 	}
 }
@@ -172,7 +172,7 @@ func (m *Monitor) Check(s *Shard) {
 // cluster must be current, since a peek may reach any replica. It reports whether the servers
 // behind r are known.
 func (m *Monitor) checkReplica(s *Shard, r *Server) bool {
-	answers, known := m.askNodes(s, r.Client, r.Name, false)
+	answers, complete := m.askNodes(s, r.Client, r.Name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
@@ -182,12 +182,12 @@ func (m *Monitor) checkReplica(s *Shard, r *Server) bool {
 		m.record(s, a)
 	}
 	r.Current.Store(current)
-	return known
+	return complete
 }
 
 // serverOf returns the server of s that gave the answer a, or nil if s sends it no decisions.
 func (s *Shard) serverOf(a *answer) (of *Server) {
-	s.Each(func(server *Server) {
+	s.ForEach(func(server *Server) {
 		if server.Name == a.server && server.Replica != a.primary {
 			of = server
 		}
@@ -199,7 +199,7 @@ func (s *Shard) serverOf(a *answer) (of *Server) {
 type answer struct {
 	server  string
 	primary bool
-	asked   time.Time
+	sent    time.Time
 	err     error
 
 	reading     reading // if timed
@@ -212,15 +212,15 @@ type answer struct {
 
 // askNodes asks the server of s behind c or, for a cluster, all primaries or all replicas.
 // known is false if they can't be listed.
-func (m *Monitor) askNodes(s *Shard, c goredis.Client, name string, primaries bool) (answers []answer, known bool) {
+func (m *Monitor) askNodes(s *Shard, c goredis.Client, name string, primaries bool) (answers []answer, complete bool) {
 	nodes, err := m.NodesOf(c, name, primaries)
 	if err != nil {
-		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
+		return []answer{{server: name, primary: primaries, sent: time.Now(), err: err}}, false
 	}
 	answers = make([]answer, len(nodes))
-	var all sync.WaitGroup
+	var group sync.WaitGroup
 	for i, n := range nodes {
-		all.Go(func() {
+		group.Go(func() {
 			a := &answers[i]
 			*a = m.ask(n.Client)
 			if a.timed && !m.isTimed(serverName{s.Name, n.Name}) { // it may have dialed: the next one is quicker
@@ -231,7 +231,7 @@ func (m *Monitor) askNodes(s *Shard, c goredis.Client, name string, primaries bo
 			a.server, a.primary = n.Name, primaries
 		})
 	}
-	all.Wait()
+	group.Wait()
 	return answers, true
 }
 
@@ -252,23 +252,23 @@ type Node struct {
 // NodesOf returns the servers that c speaks to. A proxy counts as one.
 func (m *Monitor) NodesOf(c goredis.Client, name string, primaries bool) ([]Node, error) {
 	var forEach func(context.Context, func(context.Context, *redis.Client) error) error
-	switch of := c.UniversalClient.(type) {
+	switch client := c.UniversalClient.(type) {
 	case *redis.ClusterClient:
-		if forEach = of.ForEachSlave; primaries {
-			forEach = of.ForEachMaster
+		if forEach = client.ForEachSlave; primaries {
+			forEach = client.ForEachMaster
 		}
 	case *redis.Ring:
-		forEach = of.ForEachShard
+		forEach = client.ForEachShard
 	default:
 		return []Node{{name, c}}, nil
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, m.Timeout)
 	defer cancel()
 	found := make(chan Node, 1024) // more than a cluster has
-	err := c.Within(ctx, func() error {
+	err := c.Run(ctx, func() error {
 		return forEach(ctx, func(_ context.Context, n *redis.Client) error {
 			select {
-			case found <- Node{n.Options().Addr, goredis.Of(n)}:
+			case found <- Node{n.Options().Addr, goredis.Wrap(n)}:
 			default:
 			}
 			return nil
@@ -290,9 +290,9 @@ func (m *Monitor) ask(c goredis.Client) (a answer) {
 	defer cancel()
 	now := redis.NewTimeCmd(ctx, "time")
 	info := redis.NewStringCmd(ctx, "info", "replication")
-	a.asked = time.Now()
-	asked := m.Clock.own.Now()
-	err := c.Within(ctx, func() error {
+	a.sent = time.Now()
+	sent := m.Clock.local.Now()
+	err := c.Run(ctx, func() error {
 		pipe := c.Pipeline()
 		_, _ = pipe.Process(ctx, now), pipe.Process(ctx, info) // queues them
 		_, err := pipe.Exec(ctx)
@@ -305,9 +305,9 @@ func (m *Monitor) ask(c goredis.Client) (a answer) {
 		a.err = err
 		return a
 	}
-	answered := m.Clock.own.Now()
+	answered := m.Clock.local.Now()
 	if t, err := now.Result(); err == nil {
-		a.reading, a.timed = newReading(asked, answered, t), true
+		a.reading, a.timed = newReading(sent, answered, t), true
 	} else if !isDenied(err) {
 		a.err = err
 	}
@@ -326,13 +326,13 @@ func isDenied(err error) bool {
 }
 
 // record stores a as the state of a server, and reports it to the observer.
-func (m *Monitor) record(in *Shard, a answer) {
+func (m *Monitor) record(shard *Shard, a answer) {
 	if m.ctx.Err() != nil {
 		return // Close ended the check
 	}
-	of := in.serverOf(&a)
+	server := shard.serverOf(&a)
 	m.mu.Lock()
-	name := serverName{in.Name, a.server}
+	name := serverName{shard.Name, a.server}
 	s := m.servers[name]
 	if s == nil {
 		s = new(checked)
@@ -346,26 +346,26 @@ func (m *Monitor) record(in *Shard, a answer) {
 	}
 	state := State{
 		Checked: observe.Checked{
-			Backend: "redisbackend", Shard: in.Name, Server: a.server, Replica: !a.primary,
+			Backend: "redisbackend", Shard: shard.Name, Server: a.server, Replica: !a.primary,
 			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, MaxSkew: m.maxSkew, Err: a.err,
 		},
-		At: a.asked, Primary: a.primary,
+		At: a.sent, Primary: a.primary,
 		Role: a.replication.role, LinkUp: a.replication.linkUp, Syncing: a.replication.syncing, Offset: a.replication.offset,
 		CutReason: a.cut,
 	}
 	if state.SkewKnown {
-		now := m.Clock.own.Now()
+		now := m.Clock.local.Now()
 		state.Skew = s.reading.skewAt(now)
 		_, state.SkewWithin = s.reading.serverAt(now)
 	}
-	s.State, s.of = state, of
+	s.State, s.server = state, server
 	m.mu.Unlock()
-	if of != nil {
-		of.checked(func(known *observe.Checked) {
-			if state.Open = known.Open; state.Open {
-				state.Err = known.Err
+	if server != nil {
+		server.checked(func(event *observe.Checked) {
+			if state.Open = event.Open; state.Open {
+				state.Err = event.Err
 			}
-			*known = state.Checked
+			*event = state.Checked
 		})
 	} else {
 		m.observer.Checked(state.Checked)
@@ -401,18 +401,18 @@ func (m *Monitor) correctClock() {
 func (m *Monitor) States() []State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make([]State, 0, len(m.servers))
+	states := make([]State, 0, len(m.servers))
 	for _, s := range m.servers {
 		state := s.State
-		if s.of != nil {
-			cause := s.of.Breaker.Cause()
+		if s.server != nil {
+			cause := s.server.Breaker.Cause()
 			if state.Open = cause != nil; state.Err == nil {
 				state.Err = cause
 			}
 		}
-		all = append(all, state)
+		states = append(states, state)
 	}
-	slices.SortFunc(all, func(a, b State) int {
+	slices.SortFunc(states, func(a, b State) int {
 		if a.Primary != b.Primary && a.Shard == b.Shard {
 			if a.Primary {
 				return -1
@@ -421,5 +421,5 @@ func (m *Monitor) States() []State {
 		}
 		return cmp.Or(strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
 	})
-	return all
+	return states
 }

@@ -82,22 +82,22 @@ type writes struct {
 type mark struct {
 	history string
 	offset  int64
-	at      time.Time
+	instant time.Time
 }
 
 // add adds the reply of a primary to a check that was sent at the time at.
-func (w *writes) add(r replication, at time.Time) {
+func (w *writes) add(r replication, instant time.Time) {
 	if r.role != rolePrimary || r.offset < 0 || r.history == "" {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old := 0
-	for old < len(w.marks) && at.Sub(w.marks[old].at) > MaxLag {
+	for old < len(w.marks) && instant.Sub(w.marks[old].instant) > MaxLag {
 		old++
 	}
 	w.marks = append(w.marks[:0], w.marks[old:]...)
-	w.marks = append(w.marks, mark{r.history, r.offset, at})
+	w.marks = append(w.marks, mark{r.history, r.offset, instant})
 }
 
 // lag returns how long a server that reported r after now may be behind, or 0 and an error if
@@ -108,26 +108,26 @@ func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known := false
+	found := false
 	for i := len(w.marks) - 1; i >= 0; i-- {
 		m := &w.marks[i]
 		if m.history != r.history {
 			continue
 		}
-		known = true
+		found = true
 		if r.role == rolePrimary {
 			return 0, nil // it is the primary: Sentinel knows no replica
 		}
-		if lag := now.Sub(m.at); m.offset <= r.offset && lag <= MaxLag {
+		if lag := now.Sub(m.instant); m.offset <= r.offset && lag <= MaxLag {
 			return lag, nil
 		}
 	}
 	switch {
-	case len(w.marks) == 0 || now.Sub(w.marks[len(w.marks)-1].at) > MaxLag:
+	case len(w.marks) == 0 || now.Sub(w.marks[len(w.marks)-1].instant) > MaxLag:
 		return 0, cutError("cannot be compared: its primary does not answer")
-	case !known && r.role == rolePrimary:
+	case !found && r.role == rolePrimary:
 		return 0, cutError("has become a primary")
-	case !known:
+	case !found:
 		return 0, cutError("follows another primary")
 	}
 	return 0, cutError(fmt.Sprintf("is more than %v behind", MaxLag))

@@ -31,7 +31,7 @@ type Server struct {
 	// own is the client of probes. No pool and no hook of the user's delays it. The first
 	// probe makes it. A go-redis client with PoolSize failed dials does not dial for up to a
 	// second; own is used in that time.
-	own    atomic.Pointer[goredis.Client]
+	single atomic.Pointer[goredis.Client]
 	failed atomic.Pointer[failure] // the last one
 
 	open atomic.Pointer[driver.UnavailableError] // the error of decisions while the breaker is open, made once
@@ -42,7 +42,7 @@ type Server struct {
 	stop         context.CancelFunc
 
 	mu    sync.Mutex // guards known, and that no background work begins once closed is done
-	known observe.Checked
+	event observe.Checked
 }
 
 // Config describes a Server.
@@ -60,7 +60,7 @@ type Config struct {
 	// Partition, the beginning of a key up to and including its hash tag, and Had are of probes
 	// until a round trip has failed.
 	Partition string
-	Had       time.Duration
+	Timeout   time.Duration
 
 	// Ask makes a decision about a key of that partition by c or, if read, reads a count.
 	Ask func(ctx context.Context, c goredis.Client, partition string, read bool) error
@@ -73,37 +73,37 @@ type Config struct {
 func New(c Config) *Server {
 	s := &Server{
 		Config: c, Answers: busy.NewAnswers(),
-		known: observe.Checked{Backend: "redisbackend", Shard: c.Shard, Server: c.Name, Replica: c.Replica},
+		event: observe.Checked{Backend: "redisbackend", Shard: c.Shard, Server: c.Name, Replica: c.Replica},
 	}
 	s.opens(errors.New("unknown")) // until it has opened
 	s.closed, s.stop = context.WithCancel(context.Background())
-	s.Fail(c.Partition, c.Had)
+	s.Fail(c.Partition, c.Timeout)
 	s.Breaker = breaker.New(s.Probe, func(open bool, cause error) {
 		if open {
 			s.opens(cause)
 			s.Opened()
 		}
-		s.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
+		s.checked(func(event *observe.Checked) { event.Open, event.Err = open, cause })
 	})
 	return s
 }
 
 // Fail makes probes ask about that partition, and answer in the time had.
-func (s *Server) Fail(partition string, had time.Duration) {
-	s.failed.Store(&failure{partition: partition, had: had})
+func (s *Server) Fail(partition string, timeout time.Duration) {
+	s.failed.Store(&failure{partition: partition, timeout: timeout})
 }
 
 // ErrOpen returns the error of decisions while the breaker is open. It wraps breaker.ErrOpen.
 func (s *Server) ErrOpen() error { return s.open.Load() }
 
 // Spare returns a client that dials without the delays of s.Client, or nil.
-func (s *Server) Spare() *goredis.Client { return s.own.Load() }
+func (s *Server) Spare() *goredis.Client { return s.single.Load() }
 
 // failure is a call that the server failed, so that a probe can repeat it.
 type failure struct {
 	partition string // the beginning of a key
 	read      bool
-	had       time.Duration // the time that its batch had for the reply
+	timeout   time.Duration // the time that its batch had for the reply
 }
 
 // Outcome is a round trip's report about the server.
@@ -158,7 +158,7 @@ func IsFault(err error) bool {
 
 // Record reports to the breaker the outcome of a batch that ran from began, with the deadline
 // end, and had the given time for its reply.
-func (s *Server) Record(o *Outcome, began, end time.Time, had time.Duration) {
+func (s *Server) Record(o *Outcome, began, end time.Time, timeout time.Duration) {
 	switch {
 	case o.Answered:
 		s.Answers.Answered(began)
@@ -171,7 +171,7 @@ func (s *Server) Record(o *Outcome, began, end time.Time, had time.Duration) {
 	default:
 		s.Answers.Silent()
 		f := o.failure
-		f.had = had
+		f.timeout = timeout
 		s.failed.Store(&f)
 		s.reconnect()
 		// A refused dial needs no second failure, and the primary does a replica's work.
@@ -208,19 +208,19 @@ func (s *Server) Sent(start time.Time, decisions int, err error) {
 }
 
 // checked changes the known state of the server, and reports it to the observer.
-func (s *Server) checked(change func(known *observe.Checked)) {
+func (s *Server) checked(change func(event *observe.Checked)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	change(&s.known)
-	s.Observer.Checked(s.known) // under the lock, so that events are in order
+	change(&s.event)
+	s.Observer.Checked(s.event) // under the lock, so that events are in order
 }
 
 // reconnect opens, in the background, the connections that decisions need. go-redis logs in
 // within the deadline of the decision that needs the connection, and drops the connection at
 // the deadline: decisions would never get a connection to a distant server.
 func (s *Server) reconnect() {
-	one := s.one()
-	if one == nil || !s.reconnecting.CompareAndSwap(false, true) {
+	single := s.singleClient()
+	if single == nil || !s.reconnecting.CompareAndSwap(false, true) {
 		return
 	}
 	s.mu.Lock()
@@ -232,7 +232,7 @@ func (s *Server) reconnect() {
 		defer s.reconnecting.Store(false)
 		ctx, cancel := context.WithTimeout(s.closed, reconnectTime)
 		defer cancel()
-		Connect(ctx, s.Client, one, s.Connections)
+		Connect(ctx, s.Client, single, s.Connections)
 	})
 }
 
@@ -250,7 +250,7 @@ func (s *Server) Close() {
 	s.stop()
 	s.mu.Unlock()
 	s.background.Wait()
-	if c := s.own.Swap(nil); c != nil {
+	if c := s.single.Swap(nil); c != nil {
 		_ = c.Close() // it has nothing left to send
 	}
 }
@@ -268,30 +268,30 @@ func (s *Server) Probe(ctx context.Context) error {
 			return nil // the decisions that failed go there now
 		}
 	}
-	c, one := s.Client, s.one()
-	if one != nil {
-		if s.own.Load() == nil {
-			s.own.Store(goredis.Another(one, s.Connections))
+	c, single := s.Client, s.singleClient()
+	if single != nil {
+		if s.single.Load() == nil {
+			s.single.Store(goredis.Another(single, s.Connections))
 		}
-		c = *s.own.Load()
+		c = *s.single.Load()
 	}
-	err := breaker.Quick(f.had, func() error {
+	err := breaker.Quick(f.timeout, func() error {
 		err := s.Ask(ctx, c, f.partition, f.read)
 		if IsFault(err) || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
 			return err
 		}
 		return nil
 	})
-	if err != nil || one == nil {
+	if err != nil || single == nil {
 		return err
 	}
-	Connect(ctx, s.Client, one, s.Connections) // if its pool does not dial yet, own is used
+	Connect(ctx, s.Client, single, s.Connections) // if its pool does not dial yet, own is used
 	return nil
 }
 
 // one returns a client of this server alone, or nil: s.Node, or the user's client if that is a
 // *redis.Client.
-func (s *Server) one() *redis.Client {
+func (s *Server) singleClient() *redis.Client {
 	if s.Node != nil {
 		return s.Node
 	}
@@ -305,13 +305,13 @@ const distant = 10 * time.Millisecond
 // Connect opens the connections that decisions need to one, a server of c. If answers take
 // longer than distant, it opens as many as there are connections. It leaves errors to the
 // decisions.
-func Connect(ctx context.Context, c goredis.Client, one *redis.Client, connections int) {
-	_ = c.Within(ctx, func() error {
-		if err := open(ctx, one, 1); err != nil {
+func Connect(ctx context.Context, c goredis.Client, single *redis.Client, connections int) {
+	_ = c.Run(ctx, func() error {
+		if err := open(ctx, single, 1); err != nil {
 			return err
 		}
-		if began := time.Now(); open(ctx, one, 1) == nil && time.Since(began) > distant {
-			return open(ctx, one, min(connections, c.Connections))
+		if began := time.Now(); open(ctx, single, 1) == nil && time.Since(began) > distant {
+			return open(ctx, single, min(connections, c.Connections))
 		}
 		return nil
 	})
