@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // While Redis hangs, a call is answered before its deadline, by WEIR_ON_FAILURE.
@@ -69,6 +70,26 @@ func TestRedisHangs(t *testing.T) {
 				t.Errorf("%s counts %d calls, want 2 at least", counted, got)
 			}
 		})
+	}
+}
+
+// While Redis hangs, calls with little time are decided without the override of their key, by
+// WEIR_ON_FAILURE.
+func TestRedisOfOverridesHangs(t *testing.T) {
+	redis := testserver.Redis(t)
+	d := started(t, perYear, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "WEIR_ON_FAILURE=local")
+	o := newOperator(t, redis.Addr)
+	o.override(policies.Override{Policy: "d.user", Key: "d?user=vip", Limits: limits(t, "9 per 8760h aligned")})
+	d.remains("vip", 8)
+	redis.Pause()
+	defer redis.Resume()
+	for i := range 5 { // each a key whose override is not known
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		remain, err := d.askIn(ctx, fmt.Sprint("user ", i))
+		cancel()
+		if err != nil || remain != 2 {
+			t.Errorf("%d remain, %v; want 2, by this process's share", remain, err)
+		}
 	}
 }
 

@@ -47,6 +47,17 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 	return override.apply(inForce), override, parent
 }
 
+// Finds reports whether Resolve may have to find overrides of a policy, which takes the time of a
+// source's server: a caller with little time can bound the context.
+func (v View) Finds(policy string) bool {
+	for _, c := range v.contents {
+		if e := c.names.get(policy); e != nil && e.find {
+			return true
+		}
+	}
+	return false
+}
+
 // parentOf returns the parent of a charge under p. key is an override's ParentKey, or "".
 func parentOf(p *quota.Policy, key string) Parent {
 	if key = cmp.Or(key, p.ParentKey); key == "" || p.Parent == "" {

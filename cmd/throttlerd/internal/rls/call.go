@@ -124,13 +124,23 @@ func (c *call) match() error {
 	return nil
 }
 
-// resolve puts the items under the policies and overrides of the table, and classifies them.
+// resolve puts the items under the policies and overrides of the table, and classifies them. If
+// their server hangs, it takes a third of the time: the rest is for the decision.
 func (c *call) resolve(ctx context.Context) error {
+	bounded := false
 	view, now := c.server.table.View(), c.server.throttler.Clock().Now().UnixMilli()
 	for i := range c.items {
 		it := &c.items[i]
 		if it.limit == nil {
 			continue
+		}
+		if !bounded && view.Finds(it.policy.Name) {
+			if end, ok := ctx.Deadline(); ok {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Until(end)/3)
+				defer cancel()
+			}
+			bounded = true
 		}
 		p, by, _ := view.Resolve(ctx, it.policy, it.key, now)
 		if by != nil && by.Err() != nil {

@@ -86,7 +86,7 @@ func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
 	resp := &Response{OverallCode: code, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
 		resp.Statuses[i] = &Status{Code: ok}
-		if c.items[i].kind != free {
+		if it := &c.items[i]; it.limit != nil && !it.isUnlimited() {
 			resp.Statuses[i].Code = code
 		}
 	}
