@@ -55,7 +55,7 @@ func explain(c *command) subcommand {
 			return err
 		}
 		defer closing(r)
-		matches, err := o.asked(r, c.args, *ip, *method, header, &e)
+		matches, err := o.matchesOf(r, c.args, *ip, *method, header, &e)
 		if err != nil {
 			return err
 		}
@@ -70,8 +70,8 @@ func explain(c *command) subcommand {
 	}}
 }
 
-// asked returns the counts that the request in the arguments is charged to.
-func (o *counts) asked(r *counter, args []string, ip, method string, header http.Header, e *explained) ([]inspect.Match, error) {
+// matchesOf returns the counts that the request in the arguments is charged to.
+func (o *counts) matchesOf(r *counter, args []string, ip, method string, header http.Header, e *explained) ([]inspect.Match, error) {
 	switch {
 	case len(o.names) > 0:
 		if len(args) != 1 {
@@ -155,25 +155,25 @@ func (e *explained) explain(ctx context.Context, r *counter, matches []inspect.M
 	var retryAt time.Time
 	quotas, quotasOver := 0, 0
 	for i := range matches {
-		over := false
+		refusing := false
 		for _, row := range r.show(ctx, &matches[i]) {
 			if row.Error != "" {
 				failed++
 			}
 			e.Counts = append(e.Counts, row)
 			isBlock := row.Override != nil && row.Override.Blocked
-			if over = over || row.Refused; !row.Refused || !isBlock && (matches[i].Shadow || matches[i].Quota) {
+			if refusing = refusing || row.Refused; !row.Refused || !isBlock && (matches[i].Shadow || matches[i].Quota) {
 				continue
 			}
 			e.Refused = true
-			if at := row.RetryAt; at == nil {
+			if fits := row.RetryAt; fits == nil {
 				retryAt = decision.Never
-			} else if at.After(retryAt) {
-				retryAt = *at
+			} else if fits.After(retryAt) {
+				retryAt = *fits
 			}
 		}
 		if matches[i].Quota && !matches[i].Shadow {
-			if quotas++; over {
+			if quotas++; refusing {
 				quotasOver++
 			}
 		}

@@ -19,45 +19,45 @@ import (
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
 
-// meant is a key that may have been meant by another.
-type meant struct {
-	right string // "" if there is none
-	why   string
-	sure  bool // no key of package middleware has the other form
+// suggestion is a key that may have been meant by another.
+type suggestion struct {
+	right  string // "" if there is none
+	reason string
+	sure   bool // no key of package middleware has the other form
 }
 
 // meantBy returns the key that a program charges when an operator writes key, if that is another.
-func meantBy(key string) meant {
-	rest, prefixed := strings.CutPrefix(key, "ip:")
-	if p, err := netip.ParsePrefix(rest); err == nil {
+func meantBy(key string) suggestion {
+	address, prefixed := strings.CutPrefix(key, "ip:")
+	if p, err := netip.ParsePrefix(address); err == nil {
 		switch right := "ip:" + p.Masked().String(); {
 		case p.Addr().Unmap().Is4() && p.Bits() == p.Addr().BitLen():
-			return meant{middleware.AddressKey(p.Addr(), nil), "an address of IPv4 has no length", true}
+			return suggestion{middleware.AddressKey(p.Addr(), nil), "an address of IPv4 has no length", true}
 		case p.Addr().Unmap().Is4():
-			return meant{"", "each address of IPv4 is charged alone, and no range is", true}
+			return suggestion{"", "each address of IPv4 is charged alone, and no range is", true}
 		case right != key:
-			return meant{right, "clients of IPv6 are charged for the beginning of their address", true}
+			return suggestion{right, "clients of IPv6 are charged for the beginning of their address", true}
 		case p.Bits() != 64:
-			return meant{middleware.AddressKey(p.Addr(), nil), "clients of IPv6 are charged for a /64 unless the program's IPv6Prefix is another", false}
+			return suggestion{middleware.AddressKey(p.Addr(), nil), "clients of IPv6 are charged for a /64 unless the program's IPv6Prefix is another", false}
 		}
-		return meant{}
+		return suggestion{}
 	}
-	addr, err := netip.ParseAddr(strings.Trim(rest, "[]"))
+	addr, err := netip.ParseAddr(strings.Trim(address, "[]"))
 	if err != nil {
 		var port netip.AddrPort
-		port, err = netip.ParseAddrPort(rest)
+		port, err = netip.ParseAddrPort(address)
 		addr = port.Addr()
 	}
 	if err == nil {
 		if right := middleware.AddressKey(addr, nil); right != key {
-			return meant{right, "middleware.ClientIP and forward auth charge addresses in that form", true}
+			return suggestion{right, "middleware.ClientIP and forward auth charge addresses in that form", true}
 		}
-		return meant{}
+		return suggestion{}
 	}
 	if prefixed || strings.ContainsAny(key, ":?") {
-		return meant{}
+		return suggestion{}
 	}
-	return meant{middleware.SubjectKey(key), "callers that are authenticated are charged in that form", false}
+	return suggestion{middleware.SubjectKey(key), "callers that are authenticated are charged in that form", false}
 }
 
 // unlessMeant returns an error if nothing is counted in rows, of key, and another key was meant.
@@ -72,7 +72,7 @@ func (r *counter) unlessMeant(ctx context.Context, matches []inspect.Match, rows
 		return nil
 	}
 	if m.right == "" {
-		return fmt.Errorf("nothing is counted for %s: %s", printable(key), m.why)
+		return fmt.Errorf("nothing is counted for %s: %s", printable(key), m.reason)
 	}
 	meantMatches := make([]inspect.Match, len(matches))
 	for i := range matches {
@@ -85,11 +85,11 @@ func (r *counter) unlessMeant(ctx context.Context, matches []inspect.Match, rows
 	found, _ := r.showAll(ctx, meantMatches)
 	for i := range found {
 		if found[i].isCounted() {
-			return fmt.Errorf("nothing is counted for %s; did you mean %s, which has counts? %s", printable(key), m.right, sentence(m.why))
+			return fmt.Errorf("nothing is counted for %s; did you mean %s, which has counts? %s", printable(key), m.right, sentence(m.reason))
 		}
 	}
 	if m.sure {
-		return fmt.Errorf("nothing is counted for %s; did you mean %s? %s", printable(key), m.right, sentence(m.why))
+		return fmt.Errorf("nothing is counted for %s; did you mean %s? %s", printable(key), m.right, sentence(m.reason))
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (o *server) target(ctx context.Context, s *redispolicies.Store, policy, key
 	if err := unlessInvalid(err); err != nil {
 		return "", "", err
 	}
-	found := stored != nil || err != nil || service != nil && (service.Has(policy) || service.Remote())
+	found := stored != nil || err != nil || service != nil && (service.Contains(policy) || service.Remote())
 	switch {
 	case !found && service == nil:
 		return "", "", fmt.Errorf("policy %q is not stored in Redis, and nothing says whether the program has it: -config or WEIR_CONFIG must be its file, or -env throttlerd's environment%s", policy, otherwise)
@@ -129,11 +129,11 @@ func (o *server) target(ctx context.Context, s *redispolicies.Store, policy, key
 		return policy, "", nil
 	}
 	if m := meantBy(key); m.sure && m.right != "" {
-		return "", "", fmt.Errorf("%s is no key that is charged; did you mean %s? %s%s", printable(key), m.right, sentence(m.why), otherwise)
+		return "", "", fmt.Errorf("%s is no key that is charged; did you mean %s? %s%s", printable(key), m.right, sentence(m.reason), otherwise)
 	} else if m.sure {
-		return "", "", fmt.Errorf("%s is no key that is charged: %s%s", printable(key), m.why, otherwise)
+		return "", "", fmt.Errorf("%s is no key that is charged: %s%s", printable(key), m.reason, otherwise)
 	}
-	if service == nil || !service.Has(policy) || service.Policy(policy) == nil {
+	if service == nil || !service.Contains(policy) || service.Policy(policy) == nil {
 		return policy, "", nil
 	}
 	return policy, o.counted(ctx, service, policy, key), nil
@@ -191,16 +191,16 @@ func (r *counter) keyOf(ctx context.Context, hash, file string, c *command) (fou
 		}
 	}
 	if !ok && file != "" {
-		in := io.Reader(os.Stdin)
+		input := io.Reader(os.Stdin)
 		if file != "-" {
 			f, err := os.Open(file)
 			if err != nil {
 				return "", fmt.Errorf("-keys: %w", err)
 			}
 			defer closing(f)
-			in = f
+			input = f
 		}
-		lines := bufio.NewScanner(in)
+		lines := bufio.NewScanner(input)
 		lines.Buffer(nil, 1<<20)
 		for !ok && lines.Scan() {
 			for _, text := range append(strings.Fields(lines.Text()), lines.Text()) {

@@ -149,7 +149,7 @@ func (o *counts) matches(r *counter, key string) ([]inspect.Match, error) {
 	if err == nil && len(matches) == 0 {
 		err = fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", r.service.Config.File)
 	}
-	if err != nil && slices.ContainsFunc(o.names, func(name string) bool { return !r.service.Has(r.service.PolicyName(name)) }) {
+	if err != nil && slices.ContainsFunc(o.names, func(name string) bool { return !r.service.Contains(r.service.PolicyName(name)) }) {
 		err = usage("%w, or -limit must say its limits", err)
 	}
 	return matches, err

@@ -54,9 +54,9 @@ var throttlerds = []string{"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "REDIS_URL", 
 var read = []string{"WEIR_", "RUNTIME_", "REDIS_", "MEMCACHE_", "BACKEND_TYPE", "CACHE_KEY_PREFIX", "CONFIG_TYPE", "MERGE_DOMAIN_CONFIG", "SHADOW_MODE", "QUOTA_MODE"}
 
 // Read reads the configuration that an environment names: the file of WEIR_CONFIG, and
-// throttlerd's variables and files of descriptors. own are keys of the file that are the
+// throttlerd's variables and files of descriptors. programKeys are keys of the file that are the
 // program's.
-func Read(environ, own []string) (*Service, error) {
+func Read(environ, programKeys []string) (*Service, error) {
 	vars := make(map[string]string)
 	var used []string
 	for _, v := range environ {
@@ -74,7 +74,7 @@ func Read(environ, own []string) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{answers: st.Answers}
-	program := reflect.New(programOf(own))
+	program := reflect.New(programOf(programKeys))
 	s.Config, err = st.Config(&config.Options{Program: program.Interface(), Observer: observe.Nothing{}, Log: slog.New(slog.DiscardHandler), Levels: true, Table: new(policies.Table), CountsHavePolicies: true})
 	if err != nil {
 		return nil, err
@@ -92,13 +92,13 @@ func Read(environ, own []string) (*Service, error) {
 }
 
 // programOf returns the struct of the keys that config.Options.Program reads.
-func programOf(own []string) reflect.Type {
+func programOf(programKeys []string) reflect.Type {
 	forward := reflect.StructField{Name: "ForwardAuth", Type: reflect.TypeFor[*forwardauth.Keys](), Tag: `yaml:"forward_auth"`}
-	if slices.Contains(own, "forward_auth") {
+	if slices.Contains(programKeys, "forward_auth") {
 		forward.Type = reflect.TypeFor[yaml.Node]()
 	}
 	fields := []reflect.StructField{forward}
-	for i, key := range own {
+	for i, key := range programKeys {
 		if key != "forward_auth" {
 			fields = append(fields, reflect.StructField{Name: fmt.Sprint("Key", i), Type: reflect.TypeFor[yaml.Node](), Tag: reflect.StructTag(fmt.Sprintf("yaml:%q", key))})
 		}
@@ -203,8 +203,8 @@ func orders(entries []Entry) (list [][]Entry) {
 		return [][]Entry{entries}
 	}
 	for i := range entries {
-		others := slices.Delete(slices.Clone(entries), i, i+1)
-		for _, order := range orders(others) {
+		remaining := slices.Delete(slices.Clone(entries), i, i+1)
+		for _, order := range orders(remaining) {
 			list = append(list, append([]Entry{entries[i]}, order...))
 		}
 	}
@@ -233,9 +233,9 @@ func (s *Service) pathsOf(domain string) string {
 			list = append(list, r.Path)
 		}
 	}
-	const most = 12
-	if len(list) > most {
-		list = append(list[:most], fmt.Sprintf("and %d more", len(list)-most))
+	const maxNamed = 12
+	if len(list) > maxNamed {
+		list = append(list[:maxNamed], fmt.Sprintf("and %d more", len(list)-maxNamed))
 	}
 	return strings.Join(list, ", ")
 }
@@ -350,17 +350,17 @@ func (s *Service) Key(names []string, key string) (list []Match, err error) {
 
 // Unknown returns the error about a name that no policy of the configuration has.
 func (s *Service) Unknown(name string) error {
-	where := s.Config.File
+	sources := s.Config.File
 	if s.set != nil {
-		where += " and " + s.dir
+		sources += " and " + s.dir
 	}
-	return fmt.Errorf("%q is no policy of %s; %s", name, where, oneOf(name, s.Names(), "it must be one of "))
+	return fmt.Errorf("%q is no policy of %s; %s", name, sources, oneOf(name, s.Names(), "it must be one of "))
 }
 
 // oneOf returns a suggestion for a name, and the names.
 func oneOf(name string, names []string, words string) string {
-	const most = 20
-	text := words + strings.Join(names[:min(len(names), most)], ", ")
+	const maxNamed = 20
+	text := words + strings.Join(names[:min(len(names), maxNamed)], ", ")
 	if len(names) == 0 {
 		text = "there is none"
 	}
@@ -447,8 +447,8 @@ func unescape(text string) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// Has reports whether the configuration has a policy of that name.
-func (s *Service) Has(name string) bool { return slices.Contains(s.Names(), name) }
+// Contains reports whether the configuration has a policy of that name.
+func (s *Service) Contains(name string) bool { return slices.Contains(s.Names(), name) }
 
 // KeysWith returns the keys of descriptors with one entry, for each rule of one, with that value.
 func (s *Service) KeysWith(value string) (list []string) {

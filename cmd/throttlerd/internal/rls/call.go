@@ -45,7 +45,7 @@ type item struct {
 	rule     *descriptors.Rule  // nil for an override
 	limit    *descriptors.Limit // as the answer shows it; nil if there is none
 	policy   *quota.Policy      // nil if there is no limit
-	by       *policies.Override // of the table, or nil
+	override *policies.Override // of the table, or nil
 	changed  bool               // the limits of policy are the table's
 	key      string
 	cost     int64
@@ -56,8 +56,8 @@ type item struct {
 
 // isUnlimited reports whether it is allowed without a limit.
 func (it *item) isUnlimited() bool {
-	if it.by != nil {
-		return it.by.Unlimited
+	if it.override != nil {
+		return it.override.Unlimited
 	}
 	return it.rule != nil && it.rule.Unlimited && !it.changed
 }
@@ -142,12 +142,12 @@ func (c *call) resolve(ctx context.Context) error {
 			}
 			bounded = true
 		}
-		p, by, _ := view.Resolve(ctx, it.policy, it.key, now)
-		if by != nil && by.Err() != nil {
-			return by.Err()
+		p, found, _ := view.Resolve(ctx, it.policy, it.key, now)
+		if found != nil && found.Err() != nil {
+			return found.Err()
 		}
-		it.by, it.changed = by, p != it.policy
-		if by == nil || !by.Blocked {
+		it.override, it.changed = found, p != it.policy
+		if found == nil || !found.Blocked {
 			it.policy = p
 		}
 		c.classify(i)
@@ -174,7 +174,7 @@ func (c *call) replace() {
 func (c *call) classify(i int) {
 	it := &c.items[i]
 	r := it.rule
-	if it.isUnlimited() && (it.by == nil || len(it.policy.Limits) == 0) {
+	if it.isUnlimited() && (it.override == nil || len(it.policy.Limits) == 0) {
 		return
 	}
 	if r == nil {
@@ -184,7 +184,7 @@ func (c *call) classify(i int) {
 	}
 	it.counters.total.Add(float64(it.cost))
 	switch a := &c.server.answers; {
-	case it.by != nil && it.by.Blocked:
+	case it.override != nil && it.override.Blocked:
 		it.kind = blocked
 	case it.limit.RequestsPerUnit == 0 && !it.changed:
 		it.kind = refusesAll

@@ -57,7 +57,7 @@ func (c *call) charge(ctx context.Context) error {
 func (c *call) block(ctx context.Context, i int) {
 	it, start := &c.items[i], time.Now()
 	now := c.server.throttler.Clock().Now().UnixMilli()
-	retryAt := cmp.Or(it.by.RetryAt(), never)
+	retryAt := cmp.Or(it.override.RetryAt(), never)
 	it.over = true
 	c.refuse(it, retryAt)
 	it.counters.refused(float64(it.cost), false)

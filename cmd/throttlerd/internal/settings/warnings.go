@@ -49,8 +49,8 @@ var families = []string{"WEIR_", "REDIS_", "MEMCACHE_", "RUNTIME_", "CONFIG_GRPC
 // ofKubernetes matches the variables that Kubernetes makes of a service, such as one named redis.
 var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)\w*)?$`)
 
-// known are the names of all variables that are read.
-var known = func() (names []string) {
+// variables are the names of all variables that are read.
+var variables = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		if name := f.Tag.Get("env"); name != "" {
 			names = append(names, name)
@@ -67,12 +67,12 @@ func unknown(name string) string {
 			return "" // without has it
 		}
 		return without["REDIS_PERSECOND"]
-	case slices.Contains(known, name), without[name] != "", name == "WEIR_REDIS", ofKubernetes.MatchString(name):
+	case slices.Contains(variables, name), without[name] != "", name == "WEIR_REDIS", ofKubernetes.MatchString(name):
 		return ""
 	case !slices.ContainsFunc(families, func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
 		return ""
 	}
-	if near := config.Nearest(name, known); near != "" {
+	if near := config.Nearest(name, variables); near != "" {
 		return "it is no variable of throttlerd; did you mean " + near + "?"
 	}
 	return "it is no variable of throttlerd"
