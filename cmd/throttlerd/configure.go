@@ -33,14 +33,14 @@ func (sv *service) begin(ctx context.Context) {
 			sv.log.Info("there are no descriptors: forward auth alone is served", "dir", sv.files.Dir)
 			return
 		}
-		var all []*envoyfile.File
+		var list []*envoyfile.File
 		if err == nil {
 			err = checkShares(sv.stack.Config, sv.hasForwardAuth && len(texts) == 0)
 		}
 		if err == nil {
-			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
+			list, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
-		_ = sv.apply(all, err) // apply has logged the error
+		_ = sv.apply(list, err) // apply has logged the error
 	}
 	sv.files.Begin(ctx)
 }
@@ -78,23 +78,23 @@ func checkShares(c *config.Config, alone bool) error {
 }
 
 // parse reads files of descriptors. The error lists the mistakes of all files.
-func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Supports) (all []*envoyfile.File, err error) {
+func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Supports) (list []*envoyfile.File, err error) {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		f, err := envoyfile.Parse(filepath.Join(s.AppDirectory, name), texts[name], supports)
 		wrong = append(wrong, err)
-		all = append(all, f)
+		list = append(list, f)
 	}
-	return all, errors.Join(wrong...)
+	return list, errors.Join(wrong...)
 }
 
 // apply puts a configuration in force. If it is wrong, or err is not nil, the last good one
 // stays in force.
-func (sv *service) apply(all []*envoyfile.File, err error) error {
+func (sv *service) apply(list []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
 	if err == nil {
-		set, err = descriptors.New(all, sv.settings.MergeDomainConfig)
+		set, err = descriptors.New(list, sv.settings.MergeDomainConfig)
 	}
 	if err == nil {
 		err = sv.setLevels(set)
@@ -125,11 +125,11 @@ func (sv *service) setLevels(set *descriptors.Set) error {
 			continue
 		}
 		name := r.Policy.Name
-		level, known := sv.levels[name]
+		level, found := sv.levels[name]
 		if level != r.Level {
 			change := sv.stack.Levels.Begin
 			// A policy of WEIR_CONFIG, or its dry run, may have that name and a level.
-			if known || sv.stack.Config.Policies[strings.TrimSuffix(name, ".dry-run")] != nil {
+			if found || sv.stack.Config.Policies[strings.TrimSuffix(name, ".dry-run")] != nil {
 				change = sv.stack.Levels.Set
 			}
 			if err := change(r.Policy, r.Level); err != nil {
@@ -158,13 +158,13 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		}
 		wrong = append(wrong, err)
 	} else {
-		var all []*envoyfile.File
+		var list []*envoyfile.File
 		texts, err := watcher(s).Read()
 		if err == nil {
-			all, err = parse(s, texts, supports)
+			list, err = parse(s, texts, supports)
 		}
 		if err == nil {
-			_, err = descriptors.New(all, s.MergeDomainConfig)
+			_, err = descriptors.New(list, s.MergeDomainConfig)
 		}
 		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
 			err = nil // forward auth alone is a service, too

@@ -265,10 +265,10 @@ func (sv *service) serveHTTP(p *port, h http.Handler, failed chan<- error) error
 }
 
 // serveOn serves the connections of l. It sends later errors to failed.
-func serveOn(what string, l net.Listener, serve func(net.Listener) error, failed chan<- error) {
+func serveOn(label string, l net.Listener, serve func(net.Listener) error, failed chan<- error) {
 	go func() {
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("%s: %w", what, err)
+			failed <- fmt.Errorf("%s: %w", label, err)
 		}
 	}()
 }
@@ -285,15 +285,15 @@ func (sv *service) drain(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { sv.grpc.GracefulStop(); close(done) }()
 	errs := make([]error, len(sv.http))
-	var ended sync.WaitGroup
+	var pages sync.WaitGroup
 	for i, s := range sv.http { // all at once: no port waits for another
-		ended.Go(func() {
+		pages.Go(func() {
 			if errs[i] = s.Shutdown(ctx); errs[i] != nil {
 				_ = s.Close() // what is left
 			}
 		})
 	}
-	ended.Wait()
+	pages.Wait()
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -38,8 +38,8 @@ var kinds = map[string]func(file string, text []byte, o *checkOptions) (warnings
 const kindMustBe = "config, policies or ratelimit"
 
 type checkOptions struct {
-	uses words // policies that the program uses
-	own  words // keys of the program at the top of its configuration
+	uses  words // policies that the program uses
+	extra words // keys of the program at the top of its configuration
 
 	merge      bool              // a domain may be in several files of descriptors
 	ratelimits []*envoyfile.File // files without mistakes of their own
@@ -49,86 +49,86 @@ func check(c *command) subcommand {
 	o := new(checkOptions)
 	kind := c.flags.String("kind", "", "the `kind` of the files: config, policies in JSON, or ratelimit, of descriptors for Envoy; if not set, it is guessed")
 	c.flags.Var(&o.uses, "uses", "`names` of the policies that the program uses; one that is misspelled in the file is then wrong")
-	c.flags.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's, and not checked")
+	c.flags.Var(&o.extra, "own", "`keys` at the top of the configuration that are the program's, and not checked")
 	c.flags.BoolVar(&o.merge, "merge", false, "a domain may be in several files of descriptors, as with MERGE_DOMAIN_CONFIG=true")
 	return subcommand{"check [-kind KIND] [-uses NAMES] [-own KEYS] [-merge] FILE...", 1, -1, "a file at least", func(context.Context) error {
 		if *kind != "" && kinds[*kind] == nil {
 			return usage("-kind is %q; it must be %s", *kind, kindMustBe)
 		}
-		var all []checked
+		var list []checked
 		for _, file := range c.args {
-			all = append(all, checkFile(file, *kind, o))
+			list = append(list, checkFile(file, *kind, o))
 		}
-		checkTogether(all, o)
+		checkTogether(list, o)
 		wrong := 0
-		for i := range all {
-			if !all[i].Right {
+		for i := range list {
+			if !list[i].Right {
 				wrong++
 			}
 		}
-		if err := printChecked(c, all); err != nil {
+		if err := printChecked(c, list); err != nil {
 			return err
 		}
 		if wrong > 0 {
-			return fmt.Errorf("%d of %d files are wrong", wrong, len(all))
+			return fmt.Errorf("%d of %d files are wrong", wrong, len(list))
 		}
 		return nil
 	}}
 }
 
-func printChecked(c *command, all []checked) error {
+func printChecked(c *command, list []checked) error {
 	if c.json {
-		return printJSON(c.out, all)
+		return printJSON(c.out, list)
 	}
-	for _, one := range all {
-		for _, p := range one.Problems {
+	for _, single := range list {
+		for _, p := range single.Problems {
 			fmt.Fprintln(c.out, p)
 		}
-		for _, w := range one.Warnings {
-			fmt.Fprintf(c.out, "%s: warning: %s\n", one.File, w)
+		for _, w := range single.Warnings {
+			fmt.Fprintf(c.out, "%s: warning: %s\n", single.File, w)
 		}
-		if one.Right {
-			fmt.Fprintf(c.out, "%s: right (%s)\n", one.File, one.Kind)
+		if single.Right {
+			fmt.Fprintf(c.out, "%s: right (%s)\n", single.File, single.Kind)
 		}
 	}
 	return nil
 }
 
 func checkFile(file, kind string, o *checkOptions) checked {
-	one := checked{File: file, Kind: kind}
+	single := checked{File: file, Kind: kind}
 	text, err := os.ReadFile(file)
 	if errors.Is(err, syscall.EISDIR) {
 		err = fmt.Errorf("it is a directory; name its files, such as %s", filepath.Join(file, "*.yaml"))
 	}
 	if err == nil {
-		if one.Kind == "" {
-			one.Kind = kindOf(text)
+		if single.Kind == "" {
+			single.Kind = kindOf(text)
 		}
-		one.Warnings, err = kinds[one.Kind](file, text, o)
+		single.Warnings, err = kinds[single.Kind](file, text, o)
 	}
-	one.Right = err == nil
+	single.Right = err == nil
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			if !strings.HasPrefix(line, file) {
 				line = file + ": " + line
 			}
-			one.Problems = append(one.Problems, line)
+			single.Problems = append(single.Problems, line)
 		}
 	}
-	return one
+	return single
 }
 
 // checkTogether checks all files of descriptors as one configuration.
-func checkTogether(all []checked, o *checkOptions) {
+func checkTogether(list []checked, o *checkOptions) {
 	envoyfile.Sort(o.ratelimits)
 	err := envoyfile.Together(o.ratelimits, o.merge)
 	if err == nil {
 		return
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		for i := range all {
-			if strings.HasPrefix(line, all[i].File+": ") {
-				all[i].Right, all[i].Problems = false, append(all[i].Problems, line)
+		for i := range list {
+			if strings.HasPrefix(line, list[i].File+": ") {
+				list[i].Right, list[i].Problems = false, append(list[i].Problems, line)
 				break
 			}
 		}
@@ -150,7 +150,7 @@ func kindOf(text []byte) string {
 }
 
 func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
-	options := &config.Options{Program: anything(o.own)}
+	options := &config.Options{Program: anything(o.extra)}
 	for _, name := range o.uses {
 		// The limits stand in for a policy that the file may leave out.
 		options.Policies = append(options.Policies, &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}})

@@ -27,14 +27,14 @@ import (
 // server is the Redis server of policies and overrides.
 type server struct {
 	program
-	at, prefix, ca string
-	unchecked      bool
+	addr, prefix, ca string
+	unchecked        bool
 }
 
 // serverOf defines the flags of a command that name a server.
 func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
-	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
+	f.StringVar(&o.addr, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "the prefix of their Redis keys")
 	o.program.define(f)
 	f.StringVar(&o.ca, "cacert", "", "a PEM `file` of the CAs that signed the server's certificate, if the system does not trust them")
@@ -45,8 +45,8 @@ const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such a
 
 // with calls do with the store.
 func (o *server) with(do func(s *redispolicies.Store) error) error {
-	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // not the flag's default: -h would print it, with a password
-	if o.at == "" {
+	o.addr = cmp.Or(o.addr, os.Getenv("WEIR_REDIS")) // not the flag's default: -h would print it, with a password
+	if o.addr == "" {
 		return o.withConfigured(do)
 	}
 	client, err := o.client()
@@ -77,14 +77,14 @@ func (o *server) withConfigured(do func(s *redispolicies.Store) error) error {
 }
 
 func (o *server) client() (redis.UniversalClient, error) {
-	options := &redis.UniversalOptions{Addrs: []string{o.at}}
-	if strings.Contains(o.at, "/") {
+	options := &redis.UniversalOptions{Addrs: []string{o.addr}}
+	if strings.Contains(o.addr, "/") {
 		var err error
-		if options, err = redisbackend.ParseURL(o.at); err != nil {
+		if options, err = redisbackend.ParseURL(o.addr); err != nil {
 			return nil, errUsage{fmt.Errorf("-redis: %w", err)}
 		}
-	} else if host, port, err := net.SplitHostPort(o.at); err != nil || host == "" || port == "" || strings.Contains(port, ",") {
-		return nil, usage("-redis is %q; it must be %s", o.at, redisMustBe)
+	} else if host, port, err := net.SplitHostPort(o.addr); err != nil || host == "" || port == "" || strings.Contains(port, ",") {
+		return nil, usage("-redis is %q; it must be %s", o.addr, redisMustBe)
 	}
 	options.Password = cmp.Or(options.Password, os.Getenv("REDISCLI_AUTH"))
 	if o.ca != "" {
@@ -120,18 +120,18 @@ func listPolicies(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"policies [-redis ADDR] [-prefix P]", 0, 0, "none; policies set and policies remove have some", func(ctx context.Context) error {
 		return o.with(func(s *redispolicies.Store) error {
-			all, version, err := s.Read(ctx)
+			list, version, err := s.Read(ctx)
 			if err != nil {
 				return err
 			}
-			slices.SortFunc(all, func(a, b *quota.Policy) int { return cmp.Compare(a.Name, b.Name) })
+			slices.SortFunc(list, func(a, b *quota.Policy) int { return cmp.Compare(a.Name, b.Name) })
 			if c.json {
-				return printJSON(c.out, map[string]any{"version": version, "policies": append([]*quota.Policy{}, all...)})
+				return printJSON(c.out, map[string]any{"version": version, "policies": append([]*quota.Policy{}, list...)})
 			}
 			now := time.Now()
 			fmt.Fprintf(c.out, "version %d\n", version)
 			t := newTable(c.out, "POLICY", "LIMITS", "UNIT", "PARENT", "UNTIL")
-			for _, p := range all {
+			for _, p := range list {
 				parent := "-"
 				if p.Parent != "" {
 					parent = p.Parent + " of " + printable(p.ParentKey)
@@ -158,9 +158,9 @@ func setPolicy(c *command) subcommand {
 			return err
 		}
 		if err := o.with(func(s *redispolicies.Store) error {
-			was, err := s.FindPolicy(ctx, p.Name)
-			if was != nil {
-				c.keep(p, was)
+			before, err := s.FindPolicy(ctx, p.Name)
+			if before != nil {
+				c.keep(p, before)
 			}
 			return unlessInvalid(err)
 		}); err != nil {
@@ -171,22 +171,22 @@ func setPolicy(c *command) subcommand {
 }
 
 // keep copies the unit and the parent of was to p, unless options set them.
-func (c *command) keep(p, was *quota.Policy) {
+func (c *command) keep(p, before *quota.Policy) {
 	if !c.isSet("unit") {
-		p.Unit = was.Unit
+		p.Unit = before.Unit
 	}
 	if !c.isSet("parent") {
-		p.Parent = was.Parent
+		p.Parent = before.Parent
 		if !c.isSet("parent-key") {
-			p.ParentKey = was.ParentKey
+			p.ParentKey = before.ParentKey
 		}
 	}
 }
 
 // isSet reports whether the arguments have a flag.
-func (c *command) isSet(name string) (is bool) {
-	c.flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
-	return is
+func (c *command) isSet(name string) (set bool) {
+	c.flags.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return set
 }
 
 // unlessInvalid returns err, or nil if err is about a stored value: the change may repair it.
@@ -197,15 +197,15 @@ func unlessInvalid(err error) error {
 	return err
 }
 
-func parseLimits(texts []string) (all []quota.Limit, err error) {
+func parseLimits(texts []string) (list []quota.Limit, err error) {
 	for _, text := range texts {
 		l, err := quota.ParseLimit(text)
 		if err != nil {
 			return nil, errUsage{err}
 		}
-		all = append(all, l)
+		list = append(list, l)
 	}
-	return all, nil
+	return list, nil
 }
 
 func removePolicies(c *command) subcommand {
@@ -253,15 +253,15 @@ func listOverrides(c *command) subcommand {
 
 // end is the end of a policy or an override, as given by two flags.
 type end struct {
-	at    time.Time
-	after time.Duration
+	instant time.Time
+	after   time.Duration
 }
 
 // endOf defines the flags of a command that name an end.
 func endOf(f *flag.FlagSet) *end {
 	e := new(end)
 	f.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
-		return e.at.UnmarshalText([]byte(text))
+		return e.instant.UnmarshalText([]byte(text))
 	})
 	f.DurationVar(&e.after, "for", 0, "after which `duration` it ends, such as 1h")
 	return e
@@ -272,23 +272,23 @@ func (e *end) read() (time.Time, error) {
 	switch {
 	case e.after < 0:
 		return time.Time{}, usage("-for is %v; it must be above zero, such as 1h", e.after)
-	case e.after > 0 && !e.at.IsZero():
+	case e.after > 0 && !e.instant.IsZero():
 		return time.Time{}, usage("-for and -until are set; it must be one of them")
 	case e.after > 0:
 		return time.Now().Add(e.after).UTC().Truncate(time.Second), nil
-	case !e.at.IsZero() && e.at.Before(time.Now()):
-		return time.Time{}, usage("-until is %s, which is over; it must be in the future", e.at.Format(time.RFC3339))
+	case !e.instant.IsZero() && e.instant.Before(time.Now()):
+		return time.Time{}, usage("-until is %s, which is over; it must be in the future", e.instant.Format(time.RFC3339))
 	}
-	return e.at, nil
+	return e.instant, nil
 }
 
-func printOverrides(c *command, all []policies.Override) error {
+func printOverrides(c *command, list []policies.Override) error {
 	if c.json {
-		return printJSON(c.out, append([]policies.Override{}, all...))
+		return printJSON(c.out, append([]policies.Override{}, list...))
 	}
 	now := time.Now()
 	t := newTable(c.out, "POLICY", "KEY", "HOLDS", "UNTIL", "OWNER", "REASON")
-	for _, v := range all {
+	for _, v := range list {
 		t.row(v.Policy, printable(v.Key), holds(&v), when(v.Until, now), cmp.Or(v.Owner, "-"), cmp.Or(v.Reason, "-"))
 	}
 	return t.flush()
@@ -296,19 +296,19 @@ func printOverrides(c *command, all []policies.Override) error {
 
 // holds returns the content of an override in words.
 func holds(v *policies.Override) string {
-	var all []string
+	var list []string
 	switch {
 	case v.Blocked:
-		all = append(all, "blocked")
+		list = append(list, "blocked")
 	case v.Unlimited:
-		all = append(all, "unlimited")
+		list = append(list, "unlimited")
 	case len(v.Limits) > 0:
-		all = append(all, limitTexts(v.Limits))
+		list = append(list, limitTexts(v.Limits))
 	}
 	if v.ParentKey != "" {
-		all = append(all, "parent "+printable(v.ParentKey))
+		list = append(list, "parent "+printable(v.ParentKey))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(list, "; ")
 }
 
 func setOverride(c *command) subcommand {
@@ -345,9 +345,9 @@ func setOverride(c *command) subcommand {
 			if v.Policy = name; note != "" && !c.json {
 				fmt.Fprintln(c.out, "note:", note)
 			}
-			was, err := s.Find(ctx, v.Policy, v.Key)
-			if was != nil {
-				c.keepOverride(v, was)
+			before, err := s.Find(ctx, v.Policy, v.Key)
+			if before != nil {
+				c.keepOverride(v, before)
 			}
 			return unlessInvalid(err)
 		}); err != nil {
@@ -359,21 +359,21 @@ func setOverride(c *command) subcommand {
 
 // keepOverride copies the parent key of was to v or, if only -parent-key is set, the rest of
 // was.
-func (c *command) keepOverride(v, was *policies.Override) {
+func (c *command) keepOverride(v, before *policies.Override) {
 	if !c.isSet("parent-key") {
-		v.ParentKey = was.ParentKey
+		v.ParentKey = before.ParentKey
 	}
-	if v.Blocked || v.Unlimited || len(v.Limits) > 0 || !was.Until.IsZero() && was.Until.Before(time.Now()) {
+	if v.Blocked || v.Unlimited || len(v.Limits) > 0 || !before.Until.IsZero() && before.Until.Before(time.Now()) {
 		return
 	}
-	v.Blocked, v.Unlimited, v.Limits = was.Blocked, was.Unlimited, was.Limits
+	v.Blocked, v.Unlimited, v.Limits = before.Blocked, before.Unlimited, before.Limits
 	if v.Until.IsZero() {
-		v.Until = was.Until
+		v.Until = before.Until
 	}
 	if !c.isSet("owner") {
-		v.Owner = was.Owner
+		v.Owner = before.Owner
 	}
-	v.Reason = cmp.Or(v.Reason, was.Reason)
+	v.Reason = cmp.Or(v.Reason, before.Reason)
 }
 
 func removeOverride(c *command) subcommand {

@@ -69,10 +69,10 @@ func usage(format string, args ...any) error { return errUsage{fmt.Errorf(format
 
 // subcommand is a command: a line of usage, the number of its arguments, and its function.
 type subcommand struct {
-	usage       string
-	least, most int    // number of arguments; no upper bound if most is negative
-	args        string // what the arguments must be
-	run         func(ctx context.Context) error
+	usage          string
+	least, maximum int    // number of arguments; no upper bound if most is negative
+	args           string // what the arguments must be
+	run            func(ctx context.Context) error
 }
 
 // commands define the flags of a command. run parses them, then runs the returned subcommand.
@@ -145,12 +145,12 @@ func (c *command) parse(args []string) error {
 			}
 			return errUsage{err}
 		}
-		rest := c.flags.Args()
-		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" || len(rest) == 0 {
-			c.args = append(c.args, rest...)
+		remainder := c.flags.Args()
+		if read := len(args) - len(remainder); read > 0 && args[read-1] == "--" || len(remainder) == 0 {
+			c.args = append(c.args, remainder...)
 			return nil
 		}
-		c.args, args = append(c.args, rest[0]), rest[1:]
+		c.args, args = append(c.args, remainder[0]), remainder[1:]
 	}
 }
 
@@ -159,8 +159,8 @@ func (c *command) need(s *subcommand) error {
 	switch {
 	case len(c.args) < s.least:
 		return usage("there are %d arguments; there must be %s", len(c.args), s.args)
-	case s.most >= 0 && len(c.args) > s.most:
-		return usage("the argument %q is one too many; there must be %s", c.args[s.most], s.args)
+	case s.maximum >= 0 && len(c.args) > s.maximum:
+		return usage("the argument %q is one too many; there must be %s", c.args[s.maximum], s.args)
 	}
 	return nil
 }

@@ -21,19 +21,19 @@ type safe struct{ io.Writer }
 
 func (w safe) Write(text []byte) (int, error) {
 	escaped := make([]byte, 0, len(text))
-	for rest := text; len(rest) > 0; {
-		r, size := utf8.DecodeRune(rest)
+	for remainder := text; len(remainder) > 0; {
+		r, size := utf8.DecodeRune(remainder)
 		switch {
 		case r == utf8.RuneError && size == 1:
-			escaped = fmt.Appendf(escaped, `\x%02x`, rest[0])
+			escaped = fmt.Appendf(escaped, `\x%02x`, remainder[0])
 		case r == '\n' || strconv.IsPrint(r):
-			escaped = append(escaped, rest[:size]...)
+			escaped = append(escaped, remainder[:size]...)
 		default:
 			for _, unit := range utf16.Encode([]rune{r}) {
 				escaped = fmt.Appendf(escaped, `\u%04x`, unit)
 			}
 		}
-		rest = rest[size:]
+		remainder = remainder[size:]
 	}
 	if _, err := w.Writer.Write(escaped); err != nil {
 		return 0, err
@@ -85,16 +85,16 @@ func printable(text string) string {
 }
 
 // when returns an instant in words, with its distance from now.
-func when(at, now time.Time) string {
-	if at.IsZero() {
+func when(instant, now time.Time) string {
+	if instant.IsZero() {
 		return "-"
 	}
-	d := at.Sub(now).Round(time.Second).Abs()
-	text, far := at.UTC().Format("2006-01-02 15:04:05Z"), d.String()
+	d := instant.Sub(now).Round(time.Second).Abs()
+	text, far := instant.UTC().Format("2006-01-02 15:04:05Z"), d.String()
 	if days := d / (24 * time.Hour); days > 1 {
 		far = fmt.Sprintf("%d days", days)
 	}
-	if at.Before(now) {
+	if instant.Before(now) {
 		return fmt.Sprintf("%s (%s ago)", text, far)
 	}
 	return fmt.Sprintf("%s (in %s)", text, far)
@@ -102,11 +102,11 @@ func when(at, now time.Time) string {
 
 // limitTexts returns limits in words.
 func limitTexts(limits []quota.Limit) string {
-	var all []string
+	var list []string
 	for _, l := range limits {
-		all = append(all, textOf(l))
+		list = append(list, textOf(l))
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(list, ", ")
 }
 
 func textOf(l quota.Limit) string {

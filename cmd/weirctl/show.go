@@ -26,13 +26,13 @@ import (
 // program are the flags that name a program's configuration.
 type program struct {
 	file, env string
-	own       words
+	extra     words
 }
 
 func (o *program) define(f *flag.FlagSet) {
 	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
 	f.StringVar(&o.env, "env", "", "a `file` with throttlerd's environment, a NAME=VALUE in each line; this process' variables hold for the rest")
-	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
+	f.Var(&o.extra, "own", "`keys` at the top of the configuration that are the program's")
 }
 
 const configMustBe = "-config is not set; it must be the configuration file of the program, or WEIR_CONFIG must be, or -env must be a file with throttlerd's environment"
@@ -63,21 +63,21 @@ func (o *program) read() (*inspect.Service, error) {
 	if o.file != "" {
 		environ = append(environ, "WEIR_CONFIG="+o.file)
 	}
-	return inspect.Read(environ, o.own)
+	return inspect.Read(environ, o.extra)
 }
 
 // counts are the flags of commands about counts.
 type counts struct {
 	program
-	backend, within string
-	names           words
-	limits          []string
+	backend, fitting string
+	names            words
+	limits           []string
 }
 
 func (o *counts) define(f *flag.FlagSet) {
 	o.program.define(f)
 	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask, such as redis; the one that serves if not set")
-	f.StringVar(&o.within, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
+	f.StringVar(&o.fitting, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
 	f.Var(&o.names, "policy", "`names` of policies; all of the file if not set")
 	f.Func("limit", "a `limit` of the policy that -policy names, which the file then need not have; once for each limit, such as \"5 per 1m aligned\"", func(text string) error {
 		o.limits = append(o.limits, text)
@@ -90,7 +90,7 @@ type counter struct {
 	service *inspect.Service
 	stack   *config.Stack
 	store   *redispolicies.Store // of policies and overrides, or nil
-	within  string
+	fitting string
 	closers []func() error
 }
 
@@ -102,7 +102,7 @@ func (o *counts) open() (*counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &counter{service: service, within: o.within}
+	r := &counter{service: service, fitting: o.fitting}
 	if r.stack, err = service.Config.OpenStore(o.backend); err != nil {
 		return nil, err
 	}
@@ -248,15 +248,15 @@ func (r *counter) resolve(ctx context.Context, m *inspect.Match) (*quota.Policy,
 
 // peek returns the counts of row's key under a policy.
 func (r *counter) peek(ctx context.Context, p *quota.Policy, row *shown) (rows []shown) {
-	d, err := r.stack.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: r.within})
+	d, err := r.stack.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: r.fitting})
 	if err != nil {
 		row.Error = err.Error()
 		return []shown{*row}
 	}
 	for _, s := range d.Limits() {
-		one := *row
-		one.fill(&s, d.At())
-		rows = append(rows, one)
+		single := *row
+		single.fill(&s, d.At())
+		rows = append(rows, single)
 	}
 	return rows
 }
@@ -414,7 +414,7 @@ func reset(c *command) subcommand {
 				failed = append(failed, fmt.Errorf("%s: its consistency is synced: the processes have its counts, which can't be reset from here; an override can raise the limit", m.Policy.Name))
 				continue
 			}
-			if err := r.stack.Throttler.Reset(ctx, throttler.Charge{Policy: m.Policy, Key: k, Partition: o.within}); err != nil {
+			if err := r.stack.Throttler.Reset(ctx, throttler.Charge{Policy: m.Policy, Key: k, Partition: o.fitting}); err != nil {
 				failed = append(failed, fmt.Errorf("%s: %w", m.Policy.Name, err))
 				continue
 			}

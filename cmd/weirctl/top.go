@@ -71,16 +71,16 @@ func ask(ctx context.Context, urls []*url.URL) answer {
 	}
 	wg.Wait()
 	failed := make(map[string]string)
-	var some []weirdebug.Refusals
+	var answered []weirdebug.Refusals
 	for i, err := range errs {
 		if err != nil {
 			urls[i].RawQuery = ""
 			failed[urls[i].Redacted()] = err.Error()
 			continue
 		}
-		some = append(some, answers[i])
+		answered = append(answered, answers[i])
 	}
-	a := merge(some)
+	a := merge(answered)
 	a.Failed = failed
 	return a
 }
@@ -88,10 +88,10 @@ func ask(ctx context.Context, urls []*url.URL) answer {
 // maxAnswer is far more than an answer of 128 keys, which a process sends at most.
 const maxAnswer = 1 << 20
 
-func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error) {
+func askOne(ctx context.Context, u *url.URL) (list weirdebug.Refusals, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return all, err
+		return list, err
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -99,36 +99,36 @@ func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error)
 		if errors.As(err, &outer) {
 			err = outer.Err // without the URL, which is printed before it
 		}
-		return all, err
+		return list, err
 	}
 	defer closing(response.Body)
 	if response.StatusCode != http.StatusOK {
-		return all, fmt.Errorf("the answer is %s; the URL must be that of package debug's handler", response.Status)
+		return list, fmt.Errorf("the answer is %s; the URL must be that of package debug's handler", response.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&all); err != nil {
-		return all, fmt.Errorf("the answer is no JSON of package debug's handler: %w", err)
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&list); err != nil {
+		return list, fmt.Errorf("the answer is no JSON of package debug's handler: %w", err)
 	}
-	return all, nil
+	return list, nil
 }
 
 // merge sums the refusals of processes. A process without a key may have refused it as often
 // as its Missed.
-func merge(all []weirdebug.Refusals) (a answer) {
+func merge(list []weirdebug.Refusals) (a answer) {
 	type name struct {
 		policy string
 		limit  string
 		label  string
 	}
 	missed := int64(0)
-	for _, one := range all {
-		missed += one.Missed
-		if a.Since.IsZero() || one.Since.Before(a.Since) {
-			a.Since = one.Since
+	for _, single := range list {
+		missed += single.Missed
+		if a.Since.IsZero() || single.Since.Before(a.Since) {
+			a.Since = single.Since
 		}
 	}
 	sums := make(map[name]*refusedKey)
-	for _, one := range all {
-		for _, k := range one.Keys {
+	for _, single := range list {
+		for _, k := range single.Keys {
 			n := name{k.Policy, k.Limit, k.Label}
 			sum := sums[n]
 			if sum == nil {
@@ -137,7 +137,7 @@ func merge(all []weirdebug.Refusals) (a answer) {
 			}
 			sum.Refusals += k.Count
 			sum.AtLeast += k.Count - k.Excess
-			sum.AtMost += k.Count - one.Missed
+			sum.AtMost += k.Count - single.Missed
 			sum.Processes++
 			if k.RetryAt.After(sum.RetryAt) {
 				sum.RetryAt = k.RetryAt
@@ -160,8 +160,8 @@ func printTop(c *command, a *answer) error {
 		return printJSON(c.out, a)
 	}
 	now := time.Now()
-	for at, why := range a.Failed {
-		fmt.Fprintf(c.out, "%s: %s\n", at, printable(why))
+	for from, reason := range a.Failed {
+		fmt.Fprintf(c.out, "%s: %s\n", from, printable(reason))
 	}
 	if !a.Since.IsZero() {
 		fmt.Fprintf(c.out, "refused since %s\n", when(a.Since, now))

@@ -36,12 +36,12 @@ const DefaultEvery = 10 * time.Second
 // and every has passed since the last reading. While they are wrong, for example a key that does
 // not match the certificate, it uses the last good ones, and logs the error once. An error of
 // the first reading wraps quota.ErrInvalid and names the file.
-func (f Files) Config(every time.Duration, log *slog.Logger) (*tls.Config, error) {
+func (f Files) Config(interval time.Duration, log *slog.Logger) (*tls.Config, error) {
 	first, err := f.read()
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{files: f, every: every, log: log, at: time.Now(), current: first}
+	r := &reader{files: f, interval: interval, log: log, position: time.Now(), current: first}
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: first.NextProtos, GetConfigForClient: r.config}, nil
 }
 
@@ -82,23 +82,23 @@ func (f Files) verifyName(s tls.ConnectionState) error {
 
 // reader keeps the last good contents of the files.
 type reader struct {
-	files Files
-	every time.Duration
-	log   *slog.Logger
+	files    Files
+	interval time.Duration
+	log      *slog.Logger
 
-	mu      sync.Mutex
-	at      time.Time
-	current *tls.Config
-	problem string // the last one logged
+	mu       sync.Mutex
+	position time.Time
+	current  *tls.Config
+	problem  string // the last one logged
 }
 
 func (r *reader) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.at) < r.every {
+	if time.Since(r.position) < r.interval {
 		return r.current, nil
 	}
-	r.at = time.Now()
+	r.position = time.Now()
 	c, err := r.files.read()
 	switch {
 	case err == nil:

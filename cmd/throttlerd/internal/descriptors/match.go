@@ -16,12 +16,12 @@ type Entries = []*commonv3.RateLimitDescriptor_Entry
 // backtrack: a limit holds only if it is as deep as the entries.
 func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 	key = append(key, d.key...)
-	at := &d.node
+	position := &d.node
 	for i, e := range entries {
 		if i > 0 {
 			key = append(key, '&')
 		}
-		next := at.find(e.GetKey(), e.GetValue())
+		next := position.find(e.GetKey(), e.GetValue())
 		if next == nil {
 			return nil, key
 		}
@@ -31,9 +31,9 @@ func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
 		} else {
 			key = appendEscaped(append(key, '='), e.GetValue())
 		}
-		at = next
+		position = next
 	}
-	return at.rule, key
+	return position.rule, key
 }
 
 // Key appends the name of the count of a descriptor that brings its own limit.
@@ -104,9 +104,9 @@ func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 		return r.Labels
 	}
 	labels := Labels{Domain: d.name}
-	at := &d.node
+	position := &d.node
 	for i, e := range entries {
-		next := at.find(e.GetKey(), e.GetValue())
+		next := position.find(e.GetKey(), e.GetValue())
 		name := e.GetKey()
 		if value := next.label(r, e.GetValue()); value != "" {
 			name += "_" + value
@@ -118,7 +118,7 @@ func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
 			labels.Key2 = name
 			return labels
 		}
-		at = next
+		position = next
 	}
 	return labels
 }

@@ -21,9 +21,9 @@ func FromProto(c *rlsconfv3.RateLimitConfig) (*envoyfile.File, error) {
 	return f, errors.Join(problems...)
 }
 
-func fromProto(all []*rlsconfv3.RateLimitDescriptor) []envoyfile.Descriptor {
-	to := make([]envoyfile.Descriptor, len(all))
-	for i, d := range all {
+func fromProto(list []*rlsconfv3.RateLimitDescriptor) []envoyfile.Descriptor {
+	to := make([]envoyfile.Descriptor, len(list))
+	for i, d := range list {
 		to[i] = envoyfile.Descriptor{
 			Key: d.GetKey(), Value: d.GetValue(), ShadowMode: d.GetShadowMode(), QuotaMode: d.GetQuotaMode(),
 			DetailedMetric: d.GetDetailedMetric(), Fields: fieldsOf(d.GetMetadata()), Descriptors: fromProto(d.GetDescriptors()),

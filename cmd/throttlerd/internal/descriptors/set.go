@@ -73,9 +73,9 @@ func New(files []*envoyfile.File, merge bool) (*Set, error) {
 }
 
 // add adds the descriptors at path to n. keys are the keys of the path.
-func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, keys []string, labels Labels, depth int, valued bool) {
-	for i := range all {
-		d, labels := &all[i], labels
+func (s *Set) add(n *node, list []envoyfile.Descriptor, path string, keys []string, labels Labels, depth int, valued bool) {
+	for i := range list {
+		d, labels := &list[i], labels
 		name := d.String()
 		path, keys := path+"."+name, append(slices.Clip(keys), d.Key)
 		switch depth {
@@ -130,17 +130,17 @@ func (s *Set) Rules() []*Rule { return s.list }
 // and then weir's own keys, and the name of the policy in logs, pages and weirctl.
 func (s *Set) Dump(w io.Writer) error {
 	for _, r := range s.list {
-		own := ""
+		extra := ""
 		if n := r.Limit.UnitMultiplier.GetValue(); n > 1 {
-			own = fmt.Sprintf(", unit_multiplier: %d", n)
+			extra = fmt.Sprintf(", unit_multiplier: %d", n)
 		}
 		if l := &r.Policy.Limits[0]; r.Counts() && !l.Calendar.IsZero() {
-			own = fmt.Sprintf(", calendar: %v", l.Calendar)
+			extra = fmt.Sprintf(", calendar: %v", l.Calendar)
 		} else if r.Counts() && !l.Aligned {
-			own += fmt.Sprintf(", algorithm: %s, burst: %d", l.Algorithm, l.Capacity())
+			extra += fmt.Sprintf(", algorithm: %s, burst: %d", l.Algorithm, l.Capacity())
 		}
-		own += ", policy: " + r.Policy.Name
-		if _, err := fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t%s\n", r.Path, r.Limit.Unit, r.Limit.RequestsPerUnit, r.Shadow, r.Quota, own); err != nil {
+		extra += ", policy: " + r.Policy.Name
+		if _, err := fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t%s\n", r.Path, r.Limit.Unit, r.Limit.RequestsPerUnit, r.Shadow, r.Quota, extra); err != nil {
 			return err
 		}
 	}

@@ -50,11 +50,11 @@ type Watcher struct {
 	// the error of reading them.
 	Changed func(files map[string][]byte, err error)
 
-	told    bool    // Changed was called
-	last    version // that it was called with
-	had     version // that it was last called with without an error
-	pending *version
-	since   time.Time // when pending was first seen
+	reported bool    // Changed was called
+	last     version // that it was called with
+	previous version // that it was last called with without an error
+	pending  *version
+	since    time.Time // when pending was first seen
 
 	now   func() time.Time
 	sleep func(time.Duration)
@@ -67,7 +67,7 @@ type version struct {
 	err     error
 }
 
-func (v *version) same(o *version) bool {
+func (v *version) equal(o *version) bool {
 	return fmt.Sprint(v.err) == fmt.Sprint(o.err) && maps.EqualFunc(v.text, o.text, bytes.Equal)
 }
 
@@ -75,7 +75,7 @@ func (v *version) same(o *version) bool {
 func (w *Watcher) Begin(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, beginTime)
 	defer cancel()
-	for w.Look(); !w.told && every.Wait(ctx, pause); w.Look() {
+	for w.Look(); !w.reported && every.Wait(ctx, pause); w.Look() {
 	}
 }
 
@@ -90,27 +90,27 @@ func (w *Watcher) Look() {
 		w.now, w.sleep = time.Now, time.Sleep
 	}
 	for {
-		is := w.read()
-		if w.told && is.same(&w.last) {
+		current := w.read()
+		if w.reported && current.equal(&w.last) {
 			w.pending = nil
 			return
 		}
-		if w.pending == nil || !is.same(w.pending) {
-			w.pending, w.since = &is, w.now()
+		if w.pending == nil || !current.equal(w.pending) {
+			w.pending, w.since = &current, w.now()
 		}
-		wait := w.wait(&is)
-		switch left := wait - w.now().Sub(w.since); {
-		case left <= 0:
-			w.pending, w.told, w.last = nil, true, is
-			if is.err == nil {
-				w.had = is
+		wait := w.wait(&current)
+		switch remaining := wait - w.now().Sub(w.since); {
+		case remaining <= 0:
+			w.pending, w.reported, w.last = nil, true, current
+			if current.err == nil {
+				w.previous = current
 			}
-			w.Changed(is.text, is.err)
+			w.Changed(current.text, current.err)
 			return
 		case wait > pause:
 			return // the next look sees it
 		default:
-			w.sleep(left)
+			w.sleep(remaining)
 		}
 	}
 }
@@ -119,14 +119,14 @@ func (w *Watcher) Look() {
 func (w *Watcher) wait(v *version) time.Duration {
 	wait := pause
 	switch {
-	case !w.told:
+	case !w.reported:
 		return pause
 	case v.err != nil:
 		return settled
 	}
 	for name, text := range v.text {
-		before, had := w.had.text[name]
-		if had && bytes.Equal(before, text) {
+		before, previous := w.previous.text[name]
+		if previous && bytes.Equal(before, text) {
 			continue
 		}
 		need := settled
@@ -137,8 +137,8 @@ func (w *Watcher) wait(v *version) time.Duration {
 			wait = max(wait, need)
 		}
 	}
-	for name := range w.had.text {
-		if _, has := v.text[name]; !has {
+	for name := range w.previous.text {
+		if _, exists := v.text[name]; !exists {
 			wait = shorter
 		}
 	}
@@ -187,7 +187,7 @@ func (w *Watcher) read() version {
 	}); err != nil {
 		return version{err: err}
 	}
-	if len(v.text) == 0 && len(w.had.text) > 0 {
+	if len(v.text) == 0 && len(w.previous.text) > 0 {
 		return version{err: fmt.Errorf("%s has no files any more", w.Dir)}
 	}
 	return v

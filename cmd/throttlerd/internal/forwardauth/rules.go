@@ -328,13 +328,13 @@ func (r *rule) matches(f *forwarded, reading string, header http.Header) match {
 			return no
 		}
 	}
-	is := func(loose bool) bool {
+	current := func(loose bool) bool {
 		return slices.ContainsFunc(r.Paths, func(p path) bool { return p.matches(reading, loose) })
 	}
 	switch {
-	case len(r.Paths) == 0, is(false):
+	case len(r.Paths) == 0, current(false):
 		return found
-	case r.Loose && is(true):
+	case r.Loose && current(true):
 		return maybe
 	}
 	return no

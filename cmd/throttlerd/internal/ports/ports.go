@@ -103,13 +103,13 @@ func (b *bounded) Close() error {
 // conn is a connection of a bounded listener.
 type conn struct {
 	net.Conn
-	leave func()
-	more  atomic.Bool // the last Read was full, so there may be more
+	leave   func()
+	pending atomic.Bool // the last Read was full, so there may be more
 }
 
 func (c *conn) Read(to []byte) (n int, err error) {
 	n, err = c.Conn.Read(to)
-	c.more.Store(n == len(to))
+	c.pending.Store(n == len(to))
 	return n, err
 }
 
@@ -125,7 +125,7 @@ const (
 // sees the reset before the answer takes the service for one that can't be reached.
 func (c *conn) Close() error {
 	defer c.leave()
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.more.Load() && half.CloseWrite() == nil {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.pending.Load() && half.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 	}

@@ -28,7 +28,7 @@ type call struct {
 	matched   bool   // an item has a rule or its own limit
 	key       []byte // of the item that is being matched
 
-	taken    []throttler.Decision
+	charged  []throttler.Decision
 	degraded bool // a decision lacks counts of a store
 
 	refused      bool
@@ -51,15 +51,15 @@ type item struct {
 	cost     int64
 	report   bool      // the cost is charged if it fits or not
 	counters *counters // nil if there is no limit
-	over     bool
+	exceeded bool
 }
 
 // isUnlimited reports whether it is allowed without a limit.
-func (it *item) isUnlimited() bool {
-	if it.override != nil {
-		return it.override.Unlimited
+func (entry *item) isUnlimited() bool {
+	if entry.override != nil {
+		return entry.override.Unlimited
 	}
-	return it.rule != nil && it.rule.Unlimited && !it.changed
+	return entry.rule != nil && entry.rule.Unlimited && !entry.changed
 }
 
 // kind says how a descriptor is decided.
@@ -89,31 +89,31 @@ func (c *call) match() error {
 	}
 	replaces := false
 	for i, d := range c.req.Descriptors {
-		it := &c.items[i]
+		entry := &c.items[i]
 		if d.GetIsNegativeHits() {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has is_negative_hits; hits are only added", i)
 		}
 		cost := uint64(max(1, c.req.HitsAddend))
 		if h := d.GetHitsAddend(); h != nil {
-			cost, it.report = h.GetValue(), c.server.answers.OwnHitsReport
+			cost, entry.report = h.GetValue(), c.server.answers.OwnHitsReport
 		}
 		if cost > quota.MaxQuota {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has %d hits; they must be at most %d (2^53)", i, cost, int64(quota.MaxQuota))
 		}
-		it.cost = int64(cost)
+		entry.cost = int64(cost)
 		if d.GetLimit() != nil {
-			if err := c.override(it, i, d); err != nil {
+			if err := c.override(entry, i, d); err != nil {
 				return err
 			}
 			continue
 		}
-		it.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
-		if it.rule == nil {
+		entry.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
+		if entry.rule == nil {
 			continue
 		}
-		it.report = it.report || it.rule.Report
-		it.limit, it.policy, it.key = it.rule.Limit, it.rule.Policy, string(c.key)
-		replaces = replaces || len(it.rule.Replaces) > 0
+		entry.report = entry.report || entry.rule.Report
+		entry.limit, entry.policy, entry.key = entry.rule.Limit, entry.rule.Policy, string(c.key)
+		replaces = replaces || len(entry.rule.Replaces) > 0
 	}
 	if replaces {
 		c.replace()
@@ -130,11 +130,11 @@ func (c *call) resolve(ctx context.Context) error {
 	bounded := false
 	view, now := c.server.table.View(), c.server.throttler.Clock().Now().UnixMilli()
 	for i := range c.items {
-		it := &c.items[i]
-		if it.limit == nil {
+		entry := &c.items[i]
+		if entry.limit == nil {
 			continue
 		}
-		if !bounded && view.Finds(it.policy.Name) {
+		if !bounded && view.Finds(entry.policy.Name) {
 			if end, ok := ctx.Deadline(); ok {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, time.Until(end)/3)
@@ -142,13 +142,13 @@ func (c *call) resolve(ctx context.Context) error {
 			}
 			bounded = true
 		}
-		p, found, _ := view.Resolve(ctx, it.policy, it.key, now)
+		p, found, _ := view.Resolve(ctx, entry.policy, entry.key, now)
 		if found != nil && found.Err() != nil {
 			return found.Err()
 		}
-		it.override, it.changed = found, p != it.policy
+		entry.override, entry.changed = found, p != entry.policy
 		if found == nil || !found.Blocked {
-			it.policy = p
+			entry.policy = p
 		}
 		c.classify(i)
 	}
@@ -172,45 +172,47 @@ func (c *call) replace() {
 
 // classify sets the kind of item i.
 func (c *call) classify(i int) {
-	it := &c.items[i]
-	r := it.rule
-	if it.isUnlimited() && (it.override == nil || len(it.policy.Limits) == 0) {
+	entry := &c.items[i]
+	r := entry.rule
+	if entry.isUnlimited() && (entry.override == nil || len(entry.policy.Limits) == 0) {
 		return
 	}
 	if r == nil {
-		it.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
-	} else if it.counters = c.loaded.counters[r.Index]; r.Valued() {
-		it.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), it.counters)
+		entry.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
+	} else if entry.counters = c.loaded.counters[r.Index]; r.Valued() {
+		entry.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), entry.counters)
 	}
-	it.counters.total.Add(float64(it.cost))
+	entry.counters.total.Add(float64(entry.cost))
 	switch a := &c.server.answers; {
-	case it.override != nil && it.override.Blocked:
-		it.kind = blocked
-	case it.limit.RequestsPerUnit == 0 && !it.changed:
-		it.kind = refusesAll
-	case it.cost == 0:
-		it.kind = checks
-	case a.CountRefused || it.report || c.isQuota(it) && c.req.Descriptors[i].GetHitsAddend() != nil:
-		it.kind = reports
-	case c.isObserved(it):
-		it.kind = observed
+	case entry.override != nil && entry.override.Blocked:
+		entry.kind = blocked
+	case entry.limit.RequestsPerUnit == 0 && !entry.changed:
+		entry.kind = refusesAll
+	case entry.cost == 0:
+		entry.kind = checks
+	case a.CountRefused || entry.report || c.isQuota(entry) && c.req.Descriptors[i].GetHitsAddend() != nil:
+		entry.kind = reports
+	case c.isObserved(entry):
+		entry.kind = observed
 	default:
-		it.kind = enforced
+		entry.kind = enforced
 	}
 }
 
 // isQuota reports whether it refuses only together with all other items in quota_mode.
-func (c *call) isQuota(it *item) bool {
-	return it.kind != blocked && (c.server.answers.QuotaMode || it.rule != nil && it.rule.Quota)
+func (c *call) isQuota(entry *item) bool {
+	return entry.kind != blocked && (c.server.answers.QuotaMode || entry.rule != nil && entry.rule.Quota)
 }
 
 // isShadow reports whether it never refuses.
-func (c *call) isShadow(it *item) bool { return it.kind != blocked && it.rule != nil && it.rule.Shadow }
+func (c *call) isShadow(entry *item) bool {
+	return entry.kind != blocked && entry.rule != nil && entry.rule.Shadow
+}
 
-func (c *call) isObserved(it *item) bool { return c.isQuota(it) || c.isShadow(it) }
+func (c *call) isObserved(entry *item) bool { return c.isQuota(entry) || c.isShadow(entry) }
 
 // override makes it the item of a descriptor that brings its own limit.
-func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error {
+func (c *call) override(entry *item, i int, d *commonv3.RateLimitDescriptor) error {
 	l := d.GetLimit()
 	unit := descriptors.Unit(l.GetUnit()) // the two enumerations have the same numbers
 	window := descriptors.Window(unit)
@@ -226,11 +228,11 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 		window *= time.Duration(n)
 	}
 	if r, _ := c.domain.Match(c.key[:0], d.GetEntries()); r != nil {
-		it.report = it.report || r.Report
+		entry.report = entry.report || r.Report
 	}
-	it.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
+	entry.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
-	it.key = string(c.key)
-	it.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
+	entry.key = string(c.key)
+	entry.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
 	return nil
 }

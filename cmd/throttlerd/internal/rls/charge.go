@@ -19,14 +19,14 @@ import (
 // charges only the items that it reports, whose hits have been used already.
 func (c *call) charge(ctx context.Context) error {
 	for i := range c.items {
-		it := &c.items[i]
-		switch it.kind {
+		entry := &c.items[i]
+		switch entry.kind {
 		case refusesAll:
-			it.over = true
+			entry.exceeded = true
 			now := c.server.throttler.Clock().Now().UnixMilli()
-			ms := untilUnit(it.limit, now)
-			c.refuse(it, now+ms)
-			it.counters.refused(float64(it.cost), c.isShadow(it))
+			ms := untilUnit(entry.limit, now)
+			c.refuse(entry, now+ms)
+			entry.counters.refused(float64(entry.cost), c.isShadow(entry))
 			c.status(i, 0, (ms+999)/1000)
 		case blocked:
 			c.block(ctx, i)
@@ -47,29 +47,29 @@ func (c *call) charge(ctx context.Context) error {
 		c.retryAt = max(c.retryAt, c.quotaRetryAt)
 	}
 	if c.refused {
-		c.server.giveBackLater(ctx, c.server.giveBack(ctx, c.taken)) // what could not be refunded at once
-		c.taken = c.taken[:0]
+		c.server.giveBackLater(ctx, c.server.giveBack(ctx, c.charged)) // what could not be refunded at once
+		c.charged = c.charged[:0]
 	}
 	return nil
 }
 
 // block refuses item i, and reports that like a throttler with the table.
 func (c *call) block(ctx context.Context, i int) {
-	it, start := &c.items[i], time.Now()
+	entry, start := &c.items[i], time.Now()
 	now := c.server.throttler.Clock().Now().UnixMilli()
-	retryAt := cmp.Or(it.override.RetryAt(), never)
-	it.over = true
-	c.refuse(it, retryAt)
-	it.counters.refused(float64(it.cost), false)
+	retryAt := cmp.Or(entry.override.RetryAt(), forever)
+	entry.exceeded = true
+	c.refuse(entry, retryAt)
+	entry.counters.refused(float64(entry.cost), false)
 	reset := int64(0)
-	if retryAt != never {
+	if retryAt != forever {
 		reset = (retryAt - now + 999) / 1000
 	}
 	c.status(i, 0, reset)
-	if it.cost > 0 && !c.server.answers.ShadowMode {
+	if entry.cost > 0 && !c.server.answers.ShadowMode {
 		c.server.observer.Decided(ctx, observe.Decided{
-			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: it.policy.Name, Limit: 0, Binding: blockedLimit{},
-			Key: it.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
+			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: entry.policy.Name, Limit: 0, Binding: blockedLimit{},
+			Key: entry.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
 		})
 	}
 }
@@ -80,7 +80,7 @@ type blockedLimit struct{}
 func (blockedLimit) MarshalText() ([]byte, error) { return []byte("blocked"), nil }
 
 func timeOf(ms int64) time.Time {
-	if ms == never {
+	if ms == forever {
 		return decision.Never
 	}
 	return time.UnixMilli(ms).UTC()
@@ -94,7 +94,7 @@ func (c *call) takeOrPeek(t *throttler.Throttler) ask {
 		}
 		d, err := t.Take(ctx, charges...)
 		if d.Allowed {
-			c.taken = append(c.taken, d)
+			c.charged = append(c.charged, d)
 		}
 		return d, err
 	}
@@ -102,17 +102,17 @@ func (c *call) takeOrPeek(t *throttler.Throttler) ask {
 
 // quotasAreOver reports whether there are items in quota_mode, and all are over.
 func (c *call) quotasAreOver() bool {
-	some := false
+	present := false
 	for i := range c.items {
-		it := &c.items[i]
-		if it.kind == free || !c.isQuota(it) {
+		entry := &c.items[i]
+		if entry.kind == free || !c.isQuota(entry) {
 			continue
 		}
-		if some = true; !it.over || c.isShadow(it) {
+		if present = true; !entry.exceeded || c.isShadow(entry) {
 			return false
 		}
 	}
-	return some
+	return present
 }
 
 type ask func(ctx context.Context, charges ...quota.Charge) (throttler.Decision, error)
@@ -124,15 +124,15 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	var group []int // of items that are decided at once
 	work := 0
 	for i := range c.items {
-		it := &c.items[i]
-		if it.kind != k {
+		entry := &c.items[i]
+		if entry.kind != k {
 			continue
 		}
 		w := 0
-		for j := range it.policy.Limits {
-			w += it.policy.Limits[j].Work()
+		for j := range entry.policy.Limits {
+			w += entry.policy.Limits[j].Work()
 		}
-		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, it)
+		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, entry)
 		if full && len(group) > 0 {
 			if err := c.ask(ctx, k, group, ask); err != nil {
 				return err
@@ -149,10 +149,10 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 }
 
 // hasOther reports whether group contains the count of it, an override, under another limit.
-func (c *call) hasOther(group []int, it *item) bool {
-	return it.rule == nil && slices.ContainsFunc(group, func(i int) bool {
-		other := &c.items[i]
-		return other.key == it.key && other.policy.Name == it.policy.Name && !slices.Equal(other.policy.Limits, it.policy.Limits)
+func (c *call) hasOther(group []int, entry *item) bool {
+	return entry.rule == nil && slices.ContainsFunc(group, func(i int) bool {
+		peer := &c.items[i]
+		return peer.key == entry.key && peer.policy.Name == entry.policy.Name && !slices.Equal(peer.policy.Limits, entry.policy.Limits)
 	})
 }
 
@@ -160,8 +160,8 @@ func (c *call) hasOther(group []int, it *item) bool {
 func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	charges := make([]quota.Charge, len(group))
 	for n, i := range group {
-		it := &c.items[i]
-		charges[n] = quota.Charge{Policy: it.policy, Key: it.key, Cost: it.cost}
+		entry := &c.items[i]
+		charges[n] = quota.Charge{Policy: entry.policy, Key: entry.key, Cost: entry.cost}
 		if k == reports {
 			charges[n].Mode = quota.Record
 		}
@@ -179,21 +179,21 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	}
 	for n, i := range group {
 		first := place(&d.Decision, len(group), n, &charges[n])
-		at, s, retryAt := first, d.Limit(first), int64(unknown)
-		it := &c.items[i]
-		for j := first; j < first+len(it.policy.Limits); j++ {
+		position, s, retryAt := first, d.Limit(first), int64(unknown)
+		entry := &c.items[i]
+		for j := first; j < first+len(entry.policy.Limits); j++ {
 			o := d.Limit(j)
-			over := isOver(k, &o)
-			if over {
+			exceeded := isOver(k, &o)
+			if exceeded {
 				retryAt = max(retryAt, comesBack(&o))
 			}
-			if over && !it.over || over == it.over && o.BindsBefore(&s) {
-				at, s, it.over = j, o, over
+			if exceeded && !entry.exceeded || exceeded == entry.exceeded && o.BindsBefore(&s) {
+				position, s, entry.exceeded = j, o, exceeded
 			}
 		}
 		c.decided(i, &s, retryAt, d.At().UnixMilli())
-		if !it.over {
-			it.counters.allowed(it.cost, s.Used-d.Driver().Results()[at].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
+		if !entry.exceeded {
+			entry.counters.allowed(entry.cost, s.Used-d.Driver().Results()[position].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
 		}
 	}
 	return nil
@@ -210,13 +210,13 @@ func isOver(k kind, s *decision.Status) bool {
 
 // place returns the index in d of the first limit of c, the n-th of the charges asked: a decision
 // merges charges to the same count.
-func place(d *decision.Decision, asked, n int, c *quota.Charge) (first int) {
-	all := d.Charges()
-	for j := range all {
-		if len(all) == asked && j == n || len(all) != asked && all[j].Key == c.Key && all[j].Policy.Name == c.Policy.Name {
+func place(d *decision.Decision, requested, n int, c *quota.Charge) (first int) {
+	list := d.Charges()
+	for j := range list {
+		if len(list) == requested && j == n || len(list) != requested && list[j].Key == c.Key && list[j].Policy.Name == c.Policy.Name {
 			return first
 		}
-		first += len(all[j].Policy.Limits)
+		first += len(list[j].Policy.Limits)
 	}
 	panic(errors.New("rls: a decision is about other charges than those asked for"))
 }
@@ -224,33 +224,33 @@ func place(d *decision.Decision, asked, n int, c *quota.Charge) (first int) {
 // decided stores the result of a decision at now in item i: the status of the limit that binds,
 // and when all limits that are over have room.
 func (c *call) decided(i int, s *decision.Status, retryAt, now int64) {
-	it := &c.items[i]
-	if it.over {
-		c.refuse(it, retryAt)
-		hits := it.cost
+	entry := &c.items[i]
+	if entry.exceeded {
+		c.refuse(entry, retryAt)
+		hits := entry.cost
 		if c.server.answers.Compatible { // only those that are over
 			hits = min(hits, max(s.Used-s.Limit.Capacity(), 0))
 		}
-		it.counters.refused(float64(hits), c.isShadow(it))
+		entry.counters.refused(float64(hits), c.isShadow(entry))
 	}
-	if it.changed {
-		it.limit = descriptors.LimitOf(&s.Limit, it.limit.GetName())
+	if entry.changed {
+		entry.limit = descriptors.LimitOf(&s.Limit, entry.limit.GetName())
 	}
 	c.status(i, s.Remaining, untilReset(s, now))
 }
 
 // Retry times, in ms since the epoch.
 const (
-	never   = math.MaxInt64
+	forever = math.MaxInt64
 	unknown = 0
 )
 
 // refuse records that it is over its limit, and when the limit has room again. In quota_mode,
 // the first limit that has room is enough.
-func (c *call) refuse(it *item, retryAt int64) {
+func (c *call) refuse(entry *item, retryAt int64) {
 	switch {
-	case c.isShadow(it): // a block refuses in any mode
-	case !c.isQuota(it):
+	case c.isShadow(entry): // a block refuses in any mode
+	case !c.isQuota(entry):
 		c.refused, c.retryAt = true, max(c.retryAt, retryAt)
 	case c.quotaRetryAt == unknown || retryAt < c.quotaRetryAt:
 		c.quotaRetryAt = retryAt
@@ -261,7 +261,7 @@ func (c *call) refuse(it *item, retryAt int64) {
 func comesBack(s *decision.Status) int64 {
 	switch {
 	case s.Refused && s.RetryAt.Equal(decision.Never):
-		return never
+		return forever
 	case s.Refused:
 		return s.RetryAt.UnixMilli()
 	case !s.NextAt.IsZero():

@@ -10,26 +10,26 @@ import (
 // and the metadata of the descriptors that are not over their limit.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.req.Domain)}
-	var all []*structpb.Value
+	var list []*structpb.Value
 	passed := make(map[string]*structpb.Value)
 	for i, d := range c.req.Descriptors {
 		var entries []*structpb.Value
 		for _, e := range d.GetEntries() {
 			entries = append(entries, structpb.NewStringValue(fmt.Sprintf("%s=%s", e.GetKey(), e.GetValue())))
 		}
-		one := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
+		single := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 		if l := d.GetLimit(); l != nil {
-			one["limit"] = structpb.NewStringValue(l.String())
+			single["limit"] = structpb.NewStringValue(l.String())
 		}
 		if h := d.GetHitsAddend(); h != nil {
-			one["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
+			single["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
 		}
-		all = append(all, structpb.NewStructValue(&structpb.Struct{Fields: one}))
-		if it := &c.items[i]; it.rule != nil && !it.isUnlimited() && !it.over {
-			merge(passed, it.rule.Metadata)
+		list = append(list, structpb.NewStructValue(&structpb.Struct{Fields: single}))
+		if entry := &c.items[i]; entry.rule != nil && !entry.isUnlimited() && !entry.exceeded {
+			merge(passed, entry.rule.Metadata)
 		}
 	}
-	fields["descriptors"] = structpb.NewListValue(&structpb.ListValue{Values: all})
+	fields["descriptors"] = structpb.NewListValue(&structpb.ListValue{Values: list})
 	if c.req.HitsAddend != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(c.req.HitsAddend))
 	}
@@ -43,14 +43,14 @@ func (c *call) metadata() *structpb.Struct {
 // only structs that to owns.
 func merge(to map[string]*structpb.Value, from *structpb.Struct) {
 	for name, value := range from.GetFields() {
-		before, both := to[name].GetKind().(*structpb.Value_StructValue)
-		if s := value.GetStructValue(); s != nil && (both || to[name] == nil) {
-			own := make(map[string]*structpb.Value)
-			if both {
-				own = before.StructValue.Fields
+		before, shared := to[name].GetKind().(*structpb.Value_StructValue)
+		if s := value.GetStructValue(); s != nil && (shared || to[name] == nil) {
+			extra := make(map[string]*structpb.Value)
+			if shared {
+				extra = before.StructValue.Fields
 			}
-			merge(own, s)
-			value = structpb.NewStructValue(&structpb.Struct{Fields: own})
+			merge(extra, s)
+			value = structpb.NewStructValue(&structpb.Struct{Fields: extra})
 		} else if to[name] != nil {
 			continue
 		}

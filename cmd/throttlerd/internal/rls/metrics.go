@@ -14,8 +14,8 @@ import (
 
 // Metrics are the metrics of envoyproxy/ratelimit, by the names of its Prometheus mapping.
 type Metrics struct {
-	total, over, near, within, shadow *prometheus.CounterVec
-	notFound                          *prometheus.CounterVec
+	total, exceeded, near, fitting, shadow *prometheus.CounterVec
+	notFound                               *prometheus.CounterVec
 
 	requests                   prometheus.Counter
 	times                      prometheus.Observer
@@ -33,7 +33,7 @@ type Metrics struct {
 const maxDynamic = 10_000
 
 // counters are the metrics of a descriptor.
-type counters struct{ total, over, near, within, shadow prometheus.Counter }
+type counters struct{ total, exceeded, near, fitting, shadow prometheus.Counter }
 
 // NewMetrics returns metrics that are registered with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
@@ -46,11 +46,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	of := func(name, help string) *prometheus.CounterVec {
 		return vec("rate_limit_"+name, help, "domain", "key1", "key2")
 	}
-	one := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
+	single := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
 	m.total = of("total_hits", "Hits that descriptors with a limit were asked about.")
-	m.over = of("over_limit", "Hits over a limit.")
+	m.exceeded = of("over_limit", "Hits over a limit.")
 	m.near = of("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
-	m.within = of("within_limit", "Hits that a limit had room for.")
+	m.fitting = of("within_limit", "Hits that a limit had room for.")
 	m.shadow = of("shadow_mode", "Hits over a limit in shadow_mode.")
 	m.notFound = vec("rate_limit_domain_not_found", "Requests of a domain without descriptors.", "domain")
 	m.requests = vec("total_requests", "Calls.", "grpc_method").WithLabelValues("ShouldRateLimit")
@@ -62,10 +62,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m.times = times.WithLabelValues("ShouldRateLimit")
 	errs := vec("should_rate_limit_error", "Calls that failed.", "err_type")
 	m.serviceErrors, m.storeErrors = errs.WithLabelValues("service_error"), errs.WithLabelValues("redis_error")
-	m.loads = one("config_load_success", "Configurations put in force.")
-	m.loadErrors = one("config_load_error", "Configurations that were wrong.")
-	m.withoutStore = one("without_store", "Calls that were answered without the counts of a store, which did not answer.")
-	m.globalShadow = one("global_shadow_mode", "Requests that SHADOW_MODE allowed.")
+	m.loads = single("config_load_success", "Configurations put in force.")
+	m.loadErrors = single("config_load_error", "Configurations that were wrong.")
+	m.withoutStore = single("without_store", "Calls that were answered without the counts of a store, which did not answer.")
+	m.globalShadow = single("global_shadow_mode", "Requests that SHADOW_MODE allowed.")
 	return m
 }
 
@@ -78,7 +78,7 @@ func (m *Metrics) answered(start time.Time) {
 func (m *Metrics) of(l descriptors.Labels) *counters {
 	l = short(l)
 	get := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(l.Domain, l.Key1, l.Key2) }
-	return &counters{get(m.total), get(m.over), get(m.near), get(m.within), get(m.shadow)}
+	return &counters{get(m.total), get(m.exceeded), get(m.near), get(m.fitting), get(m.shadow)}
 }
 
 // forget removes the counters of a descriptor that the configuration no longer has: gateways
@@ -88,7 +88,7 @@ func (m *Metrics) forget(l descriptors.Labels) {
 	if _, dynamic := m.byLabels.Load(l); dynamic {
 		return // kept for requests
 	}
-	for _, v := range []*prometheus.CounterVec{m.total, m.over, m.near, m.within, m.shadow} {
+	for _, v := range []*prometheus.CounterVec{m.total, m.exceeded, m.near, m.fitting, m.shadow} {
 		v.DeleteLabelValues(l.Domain, l.Key1, l.Key2)
 	}
 }
@@ -113,10 +113,10 @@ func label(text string) string {
 // domainNotFound counts a request of a domain that is not configured.
 func (m *Metrics) domainNotFound(domain string) {
 	domain = label(domain)
-	if _, known := m.unknown.Load(domain); !known {
+	if _, found := m.unknown.Load(domain); !found {
 		if m.many.Load() >= maxDynamic {
 			domain = "" // the rest share a counter
-		} else if _, known = m.unknown.LoadOrStore(domain, true); !known {
+		} else if _, found = m.unknown.LoadOrStore(domain, true); !found {
 			m.many.Add(1)
 		}
 	}
@@ -125,19 +125,19 @@ func (m *Metrics) domainNotFound(domain string) {
 
 // dynamic returns the counters of labels from values in a request. When there are too many, it
 // returns instead or, if that is nil, counters with the domain alone.
-func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
+func (m *Metrics) dynamic(l descriptors.Labels, fallback *counters) *counters {
 	l = short(l)
-	if c, known := m.byLabels.Load(l); known {
+	if c, found := m.byLabels.Load(l); found {
 		return c.(*counters)
 	}
 	if m.many.Load() >= maxDynamic {
-		if instead != nil {
-			return instead
+		if fallback != nil {
+			return fallback
 		}
 		return m.of(descriptors.Labels{Domain: l.Domain})
 	}
-	c, known := m.byLabels.LoadOrStore(l, m.of(l))
-	if !known {
+	c, found := m.byLabels.LoadOrStore(l, m.of(l))
+	if !found {
 		m.many.Add(1)
 	}
 	return c.(*counters)
@@ -145,7 +145,7 @@ func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
 
 // refused counts hits over a limit.
 func (c *counters) refused(hits float64, shadow bool) {
-	c.over.Add(hits)
+	c.exceeded.Add(hits)
 	if shadow {
 		c.shadow.Add(hits)
 	}
@@ -153,7 +153,7 @@ func (c *counters) refused(hits float64, shadow bool) {
 
 // allowed counts hits within a limit with this capacity. used includes the hits.
 func (c *counters) allowed(hits, used, capacity int64, nearRatio float64) {
-	c.within.Add(float64(hits))
+	c.fitting.Add(float64(hits))
 	near := int64(math.Floor(float64(capacity) * nearRatio))
 	if above := used - near; above > 0 {
 		c.near.Add(float64(min(above, hits)))

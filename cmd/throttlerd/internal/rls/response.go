@@ -31,16 +31,16 @@ func untilUnit(l *descriptors.Limit, now int64) int64 {
 
 // status writes the status of item i, which has a limit.
 func (c *call) status(i int, remaining, resetSeconds int64) {
-	it, st := &c.items[i], &c.statuses[i]
-	if it.isUnlimited() {
+	entry, st := &c.items[i], &c.statuses[i]
+	if entry.isUnlimited() {
 		return
 	}
-	st.CurrentLimit = it.limit
+	st.CurrentLimit = entry.limit
 	st.LimitRemaining = uint32(min(max(remaining, 0), math.MaxUint32))
-	if it.kind == blocked && resetSeconds == 0 {
+	if entry.kind == blocked && resetSeconds == 0 {
 		return
 	}
-	if c.server.answers.Compatible && it.over {
+	if c.server.answers.Compatible && entry.exceeded {
 		st.LimitRemaining = 0
 	}
 	c.times[i].Seconds = resetSeconds
@@ -52,12 +52,12 @@ func (c *call) response() *Response {
 	a := &c.server.answers
 	resp := &Response{OverallCode: ok, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
-		it, st := &c.items[i], &c.statuses[i]
+		entry, st := &c.items[i], &c.statuses[i]
 		st.Code = ok
 		switch {
-		case it.isUnlimited():
+		case entry.isUnlimited():
 			st.LimitRemaining = math.MaxUint32
-		case it.over && !c.isShadow(it):
+		case entry.exceeded && !c.isShadow(entry):
 			st.Code = overLimit
 		}
 		resp.Statuses[i] = st
@@ -82,11 +82,11 @@ func (c *call) response() *Response {
 }
 
 // all returns an answer with one code for all descriptors, without counts.
-func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
+func (c *call) list(code ratelimitv3.RateLimitResponse_Code) *Response {
 	resp := &Response{OverallCode: code, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
 		resp.Statuses[i] = &Status{Code: ok}
-		if it := &c.items[i]; it.limit != nil && !it.isUnlimited() {
+		if entry := &c.items[i]; entry.limit != nil && !entry.isUnlimited() {
 			resp.Statuses[i].Code = code
 		}
 	}
@@ -124,7 +124,7 @@ func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 // retryAfter adds a header with the time until the same request would fit: in whole seconds,
 // at least 1. If that is never, or unknown, it adds nothing.
 func (c *call) retryAfter(to []*corev3.HeaderValue) []*corev3.HeaderValue {
-	if c.retryAt == unknown || c.retryAt == never {
+	if c.retryAt == unknown || c.retryAt == forever {
 		return to
 	}
 	seconds := (c.retryAt - c.server.throttler.Clock().Now().UnixMilli() + 999) / 1000

@@ -196,15 +196,15 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 		}
 		cancel()
 	}
-	ended := ctx.Err()
-	if err != nil || ended != nil {
-		s.giveBackLater(ctx, c.taken)
+	done := ctx.Err()
+	if err != nil || done != nil {
+		s.giveBackLater(ctx, c.charged)
 	}
-	if ended != nil { // the caller has left
+	if done != nil { // the caller has left
 		if errors.Is(err, throttler.ErrUnavailable) {
 			return nil, err // counts as an error of the store
 		}
-		return nil, status.FromContextError(ended).Err()
+		return nil, status.FromContextError(done).Err()
 	}
 	if err != nil {
 		if resp := s.without(c, err); resp != nil {
@@ -228,14 +228,14 @@ const (
 // giveBackLater refunds the charges of a call that has failed or was abandoned by its client,
 // and those of a refused call that could not be refunded at once. The answer does not wait for
 // it; Close does.
-func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) {
-	if len(taken) == 0 {
+func (s *Server) giveBackLater(ctx context.Context, charged []throttler.Decision) {
+	if len(charged) == 0 {
 		return
 	}
 	s.returns.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
-		for taken = s.giveBack(ctx, taken); len(taken) > 0; taken = s.giveBack(ctx, taken) {
+		for charged = s.giveBack(ctx, charged); len(charged) > 0; charged = s.giveBack(ctx, charged) {
 			select {
 			case <-ctx.Done():
 				return // the throttler's observer has reported what remains charged
@@ -247,8 +247,8 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 
 // giveBack refunds charges, and returns those whose refunds were not sent. The others may have
 // been refunded: another try would do nothing.
-func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) (failed []throttler.Decision) {
-	for _, d := range taken {
+func (s *Server) giveBack(ctx context.Context, charged []throttler.Decision) (failed []throttler.Decision) {
+	for _, d := range charged {
 		if _, err := s.throttler.Refund(ctx, d); err != nil && !driver.MayHaveCharged(err) {
 			failed = append(failed, d)
 		}
@@ -276,12 +276,12 @@ func (c *call) bound(ctx context.Context) (context.Context, context.CancelFunc, 
 		c.throttler = s.throttler.WithServerTime(silence(s.answers.Deadline))
 		return ctx, func() {}, nil
 	}
-	left := time.Until(end)
-	if left <= 0 {
+	remaining := time.Until(end)
+	if remaining <= 0 {
 		return ctx, nil, context.DeadlineExceeded
 	}
-	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/4, 10*time.Millisecond)))
-	c.throttler = s.throttler.WithServerTime(silence(min(left, s.answers.Deadline)))
+	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(remaining/4, 10*time.Millisecond)))
+	c.throttler = s.throttler.WithServerTime(silence(min(remaining, s.answers.Deadline)))
 	return ctx, cancel, nil
 }
 
@@ -297,12 +297,12 @@ func (s *Server) without(c *call, err error) *Response {
 	}
 	switch s.answers.OnFailure {
 	case settings.FailOpen:
-		late := errors.Is(err, context.DeadlineExceeded) // the caller would not wait longer, and would decide the same
-		if late || errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrOverloaded) {
-			return c.all(ok)
+		overdue := errors.Is(err, context.DeadlineExceeded) // the caller would not wait longer, and would decide the same
+		if overdue || errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrOverloaded) {
+			return c.list(ok)
 		}
 	case settings.FailClosed:
-		return c.all(overLimit)
+		return c.list(overLimit)
 	default: // the wrappers around the store have decided, or the proxy decides
 	}
 	return nil

@@ -390,7 +390,7 @@ func TestCompatible(t *testing.T) {
 		"minute=a", "OVER 0/2! 50s L: 2 M: 0 R: 50", // the first was charged
 		"hour=b +6 | minute=b +3", "OVER 0/5! 3590s 0/2! 50s L: 2 M: 0 R: 50", // the last that refuses
 	)
-	if over := valueOf(t, s.loaded.Load().counters[slices.IndexFunc(s.Set().Rules(), func(r *descriptors.Rule) bool { return r.Path == "d.minute" })].over); over != 3 {
+	if over := valueOf(t, s.loaded.Load().counters[slices.IndexFunc(s.Set().Rules(), func(r *descriptors.Rule) bool { return r.Path == "d.minute" })].exceeded); over != 3 {
 		t.Errorf("%v hits over the limit; want 1, 1 and 1", over)
 	}
 	_, err = s.ShouldRateLimit(t.Context(), &Request{})

@@ -190,12 +190,12 @@ func signIn(k keys, auth, passwordName string) {
 }
 
 // addresses returns hosts with their ports: 6379 by default, as with radix.
-func addresses(urls []string) (all []string) {
+func addresses(urls []string) (list []string) {
 	for _, u := range urls {
 		if _, _, err := net.SplitHostPort(u); err != nil && !strings.ContainsAny(u, "/@") {
 			u = net.JoinHostPort(u, "6379")
 		}
-		all = append(all, u)
+		list = append(list, u)
 	}
-	return all
+	return list
 }

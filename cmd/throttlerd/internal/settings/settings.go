@@ -164,8 +164,8 @@ func Read(environ []string) (*Settings, error) {
 	s, vars := new(Settings), env.ToMap(environ)
 	var problems []error
 	err := env.ParseWithOptions(s, env.Options{Environment: vars})
-	if all := (env.AggregateError{}); errors.As(err, &all) {
-		for _, e := range all.Errors {
+	if list := (env.AggregateError{}); errors.As(err, &list) {
+		for _, e := range list.Errors {
 			problems = append(problems, named(e, vars))
 		}
 	} else if err != nil {
@@ -197,8 +197,8 @@ func named(err error, vars map[string]string) error {
 
 // right says what a value of a type must be; err is its parser's error.
 func right(t reflect.Type, err error) string {
-	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
-		return is
+	if form, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
+		return form
 	}
 	switch t {
 	case reflect.TypeFor[time.Duration]():
@@ -230,8 +230,8 @@ func (s *Settings) check() (problems mistakes) {
 	problems.add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
 	problems.add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)
 	for _, d := range []struct {
-		name      string
-		is, least time.Duration
+		name         string
+		value, least time.Duration
 	}{
 		{"GRPC_MAX_CONNECTION_AGE", s.MaxConnectionAge, 0},
 		{"GRPC_MAX_CONNECTION_AGE_GRACE", s.MaxConnectionAgeGrace, 0},
@@ -240,7 +240,7 @@ func (s *Settings) check() (problems mistakes) {
 		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", s.BackoffInitial, time.Millisecond},
 		{"XDS_CLIENT_BACKOFF_MAX_INTERVAL", s.BackoffMax, time.Millisecond},
 	} {
-		problems.add(d.is < d.least, "%s is %v; it must be %v or more", d.name, d.is, d.least)
+		problems.add(d.value < d.least, "%s is %v; it must be %v or more", d.name, d.value, d.least)
 	}
 	problems.add(!pathForm.MatchString(s.PrometheusPath), "PROMETHEUS_PATH is %q; it must be a path, such as /metrics", s.PrometheusPath)
 	problems.add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)

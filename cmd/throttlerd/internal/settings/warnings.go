@@ -82,30 +82,30 @@ func unknown(name string) string {
 var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "CACHE_KEY_PREFIX", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
 
 // Warnings names the variables that are set, but have no effect or less than they seem to.
-func (s *Settings) Warnings(environ []string) (all []string) {
+func (s *Settings) Warnings(environ []string) (list []string) {
 	vars := env.ToMap(environ)
-	for name, why := range without {
+	for name, reason := range without {
 		if value, set := vars[name]; set && value != "" && !strings.EqualFold(value, "false") {
-			all = append(all, fmt.Sprintf("%s has no effect: %s", name, why))
+			list = append(list, fmt.Sprintf("%s has no effect: %s", name, reason))
 		}
 	}
 	for name, value := range vars {
-		is := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		if s.ConfigFile != "" && value != "" && without[name] == "" && slices.ContainsFunc(withFile, is) {
-			all = append(all, name+" has no effect: the file of WEIR_CONFIG says it")
+		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		if s.ConfigFile != "" && value != "" && without[name] == "" && slices.ContainsFunc(withFile, begins) {
+			list = append(list, name+" has no effect: the file of WEIR_CONFIG says it")
 		}
 	}
 	for name := range vars {
-		if why := unknown(name); why != "" && vars[name] != "" {
-			all = append(all, name+" has no effect: "+why)
+		if reason := unknown(name); reason != "" && vars[name] != "" {
+			list = append(list, name+" has no effect: "+reason)
 		}
 	}
 	if s.ConfigFile != "" && vars["WEIR_ON_FAILURE"] != "" {
-		all = append(all, "WEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides")
+		list = append(list, "WEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides")
 	}
 	if s.ShowKeys {
-		all = append(all, fmt.Sprintf("WEIR_SHOW_KEYS is set: the log, and /debug/weir on %s for everyone who reaches it, show the keys of refused clients, such as addresses, user names and API keys", s.Debug()))
+		list = append(list, fmt.Sprintf("WEIR_SHOW_KEYS is set: the log, and /debug/weir on %s for everyone who reaches it, show the keys of refused clients, such as addresses, user names and API keys", s.Debug()))
 	}
-	slices.Sort(all)
-	return all
+	slices.Sort(list)
+	return list
 }

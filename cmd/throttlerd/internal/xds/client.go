@@ -45,11 +45,11 @@ type Client struct {
 	log      *slog.Logger
 
 	// apply puts a configuration in force, or returns its mistakes: see Watch.
-	apply func(all []*envoyfile.File, err error) error
+	apply func(list []*envoyfile.File, err error) error
 }
 
 // NewClient returns a client that has not connected yet. Close it.
-func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*envoyfile.File, err error) error) (*Client, error) {
+func NewClient(s settings.XDS, log *slog.Logger, apply func(list []*envoyfile.File, err error) error) (*Client, error) {
 	creds := insecure.NewCredentials()
 	if s.UseTLS {
 		config, err := tlsConfig(s)
@@ -162,7 +162,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // parse returns the configurations of a response. A response of another type contains none,
 // and must not pass for an empty one.
-func parse(resp *discoveryv3.DiscoveryResponse) (all []*envoyfile.File, err error) {
+func parse(resp *discoveryv3.DiscoveryResponse) (list []*envoyfile.File, err error) {
 	var problems []error
 	if resp.GetTypeUrl() != TypeURL {
 		problems = append(problems, fmt.Errorf("the type of the resources is %q; it must be %s", resp.GetTypeUrl(), TypeURL))
@@ -175,9 +175,9 @@ func parse(resp *discoveryv3.DiscoveryResponse) (all []*envoyfile.File, err erro
 		}
 		f, err := descriptors.FromProto(&c)
 		problems = append(problems, err)
-		all = append(all, f)
+		list = append(list, f)
 	}
-	return all, errors.Join(problems...)
+	return list, errors.Join(problems...)
 }
 
 // node identifies this service to the server.

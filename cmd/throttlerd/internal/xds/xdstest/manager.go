@@ -76,15 +76,15 @@ func (m *Manager) Refused() string {
 // Put publishes configurations, given as JSON.
 func (m *Manager) Put(version string, configs ...string) {
 	m.t.Helper()
-	var all []types.Resource
+	var list []types.Resource
 	for _, text := range configs {
 		c := new(rlsconfv3.RateLimitConfig)
 		if err := protojson.Unmarshal([]byte(text), c); err != nil {
 			m.t.Fatal(err)
 		}
-		all = append(all, c)
+		list = append(list, c)
 	}
-	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
+	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: list})
 	if err == nil {
 		err = m.cache.SetSnapshot(m.t.Context(), m.Node, snapshot)
 	}
