@@ -60,7 +60,7 @@ func BenchmarkKeys(b *testing.B) {
 			b.Fatalf("%d keys are counted, want %d", n, keys)
 		}
 		f.clock.Advance(2 * time.Hour)
-		for range 3 { // the root reports that it knows nothing, gets the state, and then no counter is watched
+		for range 3 { // the root reports that it knows nothing, gets the totals, and then no counter is watched
 			f.processes[0].backend.syncOnce(context.Background(), f.processes[0].backend.aggregators[0])
 		}
 		start := time.Now()

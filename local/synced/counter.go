@@ -159,6 +159,18 @@ func (c *count) others(l *limit, now int64) float64 {
 	return c.rate*float64(recent) + usual*float64(age-recent)
 }
 
+// isolate prepares c for a time without replies. If all together used nearly all of the quota,
+// the others fill the room that is free now, too: this process has only its part of it.
+func (c *count) isolate(l *limit, now int64) {
+	total := c.usual + c.local
+	if l.kind == window || total <= nearly*l.rate {
+		return
+	}
+	part, used := c.usual/total, c.used(l, now)
+	used += part * max(float64(l.capacity)-used, 0)
+	c.total, c.time, c.rate = tally{float64(now) + used*l.ms, c.part}, now, part*l.rate
+}
+
 const (
 	nearly     = 0.7 // of a quota's rate
 	almostFull = 0.8 // of a window's quota

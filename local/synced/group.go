@@ -2,6 +2,7 @@ package synced
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weir-go/weir/internal/rendezvous"
@@ -12,7 +13,10 @@ type group struct {
 	servers []server
 	first   int    // index of its first aggregator
 	every   uint64 // a bit for each root
-	silent  atomic.Int32
+
+	mu     sync.Mutex
+	silent int          // roots that did not answer their last call
+	alone  atomic.Int64 // ms: since when no root answers; 0 if one does
 }
 
 // groups contains all groups. Each counter belongs to one.
@@ -48,4 +52,21 @@ func groupsOf(servers []server) *groups {
 func (g *groups) choose(name string) *group { return g.groups[g.ring.Choose(name)] }
 
 // isSilent reports whether no root of g answered its last call.
-func (g *group) isSilent() bool { return int(g.silent.Load()) == len(g.servers) }
+func (g *group) isSilent() bool { return g.alone.Load() != 0 }
+
+// changed notes that a root of g stopped answering at now, or answers again. It reports whether
+// it was the last.
+func (g *group) changed(silent bool, now int64) (last bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !silent {
+		g.silent--
+		g.alone.Store(0)
+		return false
+	}
+	if g.silent++; g.silent < len(g.servers) {
+		return false
+	}
+	g.alone.Store(now)
+	return true
+}

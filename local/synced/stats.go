@@ -3,8 +3,6 @@ package synced
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/weir-go/weir/observe"
 )
 
 // Stats contains counts since New, and the state of each root by its name.
@@ -42,19 +40,4 @@ func (b *Backend) Stats() Stats {
 		st.Unsent[name], st.Losses[name] = max(a.unsent.Load(), 0), a.losses.Load()
 	}
 	return st
-}
-
-// changed notes that the root of a stopped answering, or answers again. It warns when the last
-// root of a group stops.
-func (b *Backend) changed(a *aggregator, silent bool) {
-	if !silent {
-		a.group.silent.Add(-1)
-		return
-	}
-	if a.group.silent.Add(1); a.group.isSilent() && b.closed.Err() == nil {
-		b.opts.Observer.Warned(observe.Warned{
-			Text: "no root answers: this process decides alone, by the others' last known share of each synced quota",
-			Hint: "check the servers in roots, and the network to them; counts continue by themselves when one answers",
-		})
-	}
 }

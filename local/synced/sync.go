@@ -173,15 +173,18 @@ func (b *Backend) prepare(a *aggregator, clock time.Time) bool {
 // conclude processes the root's replies to the calls of a. They are in order, up to the first
 // call without one; err says why there are not more.
 func (b *Backend) conclude(a *aggregator, replies [][]byte, err error, clock time.Time) {
-	if failed := err != nil; a.silent.Swap(failed) != failed {
-		b.changed(a, failed)
+	now := b.opts.Clock.Now().UnixMilli()
+	if failed := err != nil; a.silent.Swap(failed) != failed && a.group.changed(failed, now) && b.closed.Err() == nil {
+		b.opts.Observer.Warned(observe.Warned{
+			Text: "no root answers: this process decides alone, by the others' last known share of each synced quota",
+			Hint: "check the servers in roots, and the network to them; counts continue by themselves when one answers",
+		})
 	}
 	if err != nil {
 		b.stats.failed.Add(1)
 	} else {
 		b.stats.syncs.Add(1)
 	}
-	now := b.opts.Clock.Now().UnixMilli()
 	for _, reply := range replies {
 		a.heard = clock
 		a.replied.Store(clock.UnixMilli())

@@ -135,8 +135,12 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 				s.markDirty(c, r)
 			}
 		}
+		alone := c.group.alone.Load()
 		for k := range c.policy.Limits {
 			c.counts[k].roll(&c.limits[k], now)
+			if alone > c.counts[k].time {
+				c.counts[k].isolate(&c.limits[k], now)
+			}
 		}
 		first.found = append(first.found, c)
 	}
