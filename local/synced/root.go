@@ -2,7 +2,6 @@ package synced
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"io"
@@ -103,9 +102,6 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 	}
 	return replies, nil
 }
-
-// processName returns a new name of this process at a root.
-func processName() string { return rand.Text() }
 
 // name names a counter at roots, the same in all processes: 96 bits of SHA-256. No client can
 // find a second key for another's hash. The script adds the algorithm and the length of the window

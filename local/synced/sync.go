@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -222,7 +223,7 @@ func (b *Backend) pause(a *aggregator, began, ended time.Time) time.Duration {
 // remember begins an epoch of the root of a.
 func (b *Backend) remember(a *aggregator) {
 	a.epoch++
-	a.process, a.number, a.calls = b.opts.Prefix+"p:"+processName(), 0, nil
+	a.process, a.number, a.calls = b.opts.Prefix+"p:"+strconv.FormatUint(rand.Uint64(), 36), 0, nil
 }
 
 // refused processes a reply other than 'o' to the first call of a.
