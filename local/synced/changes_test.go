@@ -360,7 +360,7 @@ func TestSequentialSyncAtRest(t *testing.T) {
 	if in > 200 || out > 200 {
 		t.Errorf("a sync at rest has %.0f bytes to a root and %.0f back", in, out)
 	}
-	b.aggregators[0].due = time.Time{}
+	b.aggregators[0].nextSync = time.Time{}
 	b.prepare(b.aggregators[0], time.Now())
 	if c := b.aggregators[0].calls; len(c) != 1 || len(c[0].header)+len(c[0].entries) != 16 {
 		t.Errorf("at rest the calls are %v; want one with 16 bytes of this package", c)

@@ -36,18 +36,18 @@ const (
 )
 
 func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
-	in := limit{capacity: l.Capacity(), length: l.Window.Milliseconds(), low: float64(l.Capacity()), recent: 4 * sync.Milliseconds()}
-	ms := float64(in.length)
-	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
+	inForce := limit{capacity: l.Capacity(), length: l.Window.Milliseconds(), low: float64(l.Capacity()), recent: 4 * sync.Milliseconds()}
+	ms := float64(inForce.length)
+	inForce.quota, inForce.rate = float64(l.Quota), float64(l.Quota)/ms
 	if l.Algorithm.Drains() {
-		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
-		in.unit = in.ms
+		inForce.span, inForce.low = span{bucket, ms / float64(l.Quota)}, low*inForce.low
+		inForce.unit = inForce.ms
 		// Levels differ by quota/ms units: at 1 per second, 0.001 would be one ms.
-		in.slack = tolerance / max(in.ms, 1)
+		inForce.slack = tolerance / max(inForce.ms, 1)
 	} else {
-		in.span, in.unit, in.slack = span{window, ms}, 1, tolerance
+		inForce.span, inForce.unit, inForce.slack = span{window, ms}, 1, tolerance
 	}
-	return in
+	return inForce
 }
 
 func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
@@ -142,11 +142,11 @@ func (c *count) begin(l *limit, from *count, former *limit, now int64) {
 	c.rate, c.usual, c.local = from.rate, from.usual, from.local
 }
 
-// others estimates the units that the others have added since the last reply. A reply that
+// otherUnits estimates the units that the others have added since the last reply. A reply that
 // is late by more than a few syncs may never come. The estimate then uses their usual rate
 // or, if all together used nearly all of the quota, their part of it: the rest of the quota
 // would be a small difference of two estimates.
-func (c *count) others(l *limit, now int64) float64 {
+func (c *count) otherUnits(l *limit, now int64) float64 {
 	age := max(now-c.time, 0)
 	recent := min(age, l.recent)
 	usual := c.usual
@@ -188,7 +188,7 @@ func (c *count) used(l *limit, now int64) float64 {
 		used = (used - float64(now)) / l.ms
 	}
 	used += float64(c.part - c.total.part)
-	return max(used, min(used+c.others(l, now), float64(l.capacity)), 0)
+	return max(used, min(used+c.otherUnits(l, now), float64(l.capacity)), 0)
 }
 
 // empty returns the instant at which a bucket will have drained.
@@ -200,18 +200,18 @@ func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.use
 // another root's total may contain units that they have yet to send to this root.
 func (c *count) base(l *limit) float64 { return c.value(l, c.floor) }
 
-// late returns x and the bound of an entry that has a bucket's level instead of late units. The
+// level returns x and the bound of an entry that has a bucket's level instead of late units. The
 // level is an estimate if no root has answered for a while. Late units fill the bucket up to
 // goal, unless this process alone added more: a debt that was recorded, and not one of errors.
-func (c *count) late(l *limit, now int64) (x, bound float64) {
-	level, capacity := c.value(l, c.total), float64(l.capacity)*l.ms
+func (c *count) level(l *limit, now int64) (x, bound float64) {
+	instant, capacity := c.value(l, c.total), float64(l.capacity)*l.ms
 	if now-c.time > l.recent {
-		level = c.empty(l, now)
+		instant = c.empty(l, now)
 	}
 	if x = c.base(l); x <= float64(now)+capacity+tolerance {
 		x = 0
 	}
-	return x, -min(level, float64(now)+goal*capacity)
+	return x, -min(instant, float64(now)+goal*capacity)
 }
 
 // bound returns root i's last total of the count, in case the root has evicted the count.
@@ -273,7 +273,7 @@ const mostUnits = 1 << 59
 // add adds units, or removes them if negative.
 func (c *count) add(l *limit, units, now int64) {
 	if l.kind == bucket {
-		c.raise(l, float64(now)-c.others(l, now)*l.ms) // if its total was less, it was empty
+		c.raise(l, float64(now)-c.otherUnits(l, now)*l.ms) // if its total was less, it was empty
 	}
 	switch {
 	case l.kind == window:

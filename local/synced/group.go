@@ -12,7 +12,7 @@ import (
 type group struct {
 	servers []server
 	first   int    // index of its first aggregator
-	every   uint64 // a bit for each root
+	roots   uint64 // a bit for each root
 
 	mu     sync.Mutex
 	silent int          // roots that did not answer their last call
@@ -41,7 +41,7 @@ func groupsOf(servers []server) *groups {
 	first := 0
 	for _, g := range divided.groups {
 		n := len(g.servers)
-		g.first, g.every = first, ^uint64(0)>>(64-min(n, MaxRoots))
+		g.first, g.roots = first, ^uint64(0)>>(64-min(n, MaxRoots))
 		first += n
 	}
 	divided.ring = rendezvous.New(0, names) // it hashes names, which no client can choose

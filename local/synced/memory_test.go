@@ -163,7 +163,7 @@ func TestResendsAfterAnEviction(t *testing.T) {
 	f.taking(0, hourAndBucket, 10)
 	b.syncOnce(t.Context(), r)
 	f.taking(0, hourAndBucket, 50)
-	r.due = time.Time{}
+	r.nextSync = time.Time{}
 	b.prepare(r, time.Now())
 	if _, err := r.server.call(t.Context(), r.calls); err != nil {
 		t.Fatal(err)

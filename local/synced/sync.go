@@ -44,12 +44,12 @@ type aggregator struct {
 	process string
 	number  float64
 
-	calls []call // without a reply; sent again until there is one
-	queue []*counter
-	due   time.Time // of the next sync
-	heard time.Time // when the root replied last
-	lost  time.Time // when this process noticed that it had lost its memory
-	late  lateness
+	calls    []call // without a reply; sent again until there is one
+	queue    []*counter
+	nextSync time.Time
+	heard    time.Time // when the root replied last
+	lost     time.Time // when this process noticed that it had lost its memory
+	lateness
 	resend
 
 	silent  atomic.Bool  // it did not answer the last call
@@ -62,7 +62,7 @@ type lateness int
 
 const (
 	inTime  lateness = iota
-	late             // the root did not answer for lateAfter syncs
+	overdue          // the root did not answer for lateAfter syncs
 	lateEnd          // it answers: the sync that began since has the last late units
 )
 
@@ -114,7 +114,7 @@ func (b *Backend) timeout() time.Duration { return max(2*b.opts.Sync, minTimeout
 
 // syncOnce makes a whole sync with the root of a, or gives up when it doesn't answer.
 func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
-	a.due = time.Time{}
+	a.nextSync = time.Time{}
 	for b.trip(ctx, a) && len(a.queue)+len(a.calls) > 0 {
 	}
 }
@@ -147,16 +147,16 @@ func (b *Backend) prepare(a *aggregator, clock time.Time) bool {
 		b.remember(a)
 	}
 	now := b.opts.Clock.Now().UnixMilli()
-	if a.late == inTime && a.silent.Load() && clock.Sub(a.heard) > lateAfter*max(b.opts.Sync, minTimeout) {
-		a.late = late
+	if a.lateness == inTime && a.silent.Load() && clock.Sub(a.heard) > lateAfter*max(b.opts.Sync, minTimeout) {
+		a.lateness = overdue
 		b.makeLate(a, now)
 	}
 	switch {
 	case len(a.calls) > 0:
-	case !clock.Before(a.due):
-		a.due = clock.Add(b.opts.Sync)
-		if a.late == late {
-			a.late = lateEnd
+	case !clock.Before(a.nextSync):
+		a.nextSync = clock.Add(b.opts.Sync)
+		if a.lateness == overdue {
+			a.lateness = lateEnd
 		}
 		b.takeDirty(a, now)
 		b.add(a, now)
@@ -199,22 +199,22 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error, clock tim
 		return
 	}
 	a.calls = nil
-	if a.late == lateEnd && len(a.queue) == 0 {
-		a.late = inTime
+	if a.lateness == lateEnd && len(a.queue) == 0 {
+		a.lateness = inTime
 	}
 }
 
 // pause returns how long to wait for the next round trip, after one that began and ended at
 // these times.
-func (b *Backend) pause(a *aggregator, began, ended time.Time) time.Duration {
+func (b *Backend) pause(a *aggregator, began, end time.Time) time.Duration {
 	sync := b.opts.Sync
-	switch untilDue := a.due.Sub(ended); {
+	switch untilDue := a.nextSync.Sub(end); {
 	case a.silent.Load():
-		return max(sync-ended.Sub(began), sync/10)
+		return max(sync-end.Sub(began), sync/10)
 	case len(a.calls)+len(a.queue) > 0 && untilDue > sync/2: // the rest of the time is for others
 		return 0
 	case a.resends() && len(a.queue) == 0:
-		return max(min(untilDue, a.resend.next.Sub(ended)), 0)
+		return max(min(untilDue, a.resend.next.Sub(end)), 0)
 	default:
 		return max(untilDue, sync/10)
 	}
@@ -243,7 +243,7 @@ func (b *Backend) refused(a *aggregator, reply []byte, clock time.Time) {
 	}
 	b.remember(a)
 	if clock.Sub(a.lost) > b.opts.Sync { // otherwise it may lose it again and again
-		a.due = clock
+		a.nextSync = clock
 	}
 	a.lost = clock
 	b.beginResend(a, clock)
@@ -253,7 +253,7 @@ func (b *Backend) refused(a *aggregator, reply []byte, clock time.Time) {
 // takeDirty begins a sync with the root of a: it moves the counters in its lists to its queue,
 // and those with little room to the front.
 func (b *Backend) takeDirty(a *aggregator, now int64) {
-	var first, others []*counter
+	var first, roomy []*counter
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
@@ -266,13 +266,13 @@ func (b *Backend) takeDirty(a *aggregator, now int64) {
 				if c.isContested(now) {
 					first = append(first, c)
 				} else {
-					others = append(others, c)
+					roomy = append(roomy, c)
 				}
 			}
 			s.mu.Unlock()
 		}
 	}
-	a.queue = append(append(first, a.queue...), others...)
+	a.queue = append(append(first, a.queue...), roomy...)
 }
 
 // add makes the calls that add the units that the root of a lacks to the counters in its queue,
@@ -313,7 +313,7 @@ func (b *Backend) makeLate(a *aggregator, now int64) {
 				e.units = 0
 				x, bound := 0.0, 0.0
 				if n >= 0 {
-					x, bound = e.c.counts[n].late(&e.c.limits[n], now)
+					x, bound = e.c.counts[n].level(&e.c.limits[n], now)
 				}
 				values := a.calls[i].entries[(k+1)*entrySize-24:][:0]
 				appendDouble(appendDouble(appendDouble(values, 0), x), bound)
@@ -377,11 +377,11 @@ func (w *writer) write(c *counter) {
 			x = count.window
 		}
 		switch {
-		case l.kind == window && w.a.late != inTime && !v.answered() && count.total.total > 0:
+		case l.kind == window && w.a.lateness != inTime && !v.answered() && count.total.total > 0:
 			e.units, bound = 0, -count.value(l, count.total) // other roots have the sum
-		case l.kind == bucket && w.a.late != inTime:
+		case l.kind == bucket && w.a.lateness != inTime:
 			e.units = 0
-			x, bound = count.late(l, w.now)
+			x, bound = count.level(l, w.now)
 		case v.answered() && bound < 0:
 			w.writeTotal(c, k, bound)
 			continue

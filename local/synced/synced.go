@@ -286,7 +286,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 		return d, b.HasReceipt(&st.Charged)
 	}
 	r := st.Charged.Request
-	taken := r.Now
+	takenAt := r.Now
 	r.Now = st.Now
 	if err := supported(r.Charges()); err != nil {
 		return d, err
@@ -304,18 +304,18 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	defer b.unlock(locked)
 	for n, c := range b.find(first, charges, r.Now, &st.Charged) {
 		d.Degraded = d.Degraded || c.group.isSilent()
-		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
-		if more > 0 || c.hasCharge(&charged[0].Mark, taken) {
-			c.addToFormer(more, taken, r.Now)
+		change, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
+		if change > 0 || c.hasCharge(&charged[0].Mark, takenAt) {
+			c.addToFormer(change, takenAt, r.Now)
 		}
 		for k := range c.policy.Limits {
-			l, units, mark := &c.limits[k], more, charged[k].Mark
+			l, units, mark := &c.limits[k], change, charged[k].Mark
 			switch {
-			case more >= 0:
-			case !c.hasCharge(&mark, taken):
+			case change >= 0:
+			case !c.hasCharge(&mark, takenAt):
 				units = 0
 			default:
-				units = -min(-more, c.counts[k].undrained(l, mark, r.Now))
+				units = -min(-change, c.counts[k].undrained(l, mark, r.Now))
 			}
 			c.counts[k].add(l, units, r.Now)
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
@@ -379,8 +379,8 @@ func Supports(p *quota.Policy) error {
 		return p.Validate()
 	}
 	for k := range p.Limits {
-		if why := unsupported(&p.Limits[k]); why != "" {
-			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
+		if reason := unsupported(&p.Limits[k]); reason != "" {
+			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], reason)
 		}
 	}
 	return nil

@@ -59,8 +59,8 @@ func (c *counter) note() uint8 {
 
 // hasCharge reports whether a charge of that mark, made at taken, went to c, and c was not
 // reset since.
-func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
-	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || taken > c.resetAt)
+func (c *counter) hasCharge(mark *driver.Mark, takenAt int64) bool {
+	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || takenAt > c.resetAt)
 }
 
 // watchMost is the longest time that a counter is watched after its last request, in ms, and that
@@ -130,7 +130,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
-		if c.dirty != c.group.every {
+		if c.dirty != c.group.roots {
 			for r := range c.group.servers {
 				s.markDirty(c, r)
 			}
@@ -247,10 +247,10 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 // addToFormer adds units to the counts of former limits: other processes, or other requests
 // of this one, may still decide under them. A refund of a charge, made at taken, goes only to
 // a window that contains the charge's time.
-func (c *counter) addToFormer(units, taken, now int64) {
+func (c *counter) addToFormer(units, takenAt, now int64) {
 	c.forgetFormer(now)
 	for k := len(c.policy.Limits); k < len(c.counts); k++ {
-		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(taken) == c.counts[k].window {
+		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(takenAt) == c.counts[k].window {
 			c.counts[k].add(l, units, now)
 		}
 	}
