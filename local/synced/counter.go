@@ -396,6 +396,9 @@ func (c *count) learnRates(l *limit, local, sum, b, ms float64) {
 			c.rate = 0 // a remainder of an old rate
 		}
 	}
-	c.usual += (rate - c.usual) * 2 * weight / memory
-	c.local += (max(local, 0)/ms - c.local) * 2 * weight / memory
+	if weight *= 2.0 / memory; c.usual+c.local == 0 {
+		weight = 1 // the first is the mean
+	}
+	c.usual += (rate - c.usual) * weight
+	c.local += (max(local, 0)/ms - c.local) * weight
 }
