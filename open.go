@@ -151,10 +151,10 @@ func canonical(addr string) string {
 func parseShard(text string) (s shard, problem string) {
 	s.options = new(redis.UniversalOptions)
 	scheme, _, _ := strings.Cut(text, ":")
-	switch s.kind = schemes[strings.ToLower(scheme)]; {
-	case s.kind == "":
+	switch s.kind = schemes[strings.ToLower(scheme)]; s.kind {
+	case "":
 		return s, "the URL's scheme is unknown; " + schemesMustBe
-	case s.kind == "memory":
+	case "memory":
 		if strings.Trim(text[len(scheme):], ":/") != "" {
 			return s, "memory: has no host, path or query; write memory: alone"
 		}

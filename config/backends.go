@@ -224,7 +224,7 @@ func (c *Config) isThere(d *document, name string, named path) bool {
 	return false
 }
 
-// Where describes where counts live, for a person.
+// Places describes where counts live, for a person.
 func (c *Config) Places() string {
 	text := c.Backend
 	if c.flagged() {

@@ -194,7 +194,7 @@ func (d *document) get(p path) *yaml.Node {
 	return node
 }
 
-// has reports whether the file has a value at p. Null is no value.
+// contains reports whether the file has a value at p. Null is no value.
 func (d *document) contains(p path) bool { return !isNull(resolved(d.get(p))) }
 
 // entries returns the values of a mapping by their keys, with those that merge keys name.
@@ -290,12 +290,14 @@ var (
 // what would be right.
 func load(node *yaml.Node, to any) error {
 	err := node.Load(to, yaml.WithKnownFields(), yaml.WithUniqueKeys(false)) // number finds keys that are repeated
-	list, ok := err.(*yaml.LoadErrors)
-	if single, stopped := err.(*yaml.LoadError); stopped {
+	var list *yaml.LoadErrors
+	var single *yaml.LoadError
+	if !errors.As(err, &list) {
+		if !errors.As(err, &single) {
+			return err
+		}
 		text := strings.TrimPrefix(single.Message, "merge-key: ") + "; write the value itself"
 		return yaml.NewLoadError(single.Stage, text, single.Mark, nil)
-	} else if !ok {
-		return err
 	}
 	types := make(map[string]reflect.Type)
 	collect(reflect.TypeOf(to).Elem(), types)
@@ -314,14 +316,17 @@ func load(node *yaml.Node, to any) error {
 // decode sets the value that to points to, and adds the errors that the YAML package collects.
 // It reports whether the package went through the whole file.
 func (d *document) decode(to any) bool {
-	switch err := load(d.top, to).(type) {
-	case nil:
-	case *yaml.LoadErrors:
-		for _, e := range err.Errors {
+	err := load(d.top, to)
+	var list *yaml.LoadErrors
+	var single *yaml.LoadError
+	switch {
+	case err == nil:
+	case errors.As(err, &list):
+		for _, e := range list.Errors {
 			d.misread(e)
 		}
-	case *yaml.LoadError:
-		d.add(err.Mark.Line, nil, "%s", err.Message)
+	case errors.As(err, &single):
+		d.add(single.Mark.Line, nil, "%s", single.Message)
 		return false
 	default:
 		d.add(0, nil, "%v", err)
@@ -333,7 +338,7 @@ func (d *document) decode(to any) bool {
 // misread adds an error of load. If it has the form of mustBe, the problem has the path and the
 // value, otherwise the path and the error.
 func (d *document) misread(e *yaml.LoadError) {
-	if inner, ok := e.Unwrap().(*yaml.LoadError); ok {
+	if inner := new(yaml.LoadError); errors.As(e.Unwrap(), &inner) {
 		e = inner // it ended the decoding of a value by its UnmarshalYAML
 	}
 	at := d.places[e.Mark.Column]
@@ -366,7 +371,7 @@ func (d *document) misread(e *yaml.LoadError) {
 // withoutPackage returns the text of an error of weir without the name of its package.
 func withoutPackage(err error) string {
 	text := err.Error()
-	if e, ok := err.(*yaml.LoadError); ok {
+	if e := new(yaml.LoadError); errors.As(err, &e) {
 		text = e.Message
 	}
 	if name, tail, ok := strings.Cut(text, ": "); ok && !strings.Contains(name, " ") {
@@ -390,6 +395,7 @@ func collect(t reflect.Type, types map[string]reflect.Type) {
 				collect(f.Type, types)
 			}
 		}
+	default:
 	}
 }
 

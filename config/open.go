@@ -260,7 +260,7 @@ func (s *Stack) openMemory(prefix string) (handoff.Store, error) {
 	return m, nil
 }
 
-// asked is a server that is asked at the start.
+// greeting is a server that is asked at the start.
 type greeting struct {
 	attrs []any
 	ping  func(context.Context) error

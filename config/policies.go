@@ -204,7 +204,7 @@ func (d *document) limitAt(place path, i int) path {
 	return place
 }
 
-// within adds a problem if a time is out of bounds. Zero is no time.
+// checkRange adds a problem if a time is out of bounds. Zero is no time.
 func (d *document) checkRange(p path, value, least, greatest time.Duration) {
 	if value != 0 && (value < least || value > greatest) {
 		d.mustBe(p, fmt.Sprintf("from %v to %v", least, greatest))
@@ -286,7 +286,7 @@ func (c *Config) levels(d *document) {
 	}
 }
 
-// was returns the level that the policy of that name begins in. It must have a level.
+// initialLevel returns the level that the policy of that name begins in. It must have a level.
 func (c *Config) initialLevel(name string) consistency.Level {
 	if p := c.keys.Policies[name]; p.Was != nil {
 		return *p.Was

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// whole is a whole number above zero. YAML would read 010 as 8.
+// integer is a whole number above zero. YAML would read 010 as 8.
 type integer int64
 
 var wholeNumber = regexp.MustCompile(`^[1-9][0-9]*$`)
@@ -52,7 +52,7 @@ var prefixForm = regexp.MustCompile(`^[\w.:/-]{1,64}$`)
 
 func (p *prefix) UnmarshalText(text []byte) error {
 	if *p = prefix(text); !prefixForm.Match(text) {
-		return errors.New("it must be 1 to 64 letters, digits, and . _ - / :, such as staging:")
+		return errors.New("it must be 1 to 64 letters, digits, and . _ - / :, such as staging:") //nolint:staticcheck // the colon ends the example
 	}
 	return nil
 }

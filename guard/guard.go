@@ -1,4 +1,4 @@
-// Package stack puts the parts that a program selects around a store, in a fixed order:
+// Package guard puts the parts that a program selects around a store, in a fixed order:
 //
 //	Levels    decides each policy exactly, by leases, or by syncs
 //	Refusals  repeats refusals from memory

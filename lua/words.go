@@ -126,7 +126,7 @@ func oneOf(function string, texts []string) string {
 // capitals.
 type words map[string]string
 
-// in returns text with the words of w replaced, even within longer words that are not in w.
+// expand returns text with the words of w replaced, even within longer words that are not in w.
 func (w words) expand(text string) string {
 	pairs := make([]string, 0, 2*len(w))
 	for word, value := range w {

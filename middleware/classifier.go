@@ -184,12 +184,12 @@ func checkKeys(charges []throttler.Charge) error {
 	return nil
 }
 
-// has reports whether some rule carries f.
+// marks reports whether some rule carries f.
 func (c Classifier) marks(f flags) bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f != 0 })
 }
 
-// all reports whether every rule carries f.
+// marksEvery reports whether every rule carries f.
 func (c Classifier) marksEvery(f flags) bool {
 	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f == 0 })
 }

@@ -85,7 +85,7 @@ type report struct {
 	next   *report
 }
 
-// has reports whether some charge carries f.
+// marks reports whether some charge carries f.
 func (k *take) marks(f flags) bool {
 	return slices.ContainsFunc(k.flags[:], func(marks flags) bool { return marks&f != 0 })
 }

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -78,7 +79,9 @@ func TestAUnixSocket(t *testing.T) {
 		}
 		s := &http.Server{Handler: h.handler}
 		go func() { _ = s.Serve(l) }()
-		client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+		client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 		for i, address := range []string{"192.0.2.1", "192.0.2.2"} {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/", nil)
 			r.Header.Set("X-Real-IP", address)

@@ -122,10 +122,11 @@ func (e *link) isFree(status int, h http.Header) bool {
 	switch e.outcome().handler {
 	case endedLate:
 		return false
-	case running: // once it has ended, a handler between may cancel its context
+	case running:
 		if e.contextOver() {
 			return false
 		}
+	case finished: // a handler between may have canceled the context since
 	}
 	if c.first.contextOver() && e.outer != nil || c.body != nil && c.body.failed.Load() {
 		return false

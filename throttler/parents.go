@@ -65,7 +65,7 @@ func charged(c Charge) int64 {
 	return c.Cost
 }
 
-// own converts costs of the charges given to Take to costs of a decision's charges: it leaves
+// callerCosts converts costs of the charges given to Take to costs of a decision's charges: it leaves
 // out charges that no limit holds for.
 func (l *links) callerCosts(costs []int64) []int64 {
 	if l == nil || len(l.Places) == 0 || len(costs) != len(l.Places) {

@@ -84,7 +84,7 @@ func queues(p *part) int {
 	return 0
 }
 
-// taken is a part that was taken.
+// partTake is a part that was taken.
 type partTake struct {
 	part  part
 	d     driver.Decision // as the backend returned it
@@ -102,7 +102,7 @@ func newAnswers(parts []part) *answers {
 	return &answers{parts: parts, decisions: make([]*driver.Decision, len(parts))}
 }
 
-// whole returns the decision about r, which is allowed as all parts are. The results of a limit
+// merge returns the decision about r, which is allowed as all parts are. The results of a limit
 // that several backends count are the stricter values. An allowed charge has the lowest cost of
 // its parts.
 func (a *answers) merge(r driver.Request, allowed bool) driver.Decision {
@@ -437,7 +437,7 @@ func (t *Throttler) settlePart(ctx context.Context, take *partTake, s driver.Set
 	return d, err
 }
 
-// each calls do for each part of r. If the backends differ, an error ends it.
+// forEach calls do for each part of r. If the backends differ, an error ends it.
 func (t *Throttler) forEach(r driver.Request, do func(driver.Backend, driver.Request) error) (err error) {
 	backend, parts := t.parts(&r)
 	if parts == nil {

@@ -79,28 +79,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	}
 	start := time.Now()
 	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs, ServerTime: serverTime}
-	var settled driver.Decision
-	var err error
-	parts := t.later(&s, r)
-	switch {
-	case r.id != "" && !releases && len(parts) > len(r.parts):
-		err = errReceiptMoved
-	case r.id != "" && !releases:
-		r.byPartition(&d)
-		settled, err = t.settleOnce(ctx, s, r)
-	case parts != nil:
-		settled, err = settleParts(s, parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
-			if r.released {
-				s.Charged = withoutUnits(s.Charged)
-			}
-			return t.settlePart(ctx, take, s)
-		})
-	default:
-		if r.released {
-			s.Charged = withoutUnits(s.Charged)
-		}
-		settled, err = t.backends[r.backend].Settle(ctx, s)
-	}
+	settled, err := t.settleCharges(ctx, &d, s, releases)
 	r.released = r.released || err == nil || driver.MayHaveCharged(err) // if it is unknown, they lapse
 	after := Decision{decision.FromDriver(settled), r}
 	after.Added = d.Added
@@ -113,6 +92,29 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	}
 	t.queues.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
 	return after, nil
+}
+
+// settleCharges makes s, the settlement of d, where its charges were made.
+func (t *Throttler) settleCharges(ctx context.Context, d *Decision, s driver.Settlement, releases bool) (driver.Decision, error) {
+	r := d.receipt
+	parts := t.later(&s, r)
+	switch {
+	case r.id != "" && !releases && len(parts) > len(r.parts):
+		return driver.Decision{}, errReceiptMoved
+	case r.id != "" && !releases:
+		r.byPartition(d)
+		return t.settleOnce(ctx, s, r)
+	case parts != nil:
+		return settleParts(s, parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
+			if r.released {
+				s.Charged = withoutUnits(s.Charged)
+			}
+			return t.settlePart(ctx, take, s)
+		})
+	case r.released:
+		s.Charged = withoutUnits(s.Charged)
+	}
+	return t.backends[r.backend].Settle(ctx, s)
 }
 
 // settlement returns the settlement of d to costs now.

@@ -81,7 +81,7 @@ func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) 
 	return nil
 }
 
-// ended is a context that is done, but says so only from the second call of Err on.
+// ending is a context that is done, but says so only from the second call of Err on.
 type ending struct {
 	context.Context
 	looks atomic.Int64

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// in returns charges in mode m.
+// withMode returns charges in mode m.
 func withMode(m quota.Mode, charges []throttler.Charge) []throttler.Charge {
 	moded := make([]throttler.Charge, len(charges))
 	for i, c := range charges {
@@ -17,7 +17,7 @@ func withMode(m quota.Mode, charges []throttler.Charge) []throttler.Charge {
 	return moded
 }
 
-// within returns charges of several, in one partition.
+// join returns charges of several, in one partition.
 func join(lists ...[]throttler.Charge) (joined []throttler.Charge) {
 	for _, charges := range lists {
 		for _, c := range charges {

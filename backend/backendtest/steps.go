@@ -74,7 +74,7 @@ func all(lists ...statuses) statuses {
 	return s
 }
 
-// on returns charges for the key alice under a policy of these limits.
+// charging returns charges for the key alice under a policy of these limits.
 func charging(limits ...throttler.Limit) func(cost int64) []throttler.Charge {
 	return named("core", limits...)
 }

@@ -112,7 +112,7 @@ func (e entry) expired(now *moment) bool {
 	return e.endsAt <= now.now && (e.flags&isClaimed == 0 || e.until <= now.clock())
 }
 
-// over reports whether e ended at least margin ago by the process' own clock.
+// dead reports whether e ended at least margin ago by the process' own clock.
 func (e entry) dead(now *moment) bool { return e.until+margin <= now.clock() }
 
 // make makes the room that admit found, if a count needs it, and sweeps a few entries. A sweep

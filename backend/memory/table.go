@@ -101,7 +101,7 @@ const (
 
 const nowhere = ^uint32(0)
 
-// at returns the entry in that place. It is valid until an entry is removed.
+// entry returns the entry in that place. It is valid until an entry is removed.
 func (t *table) entry(place uint32) entry {
 	c := t.chunks[place/chunkLen]
 	return entry{&c.hot[place%chunkLen], &c.cold[place%chunkLen]}

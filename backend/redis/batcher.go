@@ -228,7 +228,7 @@ func (b *batcher) recentSince(now time.Time) time.Time {
 	return now.Add(-b.countsFor - time.Duration(limits)*perLimit)
 }
 
-// ended records whether out, which has ended, was late.
+// batchEnded records whether out, which has ended, was late.
 func (b *batcher) batchEnded(out *batch, now time.Time) {
 	if out.outcome.Answered && out.outcome.Err == nil { // a proxy may answer for the server
 		b.slow = !out.sentAt.After(b.recentSince(now))

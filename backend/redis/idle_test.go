@@ -188,7 +188,7 @@ func TestConnectionsResetWhileIdle(t *testing.T) {
 
 // A decision waits for its connection longer than for the server's reply.
 func TestConnectingTakesLong(t *testing.T) {
-	server := protected(t, "secret")
+	server := protected(t)
 	c := connect(t, &redis.UniversalOptions{
 		Addrs: []string{server.Addr}, Password: "secret", DB: 1,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -25,10 +25,10 @@ func slowRelay(t *testing.T, upstream string, delay time.Duration) (addr string)
 	})
 }
 
-// protected starts a server that requires a password.
-func protected(t *testing.T, password string) *testserver.RedisServer {
+// protected starts a server that requires the password "secret".
+func protected(t *testing.T) *testserver.RedisServer {
 	server := testserver.Redis(t)
-	if err := newClient(t, server.Addr).ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+	if err := newClient(t, server.Addr).ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
 		t.Fatal(err)
 	}
 	return server
@@ -41,7 +41,7 @@ var loginPolicies = [2]*throttler.Policy{
 
 // A decision without time to connect and log in leaves connections for the next decision.
 func TestAFailureOpensConnections(t *testing.T) {
-	server := protected(t, "secret")
+	server := protected(t)
 	come := make(chan struct{})
 	c := connect(t, &redis.UniversalOptions{
 		Addrs: []string{server.Addr}, Password: "secret", DB: 2,
@@ -75,7 +75,7 @@ func TestAFailureOpensConnections(t *testing.T) {
 // If a server refuses the login, its skew is unknown, a peek is an error, not zeros, and the
 // server's state has the reason.
 func TestWrongPassword(t *testing.T) {
-	server := protected(t, "secret")
+	server := protected(t)
 	for name, c := range map[string]redis.UniversalClient{
 		"recommended": connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, Password: "other"}),
 		"plain":       redis.NewClient(&redis.Options{Addr: server.Addr, Password: "other", MaxRetries: -1}),

@@ -15,7 +15,7 @@ import (
 func TestErrorsSayWhatIsWrong(t *testing.T) {
 	plain, withTLS := testserver.Redis(t), testserver.RedisTLS(t)
 	replica := testserver.RedisReplica(t, plain)
-	secret := protected(t, "secret")
+	secret := protected(t)
 	admin := redis.NewClient(&redis.Options{Addr: secret.Addr, Password: "secret"})
 	defer admin.Close()
 	if err := admin.Do(t.Context(), "acl", "setuser", "few", "on", ">pw", "~weir:*", "+get").Err(); err != nil {

@@ -87,17 +87,8 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 	if l.RequestsPerUnit == nil {
 		mustBe(place+".requests_per_unit", countMustBe)
 	}
-	if l.Calendar != nil {
-		switch {
-		case l.Unit != 0:
-			mustBe(place+".unit", "left out, because calendar is set")
-		case l.UnitMultiplier != nil:
-			mustBe(place+".unit_multiplier", "left out, because calendar is set")
-		case l.Algorithm != 0:
-			mustBe(place+".algorithm", "left out, because calendar is set, and only a fixed-window has one")
-			return
-		}
-		_ = l.Unit.UnmarshalText([]byte(l.Calendar.Period.String())) // a wrong calendar sets wrongUnit
+	if l.Calendar != nil && !l.checkCalendar(place, mustBe) {
+		return
 	}
 	switch {
 	case l.Unit == wrongUnit:
@@ -122,6 +113,21 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 			mustBe(place+".consistency", "one that this limit can have: "+err.Error())
 		}
 	}
+}
+
+// checkCalendar checks the calendar of l, and sets its unit. It reports whether l can be checked further.
+func (l *RateLimit) checkCalendar(place string, mustBe func(path, right string)) bool {
+	switch {
+	case l.Unit != 0:
+		mustBe(place+".unit", "left out, because calendar is set")
+	case l.UnitMultiplier != nil:
+		mustBe(place+".unit_multiplier", "left out, because calendar is set")
+	case l.Algorithm != 0:
+		mustBe(place+".algorithm", "left out, because calendar is set, and only a fixed-window has one")
+		return false
+	}
+	_ = l.Unit.UnmarshalText([]byte(l.Calendar.Period.String())) // a wrong calendar sets wrongUnit
+	return true
 }
 
 // plain returns the value of a node with keys as text, such as 1 and true, and dates as they are
@@ -153,6 +159,7 @@ func plain(n *yaml.Node) any {
 			fields[key.Value] = value
 		}
 		return fields
+	case yaml.ScalarNode, yaml.StreamNode:
 	}
 	if n.ShortTag() == "!!timestamp" {
 		return n.Value

@@ -142,7 +142,7 @@ func hashOf(_, key string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// most returns the refusals since the minute before the current one began.
+// top returns the refusals since the minute before the current one began.
 func (r *refusals) top(now time.Time) Refusals {
 	r.mu.Lock()
 	defer r.mu.Unlock()

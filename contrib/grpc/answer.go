@@ -76,7 +76,7 @@ func later(code codes.Code, text string, delay time.Duration) *refusal {
 	}
 }
 
-// ended returns the refusal of a call whose context is over.
+// canceled returns the refusal of a call whose context is over.
 func canceled(ctx context.Context) *refusal {
 	return &refusal{err: status.FromContextError(ctx.Err()).Err()}
 }

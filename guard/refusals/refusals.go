@@ -281,7 +281,7 @@ func (b *Backend) forget(charges []quota.Charge) {
 	}
 }
 
-// few is the most charges that need no separate memory.
+// roomCharges is the most charges that need no separate memory.
 const roomCharges = 3
 
 // hash appends to counts the version of each charge's count, and returns the hash of

@@ -36,7 +36,7 @@ func newTable(maxKeys int) table {
 	return table{groups: make([]group, maxKeys/n), ways: n}
 }
 
-// of returns the group of id.
+// bucket returns the group of id.
 func (t *table) bucket(id uint64) []slot {
 	place, _ := bits.Mul64(id, uint64(len(t.groups)))
 	return t.groups[place][:t.ways]

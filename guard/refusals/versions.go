@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// seen is a count's version, and its number before the backend was asked.
+// version is a count's version, and its number before the backend was asked.
 type version struct {
 	word   *atomic.Uint64
 	number uint64

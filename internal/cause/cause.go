@@ -32,7 +32,7 @@ func Event(err error, charges []quota.Charge, result observe.Result) observe.Fai
 	return e
 }
 
-// Of returns the class of err, never a text that contains addresses: the log has a line for
+// Class returns the class of err, never a text that contains addresses: the log has a line for
 // each class.
 func Class(err error) string {
 	var dns *net.DNSError

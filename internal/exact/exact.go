@@ -3,7 +3,7 @@ package exact
 
 import "math/bits"
 
-// most is the largest count, quota.MaxQuota.
+// maxFloat is the largest count, quota.MaxQuota.
 const maxFloat = 1 << 53
 
 // MulDiv returns a*b/c rounded down, and the rest. For a quotient above 2^53, it returns 2^53

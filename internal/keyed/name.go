@@ -17,7 +17,7 @@ type Hasher [2]maphash.Seed
 // NewHasher returns a Hasher with new seeds.
 func NewHasher() Hasher { return Hasher{maphash.MakeSeed(), maphash.MakeSeed()} }
 
-// Of returns the name of c's count.
+// Name returns the name of c's count.
 func (h *Hasher) Name(c *quota.Charge) Name {
 	n := h.OfKey(c.Policy.Name, c.Key)
 	if c.Partition != c.Key {

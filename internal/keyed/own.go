@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Own returns copies of charges that keep no memory of the caller alive: a key may be part
+// Clone returns copies of charges that keep no memory of the caller alive: a key may be part
 // of a long string.
 func Clone(charges []quota.Charge) []quota.Charge {
 	clone := slices.Clone(charges)

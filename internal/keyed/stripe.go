@@ -53,7 +53,7 @@ type Stripe[V Value] struct {
 // Get returns the value of that name, or nil.
 func (s *Stripe[V]) Get(n Name) V { return s.byName[n] }
 
-// All returns the values, until the next Add or Remove.
+// Values returns the values, until the next Add or Remove.
 func (s *Stripe[V]) Values() []V { return s.values }
 
 // Add adds v, a new value, under a name that no other value has. A value of weight 0 needs no

@@ -17,7 +17,7 @@ type Cache[K comparable, V any] struct {
 	mu     sync.Mutex // held to change all
 }
 
-// Of returns the V of k, or of Others if there are too many.
+// Get returns the V of k, or of Others if there are too many.
 func (c *Cache[K, V]) Get(k K) V {
 	values := c.Values()
 	if v, ok := values[k]; ok {
@@ -48,7 +48,7 @@ func (c *Cache[K, V]) add(k K) V {
 	return values[k]
 }
 
-// All returns the existing Vs. The caller must not change the map.
+// Values returns the existing Vs. The caller must not change the map.
 func (c *Cache[K, V]) Values() map[K]V {
 	if values := c.values.Load(); values != nil {
 		return *values

@@ -65,7 +65,7 @@ func (s *Servers) Checked(e observe.Checked) {
 	v.Checked, v.At = e, now
 }
 
-// Each calls do with each server that is not forgotten. It must not call s.
+// ForEach calls do with each server that is not forgotten. It must not call s.
 func (s *Servers) ForEach(do func(ServerName, *Server)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

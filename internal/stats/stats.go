@@ -18,7 +18,7 @@ type Number struct {
 	Value int64  // 1 for true
 }
 
-// Of returns the numbers in s, a struct: its fields that are integers or bools, or maps of
+// Numbers returns the numbers in s, a struct: its fields that are integers or bools, or maps of
 // these by strings, and have a name in JSON. It leaves out other fields. If empty is true,
 // an empty map has one Number, without a Key.
 func Numbers(s any, empty bool) []Number {

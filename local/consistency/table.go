@@ -219,7 +219,7 @@ type State struct {
 	BothUntil time.Time
 }
 
-// Of returns the level of the policy of that name.
+// State returns the level of the policy of that name.
 func (t *Table) State(policy string) State {
 	e := (*t.byName.Load())[policy]
 	s := State{Level: e.level}

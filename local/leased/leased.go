@@ -237,7 +237,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	}
 }
 
-// asked returns the lease of name n in s, and notes in it that r asks for cost.
+// leaseFor returns the lease of name n in s, and notes in it that r asks for cost.
 func (b *Backend) leaseFor(s *stripe, n keyed.Name, r *driver.Request, cost int64) *lease {
 	l := s.get(n)
 	if l.names == nil && len(r.Charges()) > 1 {

@@ -28,12 +28,12 @@ func (s *share) gained(b bucket, now int64) int64 {
 	return min(max(now-b.full, -maxTime), maxTime) * s.units
 }
 
-// has reports whether b has n tokens at now.
+// holds reports whether b has n tokens at now.
 func (s *share) holds(b bucket, n, now int64) bool {
 	return s.gained(b, now) >= (n-b.tokens)*s.window
 }
 
-// whole returns the tokens of b at now, rounded down.
+// wholeUnits returns the tokens of b at now, rounded down.
 func (s *share) wholeUnits(b bucket, now int64) int64 {
 	return b.tokens + divDown(s.gained(b, now), s.window)
 }

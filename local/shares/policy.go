@@ -88,7 +88,7 @@ func newPolicies(list []*quota.Policy, members int, window time.Duration) (map[s
 	return byName, order, nil
 }
 
-// none returns the shares of a process without units.
+// emptyShares returns the shares of a process without units.
 func (p *policy) emptyShares() keyShares {
 	k := keyShares{make([]share, len(p.Limits)), make([]bucket, len(p.Limits))}
 	for i := range p.Limits {
@@ -203,7 +203,7 @@ func (k *keyShares) lower(o *keyShares, now int64) {
 	}
 }
 
-// asked counts a charge as demand, if it can be admitted at all.
+// addDemand counts a charge as demand, if it can be admitted at all.
 func (p *policy) addDemand(now moment, hash uint64, cost int64) {
 	if cost > 0 && cost <= p.greatest {
 		p.sampler.Add(time.UnixMilli(now.now+now.epoch), hash, cost)

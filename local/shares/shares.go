@@ -276,7 +276,7 @@ func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decisio
 // moment is an instant of buckets, and the epoch: their sum is in ms since 1970.
 type moment struct{ now, epoch int64 }
 
-// of returns the moment of a decision at m about e: not before e's shares are in force, so
+// since returns the moment of a decision at m about e: not before e's shares are in force, so
 // that keys need not wait for a clock that was set back.
 func (m moment) since(e *entry) moment { return moment{max(m.now, e.shares.since), m.epoch} }
 

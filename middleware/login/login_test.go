@@ -45,7 +45,6 @@ type app struct {
 	handler  http.Handler
 	guesses  atomic.Int64 // that reached the handler
 	bodies   sync.Map     // read by the handler
-	writes   bool         // a success writes its status
 	status   int          // of failures
 }
 

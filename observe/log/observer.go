@@ -166,7 +166,7 @@ func (o *Observer) report(s *sample) {
 	o.flush(s)
 }
 
-// due logs the events counted in s, or that they are over. s is armed.
+// flush logs the events counted in s, or that they are over. s is armed.
 func (o *Observer) flush(s *sample) {
 	wait, idle, bound := o.opts.Every, s.count.Load() == 0, o.opts.MaxLines
 	if s.key.kind == refused { // clients cause them, and must not crowd out failures

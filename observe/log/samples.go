@@ -71,7 +71,7 @@ func (k sampleKey) attrs() []slog.Attr {
 // of requests.
 const maxSamples = 256
 
-// others is the key of the events beyond maxSamples keys.
+// otherKey is the key of the events beyond maxSamples keys.
 func otherKey(k kind) sampleKey {
 	if k == failed {
 		return sampleKey{kind: k, cause: "(others)"}

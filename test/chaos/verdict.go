@@ -157,7 +157,7 @@ func (r *run) judge(mayTake time.Duration) *verdict {
 	return v
 }
 
-// at returns how many seconds into the run an instant is.
+// seconds returns how many seconds into the run an instant is.
 func (r *run) seconds(t int64) float64 { return time.Duration(t - r.began).Seconds() }
 
 // count counts d, and checks d by itself.

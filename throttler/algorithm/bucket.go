@@ -81,7 +81,7 @@ func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
 	return true
 }
 
-// behind returns how far the bucket is ahead of c's mark, in ms and a fraction, if c was
+// minDebt returns how far the bucket is ahead of c's mark, in ms and a fraction, if c was
 // charged although it did not fit and still does not fit; otherwise 0. Charges behind c have
 // their starts, which must not be returned twice.
 func (r *record) minDebt(l limit, c settled, now int64) instant {

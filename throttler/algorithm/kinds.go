@@ -94,7 +94,7 @@ type settled struct {
 	charged, cost int64
 }
 
-// known reports whether k is in the table.
+// exists reports whether k is in the table.
 func (k kind) exists() bool { return int(k) < len(kinds) && kinds[k].counter != nil }
 
 // counter returns how records of that kind count. The kind must be known.

@@ -236,7 +236,7 @@ func (l *limit) owns(r *record) bool {
 	return r.kind == l.kind && (r.window == l.window || kinds[r.kind].holds)
 }
 
-// own returns l's own record, or nil.
+// recordOf returns l's own record, or nil.
 func (s *State) recordOf(l limit) *record {
 	for i := range s.records {
 		if r := &s.records[i]; l.owns(r) {
@@ -246,7 +246,7 @@ func (s *State) recordOf(l limit) *record {
 	return nil
 }
 
-// under returns the record that counts under l, or nil: l's own or, failing that, the one of
+// recordFor returns the record that counts under l, or nil: l's own or, failing that, the one of
 // l's algorithm with the nearest window. If its kind, window or quota differs, it is a copy
 // adopted by l.
 func (s *State) recordFor(l limit) *record {
@@ -311,7 +311,7 @@ func (s *State) arrange(limits []quota.Limit, now int64) {
 	s.records = records
 }
 
-// others yields the live records that are no limit's own, at most as many as a state keeps,
+// foreignRecords yields the live records that are no limit's own, at most as many as a state keeps,
 // each with the index of the nearest limit, or noneOf.
 func (s *State) foreignRecords(limits []quota.Limit, now int64) iter.Seq2[*record, int] {
 	return func(yield func(*record, int) bool) {

@@ -152,7 +152,7 @@ func (e *Edit) Learn(policy, key string, o *Override) {
 // FindAllAgain forgets all that the source has found.
 func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 
-// at returns a copy of the source's entry for a policy's name.
+// find returns a copy of the source's entry for a policy's name.
 func (e *Edit) find(name string) entry {
 	if found := e.names.get(name); found != nil {
 		return *found

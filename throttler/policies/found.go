@@ -196,7 +196,7 @@ func (s *foundStripe) tooLate(p pair) {
 	}
 }
 
-// known returns the override remembered for p, and makes p young.
+// lookup returns the override remembered for p, and makes p young.
 func (s *foundStripe) lookup(p pair, half int) (o *Override, ok bool) {
 	if o, ok = s.young[p]; ok {
 		return o, true

@@ -91,7 +91,7 @@ func (o *Override) RetryAt() int64 { return o.until }
 // Err returns why no decision can be made under o, or nil: the table may lack its plan.
 func (o *Override) Err() error { return o.wrong }
 
-// under returns the policy that holds in place of p, under o. p may have no limits. If no
+// apply returns the policy that holds in place of p, under o. p may have no limits. If no
 // limit holds, the policy returned has no limits.
 func (o *Override) apply(p *quota.Policy) *quota.Policy {
 	switch {

@@ -87,7 +87,7 @@ func (t *trie[V]) child(depth uint, key string) **trie[V] {
 	return &t.children[hashOf(key)>>depth%(1<<trieBits)]
 }
 
-// of returns t for o to change: t itself if it is o's, or a copy.
+// ownedBy returns t for o to change: t itself if it is o's, or a copy.
 func (t *trie[V]) ownedBy(o *owner) *trie[V] {
 	switch {
 	case t == nil:
@@ -98,7 +98,7 @@ func (t *trie[V]) ownedBy(o *owner) *trie[V] {
 	return &trie[V]{o, slices.Clone(t.children), maps.Clone(t.values)}
 }
 
-// all ranges over the keys and their values, in no order.
+// entries ranges over the keys and their values, in no order.
 func (t *trie[V]) entries() iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) { t.walk(yield) }
 }

@@ -99,10 +99,12 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 	}
 	for range 3000 {
 		l := Limit{Quota: 1, Calendar: Calendar{Period: Period(1 + rng.IntN(3)), Zone: zones[rng.IntN(len(zones))]}}
-		if l.Calendar.Period == Month {
+		switch l.Calendar.Period {
+		case Month:
 			l.Calendar.Day = uint8(rng.IntN(32))
-		} else if l.Calendar.Period == Week {
+		case Week:
 			l.Calendar.Day = uint8(rng.IntN(8))
+		default:
 		}
 		now := time.Date(1995+rng.IntN(60), 1, 1, 0, 0, rng.IntN(366*86400), 0, time.UTC)
 		end := l.Calendar.End(now)

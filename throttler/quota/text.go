@@ -236,13 +236,13 @@ func ParsePolicy(text string) (*Policy, error) {
 		return nil, invalid.Errorf("quota: policy is %q, without a colon; it must be a name, a colon and limits, such as core: 60 per hour", text)
 	}
 	p, unit := &Policy{Name: strings.TrimSpace(text[:colon])}, ""
-	wrong := func(err error) (*Policy, error) {
-		return nil, invalid.Errorf("quota: policy %q: %s", p.Name, strings.TrimPrefix(err.Error(), "quota: "))
+	wrong := func(err error) error {
+		return invalid.Errorf("quota: policy %q: %s", p.Name, strings.TrimPrefix(err.Error(), "quota: "))
 	}
 	for limit := range strings.SplitSeq(text[colon+1:], ",") {
 		if words := unitText.FindStringSubmatch(limit); words != nil {
 			if err := p.Unit.UnmarshalText([]byte(words[2])); err != nil {
-				return wrong(err)
+				return nil, wrong(err)
 			}
 			if unit != "" && unit != words[2] {
 				return nil, invalid.Errorf("quota: policy %q has limits of %s and of %s; it must have one unit, so write two policies", p.Name, unit, words[2])
@@ -251,7 +251,7 @@ func ParsePolicy(text string) (*Policy, error) {
 		}
 		l, err := ParseLimit(limit)
 		if err != nil {
-			return wrong(err)
+			return nil, wrong(err)
 		}
 		p.Limits = append(p.Limits, l)
 	}

@@ -149,7 +149,7 @@ type Client struct {
 	Connections int
 }
 
-// Of returns c as a Client.
+// Wrap returns c as a Client.
 func Wrap(c redis.UniversalClient) Client {
 	switch c := c.(type) {
 	case *redis.Client:
@@ -201,7 +201,7 @@ func (c Client) Ask(ctx context.Context, cmd redis.Cmder) error {
 	return cmd.Err()
 }
 
-// Within returns the error of run, or ctx's if that ends earlier.
+// Run returns the error of run, or ctx's if that ends earlier.
 func (c Client) Run(ctx context.Context, run func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- run() }() // ends with the client's own timeouts

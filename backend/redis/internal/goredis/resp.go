@@ -110,7 +110,7 @@ func (c *boundedConn) Write(p []byte) (int, error) {
 // alert returns the TLS alert that a connection without a reply has received, or nil. With TLS
 // 1.3 the server looks at a client's certificate when the client may have written already.
 func (c *boundedConn) alert() error {
-	if c.answered || c.Conn.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
+	if c.answered || c.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
 		return nil
 	}
 	var op *net.OpError

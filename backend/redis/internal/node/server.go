@@ -289,7 +289,7 @@ func (s *Server) Probe(ctx context.Context) error {
 	return nil
 }
 
-// one returns a client of this server alone, or nil: s.Node, or the user's client if that is a
+// singleClient returns a client of this server alone, or nil: s.Node, or the user's client if that is a
 // *redis.Client.
 func (s *Server) singleClient() *redis.Client {
 	if s.Node != nil {

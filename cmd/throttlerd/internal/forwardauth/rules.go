@@ -135,7 +135,7 @@ func (r *rule) contains(s *rule) bool {
 		covers(r.Paths, s.Paths, func(p, o path) bool { return p.contains(&o) && (looseEnough || p.isAll()) })
 }
 
-// within reports whether each entry of others is in an entry of list. An empty list is of all
+// covers reports whether each entry of others is in an entry of list. An empty list is of all
 // entries.
 func covers[T any](list, narrower []T, contains func(entry, inner T) bool) bool {
 	if len(list) == 0 {

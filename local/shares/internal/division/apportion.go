@@ -10,7 +10,7 @@ import (
 // changes. The rest follows in the next rounds: after three, 98 % of it is done.
 const damping = 0.75
 
-// much is the part of the quota that must change hands for the full damping. A smaller
+// large is the part of the quota that must change hands for the full damping. A smaller
 // change moves less far in proportion: demand that is measured by few requests differs
 // from round to round, and no member uses the units that are being moved.
 const large = 1.0 / 10

@@ -137,9 +137,9 @@ func (c *core) publish() {
 func (c *core) divided() bool { return c.div != nil && c.div.ID == c.joined }
 
 // open reports whether this member has started a round that is not complete.
-func (c *core) open() bool { return c.round != nil && !(c.divided() && c.complete) }
+func (c *core) open() bool { return c.round != nil && (!c.divided() || !c.complete) }
 
-// due returns when tick has something to do.
+// wakeAt returns when tick has something to do.
 func (c *core) wakeAt() time.Time {
 	if !c.list.contains(c.Name) {
 		return farFuture // until another member sends a list with this member
@@ -318,7 +318,7 @@ func (c *core) reported(from process, r *report) {
 func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, *m.List)
 	c.highest = max(c.highest, m.Joined.Number)
-	if m.List.compare(&c.list) == 0 && c.failed.Round.before(m.Failed.Round) && !(c.complete && m.Failed.Round.before(c.div.ID)) {
+	if m.List.compare(&c.list) == 0 && c.failed.Round.before(m.Failed.Round) && (!c.complete || !m.Failed.Round.before(c.div.ID)) {
 		c.failed = m.Failed
 	}
 }

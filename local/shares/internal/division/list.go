@@ -42,7 +42,7 @@ func (l *List) validate() error {
 	return nil
 }
 
-// has reports whether l, with sorted members, has a member of that name.
+// contains reports whether l, with sorted members, has a member of that name.
 func (l *List) contains(name string) bool {
 	_, ok := slices.BinarySearch(l.Members, name)
 	return ok

@@ -142,7 +142,7 @@ type client struct {
 	takes []take // to settle
 }
 
-// taken is an allowed take.
+// take is an allowed take.
 type take struct {
 	id       int
 	decision driver.Decision
