@@ -74,7 +74,8 @@ end
 
 local kinds, spans, bounds, suffixes = {}, {}, {}, {}
 while place <= #header do
-    local n, length = #kinds + 1, nil
+    local n = #kinds + 1
+    local length
     kinds[n], spans[n], length, bounds[n], place = unpack('>Bddd', header, place)
     suffixes[n] = string.format(kinds[n] == WINDOW and 'w%.0f' or 'b%.0f', length)
 end
@@ -82,7 +83,8 @@ end
 local keys, limits, added, xs, reached = {}, {}, {}, {}, {}
 place = 1
 while place <= #entries do
-    local n, name, limit = #keys + 1, nil, nil
+    local n = #keys + 1
+    local name, limit
     name, limit, added[n], xs[n], reached[n], place = unpack('>c12Hddd', entries, place)
     limits[n] = limit + 1
     keys[n] = prefix .. name .. suffixes[limit + 1]

@@ -34,17 +34,43 @@ type checkEntry struct {
 
 // checkResponse is the part of the answer that explain shows.
 type checkResponse struct {
-	Statuses []struct {
-		Code  string `json:"code"`
-		Limit *struct {
-			Requests   int64  `json:"requestsPerUnit"`
-			Unit       string `json:"unit"`
-			Name       string `json:"name"`
-			Multiplier int64  `json:"unitMultiplier"`
-		} `json:"currentLimit"`
-		Remaining int64  `json:"limitRemaining"`
-		Reset     string `json:"durationUntilReset"`
-	} `json:"statuses"`
+	Statuses []checkStatus `json:"statuses"`
+}
+
+type checkStatus struct {
+	Code  string `json:"code"`
+	Limit *struct {
+		Requests   int64  `json:"requestsPerUnit"`
+		Unit       string `json:"unit"`
+		Name       string `json:"name"`
+		Multiplier int64  `json:"unitMultiplier"`
+	} `json:"currentLimit"`
+	Remaining int64  `json:"limitRemaining"`
+	Reset     string `json:"durationUntilReset"`
+}
+
+// fill sets what s says of a count.
+func (s *checkStatus) fill(row *shown) {
+	if s.Limit == nil {
+		row.Notes = []string{"no rule with a limit"}
+		if s.Remaining > 0 {
+			row.Notes = []string{"unlimited"}
+		}
+		return
+	}
+	row.Rule = cmp.Or(s.Limit.Name, row.Rule)
+	var unit envoyfile.Unit
+	_ = unit.UnmarshalText([]byte(s.Limit.Unit)) // a unit of a newer service has no window
+	row.Limit = &quota.Limit{Quota: s.Limit.Requests, Window: unit.Window() * time.Duration(max(s.Limit.Multiplier, 1)), Aligned: true}
+	row.Used = max(s.Limit.Requests-s.Remaining, 0)
+	row.Refused = s.Code == "OVER_LIMIT" || s.Remaining == 0
+	if d, err := time.ParseDuration(s.Reset); err == nil {
+		end := time.Now().Add(d)
+		row.ResetAt = &end
+		if row.Refused {
+			row.RetryAt = &end
+		}
+	}
 }
 
 // ask asks a throttlerd about the descriptors in args. It charges nothing.
@@ -80,7 +106,6 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 	if len(answer.Statuses) != len(descriptors) {
 		return fmt.Errorf("%s: the answer has %d statuses; it must be from a throttlerd, with one for each of %d descriptors", u.Redacted(), len(answer.Statuses), len(descriptors))
 	}
-	now := time.Now()
 	for i := range answer.Statuses {
 		s := &answer.Statuses[i]
 		var entries []string
@@ -88,33 +113,12 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 			entries = append(entries, entry.Key+"="+entry.Value)
 		}
 		row := shown{Rule: strings.Join(entries, " "), Policy: "-", Key: "-", Remaining: s.Remaining}
-		switch {
-		case s.Limit == nil && s.Remaining > 0:
-			row.Notes = []string{"unlimited"}
-		case s.Limit == nil:
-			row.Notes = []string{"no rule with a limit"}
-		default:
-			row.Rule = cmp.Or(s.Limit.Name, row.Rule)
-			var unit envoyfile.Unit
-			_ = unit.UnmarshalText([]byte(s.Limit.Unit)) // a unit of a newer service has no window
-			row.Limit = &quota.Limit{Quota: s.Limit.Requests, Window: unit.Window() * time.Duration(max(s.Limit.Multiplier, 1)), Aligned: true}
-			row.Used = max(s.Limit.Requests-s.Remaining, 0)
-			row.Refused = s.Code == "OVER_LIMIT" || s.Remaining == 0
-			if d, err := time.ParseDuration(s.Reset); err == nil {
-				end := now.Add(d)
-				row.ResetAt = &end
-				if row.Refused {
-					row.RetryAt = &end
-				}
-			}
-			if row.Refused {
-				e.Refused = true
-				if row.RetryAt != nil && (e.RetryAt == nil || row.RetryAt.After(*e.RetryAt)) {
-					e.RetryAt = row.RetryAt
-				}
-			}
-		}
+		s.fill(&row)
 		e.Counts = append(e.Counts, row)
+		e.Refused = e.Refused || row.Refused
+		if row.RetryAt != nil && (e.RetryAt == nil || row.RetryAt.After(*e.RetryAt)) {
+			e.RetryAt = row.RetryAt
+		}
 	}
 	e.Notes = append(e.Notes, "as this process counts; a rule in shadow_mode with nothing left refuses nothing")
 	return nil

@@ -36,7 +36,7 @@ func serverOf(f *flag.FlagSet) *server {
 	o := new(server)
 	f.StringVar(&o.addr, "redis", "", "`address` of the Redis server that keeps them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "the prefix of their Redis keys")
-	o.program.define(f)
+	o.define(f)
 	f.StringVar(&o.ca, "cacert", "", "a PEM `file` of the CAs that signed the server's certificate, if the system does not trust them")
 	return o
 }

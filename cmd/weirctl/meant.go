@@ -177,7 +177,7 @@ func hashOf(key string) string {
 
 // keyOf returns the key of a hash, as top shows it: one of the overrides, or one that is in file,
 // as it is there or in the form of an address or a subject.
-func (r *counter) keyOf(ctx context.Context, hash, file string, c *command) (found string, err error) {
+func (r *counter) keyOf(ctx context.Context, hash, file string) (found string, err error) {
 	ok := false
 	try := func(key string) bool {
 		if hashOf(key) == hash {

@@ -302,7 +302,7 @@ func show(c *command) subcommand {
 		defer closing(r)
 		k := key(c.args[0])
 		if isHash(k) {
-			if k, err = r.keyOf(ctx, k, *keys, c); err != nil {
+			if k, err = r.keyOf(ctx, k, *keys); err != nil {
 				return err
 			}
 			if !c.json {

@@ -214,7 +214,7 @@ func (b *Backend) pause(a *aggregator, began, end time.Time) time.Duration {
 	case len(a.calls)+len(a.queue) > 0 && untilDue > sync/2: // the rest of the time is for others
 		return 0
 	case a.resends() && len(a.queue) == 0:
-		return max(min(untilDue, a.resend.next.Sub(end)), 0)
+		return max(min(untilDue, a.next.Sub(end)), 0)
 	default:
 		return max(untilDue, sync/10)
 	}

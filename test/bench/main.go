@@ -104,21 +104,13 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			rows = lab.serviceRows()
 		}
 		if stored != nil {
-			rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(report.Summarized(), r.name) })
-			for i, r := range rows { // only weir and its rivals are compared
-				rows[i].cells = slices.DeleteFunc(r.cells, func(c cell) bool { return c.role > peers.Ours && c.peer != report.BareHandler })
-			}
+			rows = compared(rows)
 		}
 		if rows, err = matching(rows, *rowsMatch, *peersMatch); err != nil {
 			return err
 		}
 		if *list {
-			for _, r := range rows {
-				fmt.Fprintln(stdout, r.name)
-				for _, c := range r.cells {
-					fmt.Fprintln(stdout, "   ", c.peer)
-				}
-			}
+			printRows(stdout, rows)
 			return nil
 		}
 		set, err = lab.run(ctx, rows, cmp.Or(*seed, rand.Uint64()), *quickly, stderr)
@@ -134,12 +126,37 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		err = report.Publish(*docs, set)
 	}
 	if stored != nil && err == nil {
-		var lines []string
-		if lines, err = report.Worse(stored, set); len(lines) > 0 {
-			err = errors.New("slower than the stored run:\n" + strings.Join(lines, "\n"))
-		}
+		err = notSlower(stored, set)
 	}
 	return errors.Join(err, failures(stderr, set.Results))
+}
+
+// compared returns the rows of the summary, of weir and its rivals alone.
+func compared(rows []row) []row {
+	rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(report.Summarized(), r.name) })
+	for i, r := range rows {
+		rows[i].cells = slices.DeleteFunc(r.cells, func(c cell) bool { return c.role > peers.Ours && c.peer != report.BareHandler })
+	}
+	return rows
+}
+
+// printRows prints the names of rows and their peers.
+func printRows(w io.Writer, rows []row) {
+	for _, r := range rows {
+		fmt.Fprintln(w, r.name)
+		for _, c := range r.cells {
+			fmt.Fprintln(w, "   ", c.peer)
+		}
+	}
+}
+
+// notSlower returns an error with the rows in which weir has lost since the stored run.
+func notSlower(stored, set *result.Set) error {
+	lines, err := report.Worse(stored, set)
+	if len(lines) > 0 {
+		return errors.New("slower than the stored run:\n" + strings.Join(lines, "\n"))
+	}
+	return err
 }
 
 // matching returns the rows with names that match rowsMatch, with the peers whose names match

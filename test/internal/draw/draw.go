@@ -32,7 +32,7 @@ var (
 		{59, 125, 181, 255}, {198, 47, 47, 255}, {184, 134, 11, 255}, {123, 79, 163, 255},
 		{0, 139, 139, 255}, {210, 105, 30, 255}, {199, 21, 133, 255}, {85, 107, 47, 255},
 	}
-	classes = map[figure.Class]color.RGBA{figure.Ours: {29, 122, 70, 255}, figure.Ceiling: {154, 165, 177, 255}, figure.Fit: faint}
+	classes = map[figure.Class]color.RGBA{figure.Plain: {}, figure.Ours: {29, 122, 70, 255}, figure.Ceiling: {154, 165, 177, 255}, figure.Fit: faint}
 )
 
 func init() {
@@ -139,6 +139,7 @@ func lines(p figure.Panel) (*plot.Plot, plot.Legend) {
 		switch s.Class {
 		case figure.Ours:
 			line.Width = 2
+		case figure.Plain:
 		case figure.Ceiling, figure.Fit:
 			line.Dashes = []vg.Length{4, 3}
 		}
@@ -187,7 +188,7 @@ func spans(l *plot.Plot, labeled []figure.Span) {
 	for _, s := range labeled {
 		area := must(plotter.NewPolygon(plotter.XYs{{X: s.From, Y: low}, {X: s.To, Y: low}, {X: s.To, Y: high}, {X: s.From, Y: high}}))
 		c := colorOf(figure.Plain, s.Color)
-		area.Color, area.LineStyle.Width = color.NRGBA{c.R, c.G, c.B, 40}, 0
+		area.Color, area.Width = color.NRGBA{c.R, c.G, c.B, 40}, 0
 		l.Add(area)
 		if s.Name == "" {
 			continue

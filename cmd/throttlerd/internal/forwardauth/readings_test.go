@@ -32,11 +32,11 @@ func openWith(t *testing.T, text string) *handler {
 	return h.(*handler)
 }
 
-// decided returns the rules that charge a request, or nil if it is refused as no path.
-func (h *handler) decided(t *testing.T, method, uri string) (charging []int, ok bool) {
+// decided returns the rules that charge a POST request, or nil if it is refused as no path.
+func (h *handler) decided(t *testing.T, uri string) (charging []int, ok bool) {
 	t.Helper()
 	p, ok := pathOf(uri)
-	f := &forwarded{method: method, host: "example.com"}
+	f := &forwarded{method: http.MethodPost, host: "example.com"}
 	if ok {
 		f.readings, ok = read(p)
 	}
@@ -112,7 +112,7 @@ func TestReadings(t *testing.T) {
 		"/a;%2f/%6cogin":            {4},
 		"/a;%2f..%2f%6cogin":        {4, 1},
 	} {
-		got, ok := h.decided(t, http.MethodPost, uri)
+		got, ok := h.decided(t, uri)
 		slices.Sort(got)
 		slices.Sort(want)
 		if !ok || !slices.Equal(got, want) {
@@ -120,7 +120,7 @@ func TestReadings(t *testing.T) {
 		}
 	}
 	for _, uri := range []string{"", "x", "/%", "/%4", "/%zz", "/%u002f", "/\x01", "/a#b", "/a?#"} {
-		if got, ok := h.decided(t, http.MethodPost, uri); ok && uri != "" {
+		if got, ok := h.decided(t, uri); ok && uri != "" {
 			t.Errorf("%q is a path, charged by the rules %v", uri, got)
 		}
 	}
@@ -132,15 +132,15 @@ func TestLoosePaths(t *testing.T) {
 		"/login", "/login/", "/LOGIN", "/Login", "/login;x=1", "/login;", "/login.json", "/login.", "/login..", "/login%20", "/login%20/", "/login%2f", "/login//", "/login%00", "/login%09", "/login%0a",
 		"/login.json/", "/LOGIN.JSON;x=1", "/login%2ejson", "/login%3bx", "/login;x/", "/login.;x", "/login%c2%a0", "/%6cogin%2F", "/%4cOGIN", "/lo%67in.xml%20", "/%ef%bd%8cogin", "/login%3fx", "/login%23", "/login?x", "/log%0ain", "/login%252f", "/login/%2e", "/login/x/..",
 	} {
-		if got, ok := h.decided(t, http.MethodPost, uri); !ok || !slices.Contains(got, 1) {
+		if got, ok := h.decided(t, uri); !ok || !slices.Contains(got, 1) {
 			t.Errorf("%s: charged by the rules %v, %t; want the login's among them", uri, got, ok)
 		}
 	}
-	if got, _ := h.decided(t, http.MethodPost, "/login.json"); !slices.Equal(got, []int{1, 4}) {
+	if got, _ := h.decided(t, "/login.json"); !slices.Equal(got, []int{1, 4}) {
 		t.Errorf("/login.json, which is no login for some servers, is charged by the rules %v; want the next one's, too", got)
 	}
 	for _, uri := range []string{"/logins", "/login/x", "/x/login", "/log", "/", "/login-json", "/.login", "/log%20in"} {
-		if got, ok := h.decided(t, http.MethodPost, uri); !ok || slices.Contains(got, 1) {
+		if got, ok := h.decided(t, uri); !ok || slices.Contains(got, 1) {
 			t.Errorf("%s: charged by the rules %v, %t; want others than the login's", uri, got, ok)
 		}
 	}
@@ -209,7 +209,7 @@ func TestNoServerReadsAnotherPath(t *testing.T) {
 		if _, err := url.PathUnescape(sent); err != nil {
 			continue
 		}
-		charging, ok := h.decided(t, http.MethodPost, sent)
+		charging, ok := h.decided(t, sent)
 		if !ok {
 			refused++
 			continue
@@ -252,7 +252,7 @@ func TestServeMux(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		charging, ok := h.decided(t, http.MethodPost, sent)
+		charging, ok := h.decided(t, sent)
 		_, pattern := mux.Handler(r)
 		if rule, charged := rules[pattern]; ok && charged && !slices.Contains(charging, rule) {
 			t.Fatalf("%q is served by %s, and charged by the rules %v", sent, pattern, charging)

@@ -30,6 +30,7 @@ func (c *call) charge(ctx context.Context) error {
 			c.status(i, 0, (ms+999)/1000)
 		case blocked:
 			c.block(ctx, i)
+		case free, checks, enforced, reports, observed:
 		}
 	}
 	for _, step := range []struct {

@@ -62,7 +62,7 @@ func Figures(s *result.Set) map[string][]byte {
 }
 
 func class(r peers.Role) figure.Class {
-	return map[peers.Role]figure.Class{peers.Ours: figure.Ours, peers.Ceiling: figure.Ceiling, peers.Variant: figure.Ceiling}[r]
+	return map[peers.Role]figure.Class{peers.Rival: figure.Plain, peers.Ours: figure.Ours, peers.Ceiling: figure.Ceiling, peers.Variant: figure.Ceiling}[r]
 }
 
 func rateLines(s *result.Set, title, prefix string) figure.Panel {

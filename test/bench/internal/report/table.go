@@ -84,7 +84,7 @@ func compare(s *result.Set, title string, columns ...column) string {
 	}
 	var rows [][]string
 	for _, peer := range peersOf(s, columns) {
-		emphasis := map[peers.Role]string{peers.Ours: "**", peers.Variant: "*", peers.Ceiling: "*"}[peer.Role]
+		emphasis := map[peers.Role]string{peers.Rival: "", peers.Ours: "**", peers.Variant: "*", peers.Ceiling: "*"}[peer.Role]
 		row := []string{emphasis + peer.Peer + emphasis}
 		for _, c := range columns {
 			row = append(row, cell(s, s.Get(c.row, peer.Peer), c))
@@ -108,7 +108,7 @@ func peersOf(s *result.Set, columns []column) (results []result.Result) {
 			}
 		}
 	}
-	order := map[peers.Role]int{peers.Ours: -1, peers.Variant: 1, peers.Ceiling: 2}
+	order := map[peers.Role]int{peers.Rival: 0, peers.Ours: -1, peers.Variant: 1, peers.Ceiling: 2}
 	slices.SortStableFunc(results, func(a, b result.Result) int {
 		last := columns[len(columns)-1]
 		return cmp.Or(order[a.Role]-order[b.Role], cmp.Compare(last.merit(s, s.Get(last.row, b.Peer)), last.merit(s, s.Get(last.row, a.Peer))))
