@@ -339,7 +339,7 @@ func TestReceipt(t *testing.T) {
 		want    error
 	}{
 		"charged":     {backend, key, nil},
-		"no key":      {backend, nil, throttler.ErrReceiptKey},
+		"no key":      {memorybackend.NewDefault(), nil, throttler.ErrReceiptKey},
 		"unavailable": {gone(), key, throttler.ErrUnavailable},
 	} {
 		th := throttler.New(test.backend, &throttler.Options{ReceiptKey: test.key, Observer: weirlog.New(slog.New(slog.DiscardHandler), nil)})

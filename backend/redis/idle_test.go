@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,6 +88,7 @@ func TestConnectionsClosedWhileIdle(t *testing.T) {
 					return strings.Count(admin.ClientList(t.Context()).Val(), "\n") == 1
 				})
 				_ = admin.Close()
+				eventually(t, "this process's kernel to see it", func() bool { return established(t, o.Addrs[0]) == 0 })
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -96,6 +99,27 @@ func TestConnectionsClosedWhileIdle(t *testing.T) {
 			}
 		})
 	}
+}
+
+// established returns the number of TCP connections to addr that are open on both sides, on
+// Linux: a busy kernel may deliver the end of a connection later than the server has closed it.
+func established(t *testing.T, addr string) int {
+	table, err := os.ReadFile("/proc/net/tcp")
+	_, port, ok := strings.Cut(addr, ":")
+	if err != nil || !ok {
+		return 0
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", number)) && f[3] == "01" {
+			count++
+		}
+	}
+	return count
 }
 
 func open(ctx context.Context, c *redis.Client, n int) error {
