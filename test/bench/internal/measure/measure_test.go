@@ -116,7 +116,8 @@ func TestTightCountsAllocations(t *testing.T) {
 }
 
 func TestHeapBytes(t *testing.T) {
-	if got := HeapBytes(func() []byte { return make([]byte, 1<<20) }); got < 1<<20 || got > 1<<20+64<<10 {
-		t.Errorf("%d bytes, want 1 MiB", got)
+	// Libraries' goroutines allocate and free some bytes meanwhile.
+	if got := HeapBytes(func() []byte { return make([]byte, 1<<20) }); got < 1<<20-64<<10 || got > 1<<20+64<<10 {
+		t.Errorf("%d bytes, want 1 MiB and no more than 64 KiB off", got)
 	}
 }
