@@ -174,6 +174,7 @@ func (s *Server) Record(o *Outcome, began, end time.Time, timeout time.Duration)
 		f.timeout = timeout
 		s.failed.Store(&f)
 		s.reconnect()
+		s.opens(o.Fault) // before the breaker may open: a decision may be asked for in between
 		// A refused dial needs no second failure, and the primary does a replica's work.
 		if errors.Is(o.Fault, syscall.ECONNREFUSED) || s.Replica {
 			s.Breaker.Trip(began, o.Fault)
