@@ -229,7 +229,7 @@ func TestUnitsInFlightEndApartFromTheReceipt(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		order string // e: the units end, s: another process settles, r: they are renewed, -: 10 minutes pass, x: this process settles
-		used  int64  // of each key, beside another decision of 900
+		used  int64  // of each key, next to another decision of 900
 	}{
 		{"ends, and is settled", "es", 942},
 		{"ends twice, and is settled", "ees", 942},

@@ -23,7 +23,7 @@ func regions(t *testing.T, seed uint64, processes, roots int, begin, end time.Du
 }
 
 // A cut between two regions admits at most two quotas while it lasts. Its debt is at most one
-// capacity: nobody is refused altogether for longer than it takes to drain, and from the sixth
+// capacity: no client is refused altogether for longer than it takes to drain, and from the sixth
 // second on the quota is admitted again.
 func TestSequentialCuts(t *testing.T) {
 	const quota, capacity, offered = 100, 300, 200

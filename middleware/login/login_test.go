@@ -256,7 +256,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// While the store is down, nobody guesses. If it fails after the charge, a login goes on, and the
+// While the store is down, there are no guesses. If it fails after the charge, a login goes on, and the
 // error says so.
 func TestOutage(t *testing.T) {
 	server := testserver.Redis(t)

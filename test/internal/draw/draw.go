@@ -27,7 +27,7 @@ const (
 var (
 	ink, faint, grid = color.RGBA{31, 41, 51, 255}, color.RGBA{107, 119, 133, 255}, color.RGBA{217, 222, 228, 255}
 
-	// palette contains colors for contenders, different from those of the other classes.
+	// palette contains colors for contenders, which the other classes do not have.
 	palette = []color.RGBA{
 		{59, 125, 181, 255}, {198, 47, 47, 255}, {184, 134, 11, 255}, {123, 79, 163, 255},
 		{0, 139, 139, 255}, {210, 105, 30, 255}, {199, 21, 133, 255}, {85, 107, 47, 255},

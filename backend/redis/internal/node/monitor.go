@@ -68,7 +68,7 @@ type State struct {
 type Shard struct {
 	Name     string
 	Primary  *Server
-	Cluster  bool // Primary stands for all nodes of a Redis Cluster
+	Cluster  bool // Primary is a client of all nodes of a Redis Cluster
 	Replicas []*Server
 	ForEach  func(do func(*Server)) // calls do with each server
 

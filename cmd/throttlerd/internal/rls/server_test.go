@@ -376,7 +376,7 @@ func TestHeaders(t *testing.T) {
 	)
 }
 
-// Compatible answers are those of envoyproxy/ratelimit.
+// Compatible makes answers equal to envoyproxy/ratelimit's.
 func TestCompatible(t *testing.T) {
 	read, err := settings.Read([]string{"WEIR_COMPATIBLE=true", "LIMIT_RESPONSE_HEADERS_ENABLED=true"})
 	if err != nil {
