@@ -34,7 +34,7 @@ import (
 // the end, or keys change their shard. ?prefix=staging: begins all keys, so that two environments
 // can share a server. [redisbackend.ParseURL] describes the rest.
 //
-// The Throttler corrects its clock by those of Redis servers unless options, which may be nil,
+// The Throttler corrects its clock by Redis servers' clocks unless options, which may be nil,
 // has a Clock. Its [throttler.Throttler.Close] closes what Open opened. Open waits for no server:
 // the log says which do not answer. An error wraps throttler.ErrInvalid, and quotes no URL.
 func Open(urls string, options *throttler.Options) (*throttler.Throttler, error) {

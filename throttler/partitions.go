@@ -346,7 +346,7 @@ func (t *Throttler) peekParts(ctx context.Context, r driver.Request, parts []par
 }
 
 // settleParts calls settle for each of all, the last first, with its share of s.Costs. If one
-// fails, the others are still settled; those of other backends only if one part was, or may be.
+// fails, the others are still settled; parts of other backends only if one part was, or may be.
 // driver.MayHaveCharged reports true for the error if any part is settled, or may be.
 func settleParts(s driver.Settlement, takes []partTake, settle func(*partTake, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
 	r, charged, costs := s.Charged.Request, costsOf(s.Charged.Charges()), s.Costs

@@ -13,7 +13,7 @@ import (
 )
 
 // Costs by the names of policies settle a decision, and a receipt of it, once. Charges without a
-// name, and those of parents, stay.
+// name, and costs of parents, stay.
 func TestSettlePolicies(t *testing.T) {
 	hour := []throttler.Limit{{Quota: 100, Window: time.Hour}}
 	requests := &throttler.Policy{Name: "requests", Limits: hour}

@@ -12,7 +12,7 @@ import (
 )
 
 // Clients that are no proxies, and clients that send nothing, take the connections of no other
-// port, nor those of the proxies.
+// port, nor the proxies' connections.
 func TestStrangersTakeNoPortsAway(t *testing.T) {
 	auth, health := testserver.FreeAddr(t), testserver.FreeAddr(t)
 	text := "backend: memory\npolicies: {api: 60 per 1h}\nforward_auth: {listen: '" + auth + "', trusted_proxies: [127.0.0.1/32], rules: [{charge: [api by ip]}]}\n"

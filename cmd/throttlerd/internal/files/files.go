@@ -27,7 +27,7 @@ const maxBytes = 8 << 20
 // A version is in force once it has been unchanged for a time. A file that is written in place is
 // half written for as long as its writer pauses, and what is cut off may be valid: a list
 // without its last items. So a version with fresh files waits for settled, and one that takes
-// text away for longer. The first version, and those of older files, wait for a second reading,
+// text away for longer. The first version, and versions of older files, wait for a second reading,
 // because a directory may be read during a swap.
 const (
 	pause   = 10 * time.Millisecond
