@@ -345,7 +345,7 @@ func (t *Throttler) peekParts(ctx context.Context, r driver.Request, parts []par
 	return a.merge(r, allowed), nil
 }
 
-// settleParts calls settle for each of all, the last first, with its share of s.Costs. If one
+// settleParts calls settle for each of takes, the last first, with its share of s.Costs. If one
 // fails, the others are still settled; parts of other backends only if one part was, or may be.
 // driver.MayHaveCharged reports true for the error if any part is settled, or may be.
 func settleParts(s driver.Settlement, takes []partTake, settle func(*partTake, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {

@@ -65,7 +65,7 @@ type Guard struct {
 }
 
 // New returns a Guard: each account, which name finds, has the limits of perAccount, and each
-// client, as address finds it, perAddress. Let perAddress allow more than perAccount:
+// client, as address finds it, the limits of perAddress. Let perAddress allow more than perAccount:
 // many users may share an address.
 //
 // An invalid argument is an error that wraps [throttler.ErrInvalid]. New panics if t is nil.
