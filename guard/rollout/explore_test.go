@@ -535,8 +535,14 @@ func (w *world) step() {
 
 var errLost = &driver.UnavailableError{Backend: "explorer", Err: errors.New("lost")}
 
-// callSite calls f on the shard of a partition, when the world decides.
-func callSite[T any](ctx context.Context, l *link, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
+// callSite calls f on the shard of a partition, when the world decides. The server's time, if
+// not 0, bounds it as a deadline does: a settlement of a caller that has left has no other.
+func callSite[T any](ctx context.Context, l *link, serverTime time.Duration, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
+	if serverTime > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, serverTime)
+		defer cancel()
+	}
 	return guarded(ctx, l.breakers[l.place(charges[0].Partition)], func() (T, error) {
 		return callOpen(ctx, l.site, charges, writes, f)
 	})
@@ -600,7 +606,7 @@ func (s *link) Settle(ctx context.Context, st driver.Settlement) (driver.Decisio
 }
 
 func (s *link) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
+	return callSite(ctx, s, r.ServerTime, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.TakeAt(ctx, r, p)
 		if err == nil {
 			decided := decision.FromDriver(d)
@@ -613,13 +619,13 @@ func (s *link) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placemen
 }
 
 func (s *link) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	return callSite(ctx, s, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
+	return callSite(ctx, s, r.ServerTime, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		return b.PeekAt(ctx, r, p)
 	})
 }
 
 func (s *link) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
+	return callSite(ctx, s, st.ServerTime, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.SettleAt(ctx, st, p)
 		if err == nil {
 			decided := decision.FromDriver(d)
@@ -636,19 +642,14 @@ func (s *link) Reset(ctx context.Context, r driver.Request) error {
 }
 
 func (s *link) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
-	_, err := callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
+	_, err := callSite(ctx, s, r.ServerTime, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		return driver.Decision{}, b.ResetAt(ctx, r, p)
 	})
 	return err
 }
 
 func (s *link) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	if r.ServerTime > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.ServerTime)
-		defer cancel()
-	}
-	return callSite(ctx, s, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
+	return callSite(ctx, s, r.ServerTime, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
 		for i := range r.Charges {
 			s.w.count(&r.Charges[i]).saw(time.UnixMilli(r.Now))
 		}
