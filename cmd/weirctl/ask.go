@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -50,7 +51,7 @@ type checkStatus struct {
 }
 
 // fill sets what s says of a count.
-func (s *checkStatus) fill(row *shown) {
+func (s *checkStatus) fill(row *operator.Row) {
 	if s.Limit == nil {
 		row.Notes = []string{"no rule with a limit"}
 		if s.Remaining > 0 {
@@ -80,7 +81,7 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 		return usage("-from is %q; it must be a URL, such as http://127.0.0.1:8080", from)
 	}
 	u.Path = "/json"
-	descriptors, err := parseDescriptors(args[1:])
+	descriptors, err := descriptorsOf(args[1:])
 	if err == nil && len(descriptors) == 0 {
 		err = usage("there is no descriptor; there must be entries after the domain, such as api_key=k7")
 	}
@@ -112,7 +113,7 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 		for _, entry := range descriptors[i] {
 			entries = append(entries, entry.Key+"="+entry.Value)
 		}
-		row := shown{Rule: strings.Join(entries, " "), Policy: "-", Key: "-", Remaining: s.Remaining}
+		row := operator.Row{Rule: strings.Join(entries, " "), Policy: "-", Key: "-", Remaining: s.Remaining}
 		s.fill(&row)
 		e.Counts = append(e.Counts, row)
 		e.Refused = e.Refused || row.Refused

@@ -10,18 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/local/consistency"
-	"github.com/weir-go/weir/throttler/decision"
 )
 
 // explained is the output of explain.
-type explained struct {
-	Refused bool       `json:"refused"`
-	RetryAt *time.Time `json:"retry_at,omitempty"` // when the request fits; nil if it is not refused, or never
-	Counts  []shown    `json:"counts"`
-	Notes   []string   `json:"notes,omitempty"`
-}
+type explained struct{ operator.Explanation }
 
 func explain(c *command) subcommand {
 	o := new(counts)
@@ -59,7 +54,7 @@ func explain(c *command) subcommand {
 		if err != nil {
 			return err
 		}
-		failed := e.explain(ctx, r, matches)
+		failed := e.Explain(ctx, &r.Counts, matches)
 		if err := e.print(c); err != nil {
 			return err
 		}
@@ -77,7 +72,7 @@ func (o *counts) matchesOf(r *counter, args []string, ip, method string, header 
 		if len(args) != 1 {
 			return nil, usage("-policy is set, and there are %d arguments; there must be one key", len(args))
 		}
-		return o.matches(r, key(args[0]))
+		return o.matches(r, operator.Key(args[0]))
 	case strings.Contains(args[0], "://"):
 		if ip == "" {
 			return nil, usage("-ip is not set; it must be the client's address")
@@ -87,105 +82,24 @@ func (o *counts) matchesOf(r *counter, args []string, ip, method string, header 
 			return nil, usage("the request is %q; it must be a URL, such as https://example.com/login", args)
 		}
 		req.Header = header
-		return r.service.Forwarded(ip, req)
+		return r.Service.Forwarded(ip, req)
 	case len(args) == 1:
 		return nil, usage("there is no descriptor; there must be entries after the domain, such as api_key=k7, or -policy must be set")
 	}
-	return descriptorsOf(r, args[0], args[1:], e)
-}
-
-// descriptorsOf returns the counts of descriptors, which have a + between them.
-func descriptorsOf(r *counter, domain string, args []string, e *explained) (matches []inspect.Match, err error) {
-	var wrong []error
-	descriptors, err := parseDescriptors(args)
+	descriptors, err := descriptorsOf(args[1:])
 	if err != nil {
 		return nil, err
 	}
-	for i, entries := range descriptors {
-		found, err := r.service.Descriptor(domain, entries)
-		if err != nil {
-			wrong = append(wrong, err)
-			continue
-		}
-		for _, m := range found {
-			m.Descriptor = i
-			matches = append(matches, m)
-		}
-	}
-	if len(matches) == 0 {
-		return nil, errors.Join(wrong...)
-	}
-	for _, err := range wrong {
-		e.Notes = append(e.Notes, err.Error())
-	}
-	replaced := func(m inspect.Match) bool {
-		return m.Name != "" && slices.ContainsFunc(matches, func(o inspect.Match) bool { return slices.Contains(o.Replaces, m.Name) })
-	}
-	for _, m := range matches {
-		if replaced(m) {
-			e.Notes = append(e.Notes, fmt.Sprintf("%s is not charged: another descriptor of the request replaces %q", m.Rule, m.Name))
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(matches), replaced), nil
+	return e.Descriptors(r.Service, args[0], descriptors)
 }
 
-// parseDescriptors returns the entries of each descriptor.
-func parseDescriptors(args []string) (descriptors [][]inspect.Entry, err error) {
-	for len(args) > 0 {
-		n := slices.Index(args, "+")
-		if n < 0 {
-			n = len(args)
-		}
-		var entries []inspect.Entry
-		for _, arg := range args[:n] {
-			key, value, ok := strings.Cut(arg, "=")
-			if !ok {
-				return nil, usage("the entry is %q; it must be KEY=VALUE", arg)
-			}
-			entries = append(entries, inspect.Entry{Key: key, Value: value})
-		}
-		descriptors, args = append(descriptors, entries), args[min(n+1, len(args)):]
+// descriptorsOf returns the entries of each descriptor in the arguments.
+func descriptorsOf(args []string) ([][]inspect.Entry, error) {
+	descriptors, err := operator.ParseDescriptors(args)
+	if err != nil {
+		return nil, errUsage{err}
 	}
 	return descriptors, nil
-}
-
-// explain reads the counts, and finds out which of them refuse.
-func (e *explained) explain(ctx context.Context, r *counter, matches []inspect.Match) (failed int) {
-	e.Counts = []shown{}
-	var retryAt time.Time
-	quotas, quotasOver := 0, 0
-	for i := range matches {
-		refusing := false
-		for _, row := range r.show(ctx, &matches[i]) {
-			if row.Error != "" {
-				failed++
-			}
-			e.Counts = append(e.Counts, row)
-			isBlock := row.Override != nil && row.Override.Blocked
-			if refusing = refusing || row.Refused; !row.Refused || !isBlock && (matches[i].Shadow || matches[i].Quota) {
-				continue
-			}
-			e.Refused = true
-			if fits := row.RetryAt; fits == nil {
-				retryAt = decision.Never
-			} else if fits.After(retryAt) {
-				retryAt = *fits
-			}
-		}
-		if matches[i].Quota && !matches[i].Shadow {
-			if quotas++; refusing {
-				quotasOver++
-			}
-		}
-	}
-	if quotas > 0 && quotas == quotasOver {
-		e.Refused = true
-		e.Notes = append(e.Notes, "all descriptors in quota_mode are over")
-	}
-	if e.Refused && !retryAt.IsZero() && !retryAt.Equal(decision.Never) {
-		e.RetryAt = &retryAt
-	}
-	return failed
 }
 
 func (e *explained) print(c *command) error {
@@ -194,7 +108,7 @@ func (e *explained) print(c *command) error {
 	}
 	now := time.Now()
 	verdict := "allowed: the next request of one unit fits"
-	if slices.ContainsFunc(e.Counts, func(row shown) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
+	if slices.ContainsFunc(e.Counts, func(row operator.Row) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
 		verdict = "no count of the store refuses; of what is synced, the processes know the counts: explain -from URL asks one"
 	}
 	if e.Refused {
@@ -206,7 +120,7 @@ func (e *explained) print(c *command) error {
 		}
 		verdict = "refused by " + strings.Join(rules, ", ")
 		if e.RetryAt != nil {
-			verdict += " until " + when(*e.RetryAt, now)
+			verdict += " until " + operator.When(*e.RetryAt, now)
 		}
 	}
 	fmt.Fprintln(c.out, verdict)

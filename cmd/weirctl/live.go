@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
@@ -134,9 +135,9 @@ func listPolicies(c *command) subcommand {
 			for _, p := range list {
 				parent := "-"
 				if p.Parent != "" {
-					parent = p.Parent + " of " + printable(p.ParentKey)
+					parent = p.Parent + " of " + operator.Printable(p.ParentKey)
 				}
-				t.row(p.Name, limitTexts(p.Limits), p.Unit, parent, when(p.Until, now))
+				t.row(p.Name, operator.LimitTexts(p.Limits), p.Unit, parent, operator.When(p.Until, now))
 			}
 			return t.flush()
 		})
@@ -289,26 +290,9 @@ func printOverrides(c *command, list []policies.Override) error {
 	now := time.Now()
 	t := newTable(c.out, "POLICY", "KEY", "HOLDS", "UNTIL", "OWNER", "REASON")
 	for _, v := range list {
-		t.row(v.Policy, printable(v.Key), holds(&v), when(v.Until, now), cmp.Or(v.Owner, "-"), cmp.Or(v.Reason, "-"))
+		t.row(v.Policy, operator.Printable(v.Key), operator.Holds(&v), operator.When(v.Until, now), cmp.Or(v.Owner, "-"), cmp.Or(v.Reason, "-"))
 	}
 	return t.flush()
-}
-
-// holds returns the content of an override in words.
-func holds(v *policies.Override) string {
-	var list []string
-	switch {
-	case v.Blocked:
-		list = append(list, "blocked")
-	case v.Unlimited:
-		list = append(list, "unlimited")
-	case len(v.Limits) > 0:
-		list = append(list, limitTexts(v.Limits))
-	}
-	if v.ParentKey != "" {
-		list = append(list, "parent "+printable(v.ParentKey))
-	}
-	return strings.Join(list, "; ")
 }
 
 func setOverride(c *command) subcommand {
@@ -327,7 +311,7 @@ func setOverride(c *command) subcommand {
 		if v.Until, err = e.read(); err != nil {
 			return err
 		}
-		v.Policy, v.Key, v.Owner = c.args[0], key(c.args[1]), cmp.Or(v.Owner, os.Getenv("USER"))
+		v.Policy, v.Key, v.Owner = c.args[0], operator.Key(c.args[1]), cmp.Or(v.Owner, os.Getenv("USER"))
 		if v.Limits, err = parseLimits(c.args[2:]); err != nil {
 			return err
 		}
@@ -383,10 +367,10 @@ func removeOverride(c *command) subcommand {
 			if service, err := o.read(); err == nil {
 				c.args[0] = service.PolicyName(c.args[0])
 			}
-			c.args[1] = key(c.args[1])
+			c.args[1] = operator.Key(c.args[1])
 			v, err := s.Find(ctx, c.args[0], c.args[1])
 			if err == nil && v == nil {
-				return fmt.Errorf("policy %q has no override for %s; overrides lists them", c.args[0], printable(c.args[1]))
+				return fmt.Errorf("policy %q has no override for %s; overrides lists them", c.args[0], operator.Printable(c.args[1]))
 			}
 			return unlessInvalid(err)
 		}); err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config"
 	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/internal/testkit/testserver"
@@ -184,11 +185,11 @@ func TestShow(t *testing.T) {
 				}
 			}
 			out, wrong, status := weirctl(t, "show", "-json", "-config", file, "alice")
-			var rows []shown
+			var rows []operator.Row
 			if err := json.Unmarshal([]byte(out), &rows); err != nil || status != 0 || len(rows) != 4 {
 				t.Fatalf("exit status %d, %v, %s%s; want four limits", status, err, out, wrong)
 			}
-			for i, want := range []shown{
+			for i, want := range []operator.Row{
 				{Policy: "core", Remaining: 60, Level: "leased"}, {Policy: "core", Remaining: 5, Level: "leased"},
 				{Policy: "search", Used: 1, Remaining: 29}, {Policy: "search.dry-run", Used: 3, Refused: true},
 			} {
@@ -339,7 +340,7 @@ func TestSetAgain(t *testing.T) {
 		if err != nil || v == nil {
 			t.Fatal(v, err)
 		}
-		if got := fmt.Sprintf("%s until %d, %s: %s", holds(v), v.Until.Year(), v.Owner, v.Reason); got != c.want {
+		if got := fmt.Sprintf("%s until %d, %s: %s", operator.Holds(v), v.Until.Year(), v.Owner, v.Reason); got != c.want {
 			t.Errorf("overrides set core bob with %q: %s; want %s", c.args, got, c.want)
 		}
 	}
@@ -452,11 +453,11 @@ func TestWhen(t *testing.T) {
 		{-1000 * time.Hour, "2026-10-13 10:00:00Z (41 days ago)"},
 		{27264 * time.Hour, "2030-01-03 02:00:00Z (in 1136 days)"},
 	} {
-		if got := when(now.Add(c.in), now); got != c.want {
+		if got := operator.When(now.Add(c.in), now); got != c.want {
 			t.Errorf("%v: %s; want %s", c.in, got, c.want)
 		}
 	}
-	if got := when(time.Time{}, now); got != "-" {
+	if got := operator.When(time.Time{}, now); got != "-" {
 		t.Errorf("never: %s", got)
 	}
 }

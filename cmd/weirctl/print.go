@@ -8,11 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/weir-go/weir/throttler/quota"
+	"github.com/weir-go/weir/cmd/internal/operator"
 )
 
 // safe writes text with escapes in place of what is not printable, so that stored and foreign
@@ -66,7 +65,7 @@ func (t *table) row(cells ...any) {
 	for _, c := range cells {
 		cell := fmt.Sprint(c)
 		if cell != "" {
-			cell = printable(cell) // it must not begin a row of its own
+			cell = operator.Printable(cell) // it must not begin a row of its own
 		}
 		line.WriteString(cell + "\t")
 	}
@@ -75,44 +74,3 @@ func (t *table) row(cells ...any) {
 }
 
 func (t *table) flush() error { return cmp.Or(t.err, t.w.Flush()) }
-
-// printable returns text unchanged if a terminal can show it, and quoted otherwise.
-func printable(text string) string {
-	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(text)
-	}
-	return text
-}
-
-// when returns an instant in words, with its distance from now.
-func when(instant, now time.Time) string {
-	if instant.IsZero() {
-		return "-"
-	}
-	d := instant.Sub(now).Round(time.Second).Abs()
-	text, far := instant.UTC().Format("2006-01-02 15:04:05Z"), d.String()
-	if days := d / (24 * time.Hour); days > 1 {
-		far = fmt.Sprintf("%d days", days)
-	}
-	if instant.Before(now) {
-		return fmt.Sprintf("%s (%s ago)", text, far)
-	}
-	return fmt.Sprintf("%s (in %s)", text, far)
-}
-
-// limitTexts returns limits in words.
-func limitTexts(limits []quota.Limit) string {
-	var list []string
-	for _, l := range limits {
-		list = append(list, textOf(l))
-	}
-	return strings.Join(list, ", ")
-}
-
-func textOf(l quota.Limit) string {
-	text, err := l.MarshalText()
-	if err != nil {
-		return l.String()
-	}
-	return string(text)
-}

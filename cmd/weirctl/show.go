@@ -13,13 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
-	"github.com/weir-go/weir/throttler/policies"
-	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -87,10 +86,8 @@ func (o *counts) define(f *flag.FlagSet) {
 
 // counter reads and resets counts.
 type counter struct {
-	service *inspect.Service
+	operator.Counts
 	stack   *config.Stack
-	store   *redispolicies.Store // of policies and overrides, or nil
-	fitting string
 	closers []func() error
 }
 
@@ -102,14 +99,14 @@ func (o *counts) open() (*counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &counter{service: service, fitting: o.fitting}
+	r := &counter{Counts: operator.Counts{Service: service, Partition: o.fitting}}
 	if r.stack, err = service.Config.OpenStore(o.backend); err != nil {
 		return nil, err
 	}
-	r.closers = append(r.closers, r.stack.Close)
+	r.Throttler, r.closers = r.stack.Throttler, append(r.closers, r.stack.Close)
 	if service.Overrides {
 		var end func() error
-		if r.store, end, err = service.Config.OpenPolicies(); err == nil && end != nil {
+		if r.Store, end, err = service.Config.OpenPolicies(); err == nil && end != nil {
 			r.closers = append(r.closers, end)
 		}
 	}
@@ -122,14 +119,6 @@ func (r *counter) Close() error {
 		_ = end() // nothing was written that could be lost
 	}
 	return nil
-}
-
-// key returns an argument as a key: one in quotes may have escapes, as tables print them.
-func key(text string) string {
-	if unquoted, err := strconv.Unquote(text); err == nil && strings.HasPrefix(text, `"`) {
-		return unquoted
-	}
-	return text
 }
 
 // matches returns the counts of a key under the requested policies.
@@ -145,148 +134,14 @@ func (o *counts) matches(r *counter, key string) ([]inspect.Match, error) {
 		}
 		return []inspect.Match{{Policy: p, Key: key}}, err
 	}
-	matches, err := r.service.Key(o.names, key)
+	matches, err := r.Service.Key(o.names, key)
 	if err == nil && len(matches) == 0 {
-		err = fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", r.service.Config.File)
+		err = fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", r.Service.Config.File)
 	}
-	if err != nil && slices.ContainsFunc(o.names, func(name string) bool { return !r.service.Contains(r.service.PolicyName(name)) }) {
+	if err != nil && slices.ContainsFunc(o.names, func(name string) bool { return !r.Service.Contains(r.Service.PolicyName(name)) }) {
 		err = usage("%w, or -limit must say its limits", err)
 	}
 	return matches, err
-}
-
-// shown is the count of a key under one limit.
-type shown struct {
-	Rule      string             `json:"rule,omitempty"`
-	Policy    string             `json:"policy"`
-	Key       string             `json:"key,omitempty"`
-	Limit     *quota.Limit       `json:"limit,omitempty"`
-	Unit      quota.Unit         `json:"unit"`
-	Used      int64              `json:"used"`
-	Remaining int64              `json:"remaining"`
-	ResetAt   *time.Time         `json:"reset_at,omitempty"` // nil if nothing is counted
-	Refused   bool               `json:"refused"`            // whether one more unit would be refused
-	RetryAt   *time.Time         `json:"retry_at,omitempty"` // when one more unit fits, if refused
-	Override  *policies.Override `json:"override,omitempty"` // in force
-	Level     string             `json:"consistency,omitempty"`
-	Notes     []string           `json:"notes,omitempty"`
-	Error     string             `json:"error,omitempty"`
-}
-
-// show returns the counts of a match, under the policy and the override in force.
-func (r *counter) show(ctx context.Context, m *inspect.Match) (rows []shown) {
-	row := shown{Rule: m.Rule, Policy: m.Policy.Name, Key: m.Key, Unit: m.Policy.Unit}
-	if m.Level != consistency.Exact {
-		row.Level = m.Level.String()
-	}
-	if m.Shadow {
-		row.Notes = append(row.Notes, "shadow_mode: refuses nothing")
-	}
-	if m.Note != "" {
-		row.Notes = append(row.Notes, m.Note)
-	}
-	p, override, err := r.resolve(ctx, m)
-	row.Override = override
-	switch {
-	case err != nil:
-		row.Error = err.Error()
-	case override != nil && override.Blocked:
-		row.Notes = append(row.Notes, "blocked")
-		rows = []shown{row}
-		if !m.Unlimited && !m.RefusesAll {
-			rows = r.peek(ctx, m.Policy, &row)
-		}
-		for i := range rows {
-			if rows[i].Refused, rows[i].RetryAt = true, nil; !override.Until.IsZero() {
-				rows[i].RetryAt = &override.Until
-			}
-		}
-		return rows
-	case override == nil && m.Unlimited, override != nil && len(p.Limits) == 0:
-		row.Notes = append(row.Notes, "unlimited")
-	case override == nil && p == m.Policy && m.RefusesAll:
-		row.Refused = true
-		row.Notes = append(row.Notes, "0 requests are allowed")
-	default:
-		return r.peek(ctx, p, &row)
-	}
-	return []shown{row}
-}
-
-// resolve returns the policy in force for a match, and the override that it comes from, or nil.
-func (r *counter) resolve(ctx context.Context, m *inspect.Match) (*quota.Policy, *policies.Override, error) {
-	if r.store == nil {
-		return m.Policy, nil, nil
-	}
-	stored, err := r.store.FindPolicy(ctx, m.Policy.Name)
-	if err != nil {
-		return nil, nil, err
-	}
-	override, err := r.store.Find(ctx, m.Policy.Name, m.Key)
-	if err != nil {
-		return nil, nil, err
-	}
-	now := r.stack.Clock().Now()
-	if override != nil && !override.Until.IsZero() && !now.Before(override.Until) {
-		override = nil
-	}
-	var table policies.Table
-	if err := table.Source("redis").Edit(func(e *policies.Edit) {
-		if stored != nil {
-			stored.Parent, stored.ParentKey = "", "" // of other policies
-			e.Set(stored)
-		}
-		if override != nil {
-			e.Override(*override)
-		}
-	}); err != nil {
-		return nil, nil, err
-	}
-	p, _, _ := table.View().Resolve(ctx, m.Policy, m.Key, now.UnixMilli())
-	return p, override, nil
-}
-
-// peek returns the counts of row's key under a policy.
-func (r *counter) peek(ctx context.Context, p *quota.Policy, row *shown) (rows []shown) {
-	d, err := r.stack.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: r.fitting})
-	if err != nil {
-		row.Error = err.Error()
-		return []shown{*row}
-	}
-	for _, s := range d.Limits() {
-		single := *row
-		single.fill(&s, d.At())
-		rows = append(rows, single)
-	}
-	return rows
-}
-
-func (row *shown) fill(s *decision.Status, now time.Time) {
-	limit := s.Limit
-	row.Limit, row.Used, row.Remaining, row.Refused = &limit, s.Used, s.Remaining, s.Refused
-	if s.ResetAt.After(now) {
-		row.ResetAt = &s.ResetAt
-	}
-	if s.Refused {
-		row.RetryAt = &s.RetryAt
-	}
-}
-
-// isCounted reports whether a row has units.
-func (row *shown) isCounted() bool { return row.Used > 0 }
-
-// showAll returns the counts of all matches, and how many could not be read.
-func (r *counter) showAll(ctx context.Context, matches []inspect.Match) (rows []shown, failed int) {
-	rows = []shown{}
-	for i := range matches {
-		for _, row := range r.show(ctx, &matches[i]) {
-			if row.Error != "" {
-				failed++
-			}
-			rows = append(rows, row)
-		}
-	}
-	return rows, failed
 }
 
 func show(c *command) subcommand {
@@ -300,31 +155,31 @@ func show(c *command) subcommand {
 			return err
 		}
 		defer closing(r)
-		k := key(c.args[0])
+		k := operator.Key(c.args[0])
 		if isHash(k) {
 			if k, err = r.keyOf(ctx, k, *keys); err != nil {
 				return err
 			}
 			if !c.json {
-				fmt.Fprintf(c.out, "the key is %s\n", printable(k))
+				fmt.Fprintf(c.out, "the key is %s\n", operator.Printable(k))
 			}
 		}
 		matches, err := o.matches(r, k)
 		if err != nil {
 			return err
 		}
-		rows, failed := r.showAll(ctx, matches)
+		rows, failed := r.ShowAll(ctx, matches)
 		if err := printCounts(c, rows, false); err != nil {
 			return err
 		}
 		if failed > 0 {
 			return fmt.Errorf("the counts of %d of %d policies could not be read", failed, len(matches))
 		}
-		return r.unlessMeant(ctx, matches, rows, k)
+		return r.UnlessMeant(ctx, matches, rows, k)
 	}}
 }
 
-func printCounts(c *command, rows []shown, rules bool) error {
+func printCounts(c *command, rows []operator.Row, rules bool) error {
 	if c.json {
 		return printJSON(c.out, rows)
 	}
@@ -339,12 +194,12 @@ func printCounts(c *command, rows []shown, rules bool) error {
 		if row.Limit != nil {
 			reset := "-"
 			if row.ResetAt != nil {
-				reset = when(*row.ResetAt, now)
+				reset = operator.When(*row.ResetAt, now)
 			}
-			copy(cells[1:], []any{textOf(*row.Limit), row.Used, row.Remaining, reset})
+			copy(cells[1:], []any{operator.LimitText(*row.Limit), row.Used, row.Remaining, reset})
 		}
 		if rules {
-			cells = append([]any{cmp.Or(row.Rule, "-"), printable(row.Key)}, cells...)
+			cells = append([]any{cmp.Or(row.Rule, "-"), operator.Printable(row.Key)}, cells...)
 		}
 		t.row(cells...)
 	}
@@ -354,26 +209,26 @@ func printCounts(c *command, rows []shown, rules bool) error {
 func closing(c io.Closer) { _ = c.Close() } // nothing was written that could be lost
 
 // noteOf explains the numbers.
-func noteOf(row *shown, now time.Time) string {
+func noteOf(row *operator.Row, now time.Time) string {
 	matches := row.Notes
 	switch {
 	case row.Refused && row.RetryAt != nil && row.RetryAt.Equal(decision.Never), row.Refused && row.RetryAt == nil:
 		matches = append(matches, "refused")
 	case row.Refused:
-		matches = append(matches, "refused until "+when(*row.RetryAt, now))
+		matches = append(matches, "refused until "+operator.When(*row.RetryAt, now))
 	case row.Limit != nil && row.ResetAt == nil:
 		matches = append(matches, "nothing is counted")
 	}
 	if o := row.Override; o != nil {
 		text := "override"
 		if o.Owner != "" {
-			text += " of " + printable(o.Owner)
+			text += " of " + operator.Printable(o.Owner)
 		}
 		if o.Reason != "" {
-			text += ": " + printable(o.Reason)
+			text += ": " + operator.Printable(o.Reason)
 		}
 		if !o.Until.IsZero() && !o.Blocked {
-			text += ", until " + when(o.Until, now)
+			text += ", until " + operator.When(o.Until, now)
 		}
 		matches = append(matches, text)
 	}
@@ -395,18 +250,18 @@ func reset(c *command) subcommand {
 			return err
 		}
 		defer closing(r)
-		k := key(c.args[0])
+		k := operator.Key(c.args[0])
 		matches, err := o.matches(r, k)
 		if err != nil {
 			return err
 		}
-		rows, failedReads := r.showAll(ctx, matches)
+		rows, failedReads := r.ShowAll(ctx, matches)
 		counted := failedReads > 0
 		for i := range rows {
-			counted = counted || rows[i].isCounted() || rows[i].Level == consistency.Synced.String()
+			counted = counted || rows[i].IsCounted() || rows[i].Level == consistency.Synced.String()
 		}
 		if !counted {
-			return cmp.Or(r.unlessMeant(ctx, matches, rows, k), fmt.Errorf("nothing is counted for %s under %s; write the key as the program charges it, such as ip:203.0.113.7 or subject:alice", printable(k), namesOf(matches)))
+			return cmp.Or(r.UnlessMeant(ctx, matches, rows, k), fmt.Errorf("nothing is counted for %s under %s; write the key as the program charges it, such as ip:203.0.113.7 or subject:alice", operator.Printable(k), namesOf(matches)))
 		}
 		names, failed := []string{}, []error(nil)
 		for _, m := range matches { // one by one, so that a failure does not stop the rest

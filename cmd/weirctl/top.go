@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	weirdebug "github.com/weir-go/weir/contrib/debug"
 )
 
@@ -161,14 +162,14 @@ func printTop(c *command, a *answer) error {
 	}
 	now := time.Now()
 	for from, reason := range a.Failed {
-		fmt.Fprintf(c.out, "%s: %s\n", from, printable(reason))
+		fmt.Fprintf(c.out, "%s: %s\n", from, operator.Printable(reason))
 	}
 	if !a.Since.IsZero() {
-		fmt.Fprintf(c.out, "refused since %s\n", when(a.Since, now))
+		fmt.Fprintf(c.out, "refused since %s\n", operator.When(a.Since, now))
 	}
 	t := newTable(c.out, "REFUSALS", "BETWEEN", "POLICY", "LIMIT", "KEY", "PROCESSES", "FITS AGAIN")
 	for _, k := range a.Keys {
-		t.row(k.Refusals, fmt.Sprintf("%d-%d", k.AtLeast, k.AtMost), k.Policy, cmp.Or(k.Limit, "-"), printable(k.Label), k.Processes, when(k.RetryAt, now))
+		t.row(k.Refusals, fmt.Sprintf("%d-%d", k.AtLeast, k.AtMost), k.Policy, cmp.Or(k.Limit, "-"), operator.Printable(k.Label), k.Processes, operator.When(k.RetryAt, now))
 	}
 	return t.flush()
 }
