@@ -19,7 +19,7 @@ MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,
 # test/scripts/prometheus.sh puts missing programs there.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
+.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service regions fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-go
@@ -113,6 +113,10 @@ bench-service: servers
 # ARGS=-help lists the flags for ARGS, such as ARGS='-seed 7 -for 10m'.
 chaos: servers
 	@cd test/chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
+
+## regions: cut the link between two data centres, and print what exact, leased and synced admit
+regions: servers
+	@cd test && GOWORK=off go test -count=1 -v ./chaos/regions
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers

@@ -20,6 +20,8 @@ const (
 	perTrip    = 16  // calls in one round trip
 	minTimeout = 100 * time.Millisecond
 
+	lastTimeout = 2 * time.Second // of the last sync of a process that ends
+
 	// perCallTime is the additional time of a round trip for each call, on a busy root.
 	perCallTime = 20 * time.Millisecond
 
@@ -90,14 +92,11 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 	// Processes that start together must not sync together.
 	timer := time.NewTimer(rand.N(b.opts.Sync))
 	defer timer.Stop()
+	answers := false
 	for {
 		select {
 		case <-b.closed.Done():
-			ctx, cancel := context.WithTimeout(context.Background(), b.timeout())
-			defer cancel()
-			if len(a.calls) == 0 || b.trip(ctx, a) { // the units of lost calls go first
-				b.syncOnce(ctx, a)
-			}
+			b.syncLast(a, answers)
 			return
 		case <-timer.C:
 		}
@@ -105,12 +104,33 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 		if b.prepare(a, began) {
 			replies, err := b.call(b.closed, a)
 			b.conclude(a, replies, err, time.Now())
+			if b.closed.Err() == nil { // a call that Close ends says nothing
+				answers = err == nil
+			}
 		}
 		timer.Reset(b.pause(a, began, time.Now()))
 	}
 }
 
-func (b *Backend) timeout() time.Duration { return max(2*b.opts.Sync, minTimeout) }
+// syncLast makes the last sync with the root of a. A root that answered until now may be slow for
+// a moment, so it is tried again for a while; another is tried once.
+func (b *Backend) syncLast(a *aggregator, answers bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), max(2*b.opts.Sync, lastTimeout))
+	defer cancel()
+	for {
+		if len(a.calls) == 0 || b.trip(ctx, a) { // the units of lost calls go first
+			b.syncOnce(ctx, a)
+		}
+		if !answers || !a.silent.Load() {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(minTimeout / 10):
+		}
+	}
+}
 
 // syncOnce makes a whole sync with the root of a, or gives up when it doesn't answer.
 func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {

@@ -208,7 +208,8 @@ func (b *Backend) start() {
 	b.syncing.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
 }
 
-// Close tries once to send the units that have not been sent, and ends the syncs.
+// Close sends the units that have not been sent, and ends the syncs. It tries for up to two seconds,
+// or two syncs, if the root answered the last sync, and otherwise once.
 func (b *Backend) Close() {
 	b.cancel()
 	b.syncing.Wait()
