@@ -95,13 +95,13 @@ func checkAlone(i int, c *Charge) error {
 
 // check validates c, charge i of a decision, and sets its Cost if it is zero.
 func check(i int, c *Charge) error {
-	if err := c.Policy.Validate(); err != nil {
-		if c.Policy == nil {
-			return fmt.Errorf("throttler: charge %d: %w", i, err)
-		}
+	if c.Policy == nil {
+		return fmt.Errorf("throttler: charge %d: %w", i, c.Policy.Validate())
+	}
+	if err := checkCost(i, c); err != nil {
 		return err
 	}
-	return checkCost(i, c)
+	return c.Policy.Validate()
 }
 
 func checkCost(i int, c *Charge) error {

@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/backend/redis/internal/goredis"
 	"github.com/weir-go/weir/backend/redis/internal/node"
 	"github.com/weir-go/weir/internal/busy"
@@ -27,11 +29,6 @@ const (
 	minWait    = 50 * time.Millisecond
 	inlineTime = 20 * time.Millisecond
 )
-
-// connectTime is how long a decision waits for a connection, in addition to the server's time:
-// enough for five round trips of 50 ms, to dial, to agree on TLS, to log in and to select a
-// database.
-const connectTime = 250 * time.Millisecond
 
 // A batch is one round trip: calls of scripts, written at once, for many decisions.
 // The next batch reuses its memory.
@@ -58,114 +55,30 @@ type call struct {
 	first firstKey
 }
 
-// firstKey is the first key of a call. The client asks for its bytes when it writes the call to
-// a connection that is open and logged in: the server's time begins.
-type firstKey struct {
-	ctx *busy.Context
-	key *arg
-}
-
-// MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
-func (k *firstKey) MarshalBinary() ([]byte, error) {
-	k.ctx.Sent()
-	return *k.key, nil
-}
-
-// String returns the key: see arg.
-func (k *firstKey) String() string { return k.key.String() }
-
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
-// run sends the decisions of b and gives each its outcome. It resends a call only if the
-// server has certainly not run it: with the script's text, and by the server's own client if
-// the client could not dial.
-func (b *batch) run(to *batcher) {
-	ctx, timeout := b.begin(to)
-	c, again := to.client, false
-	b.outcome, b.hung, b.spare = node.Outcome{}, false, nil
-	start := b.sentAt // of the last try, as the outcome is
-	for tries := 1; ; tries++ {
-		if tries > 1 {
-			start = time.Now()
-		}
-		decisions := len(b.jobs)
-		b.send(ctx, to, c, again)
-		end, _ := ctx.Deadline()
-		unsent := b.deliver(to, start, end, tries < 3)
-		to.server.Sent(start, decisions, b.outcome.Err)
-		if !unsent {
-			to.server.Record(&b.outcome, start, end, max(timeout, inlineTime))
-			break
-		}
-		again = true
-		if b.spare != nil {
-			c = *b.spare
-		}
-	}
-	b.end()
-}
-
-// begin returns the context of b, and the time that the server has for its reply. It ends with
-// the last deadline of b's decisions, so that no decision is cut short by another's, but not
-// before minWait, and not after the batcher's timeout. Until b is sent, it lasts connectTime
-// longer, or until the caller's deadline if b is in its goroutine.
-func (b *batch) begin(to *batcher) (ctx *busy.Context, timeout time.Duration) {
-	end := b.sentAt
-	if !b.inline {
-		end = end.Add(to.minWait)
-	}
-	for _, j := range b.jobs {
-		if j.deadline.After(end) {
-			end = j.deadline
-		}
-	}
-	if latest := b.sentAt.Add(max(to.timeout, to.minWait)); latest.Before(end) {
-		end = latest
-	}
-	if b.ctx == nil {
-		b.ctx = busy.NewContext()
-	}
-	values := context.Background()
-	if len(b.jobs) == 1 {
-		values = b.jobs[0].ctx
-	}
-	connecting := connectTime
-	if deadline, bounded := values.Deadline(); b.inline && bounded {
-		connecting = min(connecting, max(deadline.Sub(end), 0))
-	}
-	b.ctx.Start(values, end, connecting)
-	return b.ctx, end.Sub(b.sentAt)
-}
-
-func (b *batch) end() {
-	b.inline = false
-	if b.ctx != nil && !b.ctx.Stop() {
-		b.ctx = nil
-	}
-}
-
 // send sends b's decisions in as few calls as possible, and returns when the calls
-// have their replies or errors, or when ctx ends.
-func (b *batch) send(ctx *busy.Context, to *batcher, c goredis.Client, again bool) {
+// have their replies or errors, or when its context ends.
+func (b *batch) send(to *batcher, c goredis.Client, again bool) {
 	b.plan(to.perSlot.Load())
 	for i := range b.calls {
 		c := &b.calls[i]
 		start := len(b.cmds)
-		c.first = firstKey{ctx, &c.jobs[0].keys[0]}
+		c.first = firstKey{b.ctx, &c.jobs[0].keys[0]}
 		if script := c.jobs[0].script; script != nil {
-			b.cmds = append(b.cmds, script.newCmd(ctx, b.argsOf(c, again)...))
+			b.cmds = append(b.cmds, script.newCmd(b.ctx, b.argsOf(c, again)...))
 		} else {
 			if c.jobs[0].proves {
-				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "info", "replication"))
+				b.cmds = append(b.cmds, redis.NewStringCmd(b.ctx, "info", "replication"))
 			}
-			b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.first))
+			b.cmds = append(b.cmds, redis.NewStringCmd(b.ctx, "get", &c.first))
 			for k := range c.jobs[0].keys[1:] {
-				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[1+k]))
+				b.cmds = append(b.cmds, redis.NewStringCmd(b.ctx, "get", &c.jobs[0].keys[1+k]))
 			}
 		}
 		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
 	}
-	b.hung = !c.RoundTrip(ctx, b.cmds)
+	b.hung = !c.RoundTrip(b.ctx, b.cmds)
 }
 
 // plan divides b's decisions among calls. One call does no more work than one
@@ -184,6 +97,18 @@ func (b *batch) plan(perSlot bool) {
 		b.calls = append(b.calls, call{jobs: jobs[:n:n]})
 		jobs = jobs[n:]
 	}
+}
+
+// isBatched reports whether j may share a call with others of its script: a read and an
+// exchange of states may not.
+func (j *job) isBatched() bool { return j.script != nil && j.script != swapScript && !j.alone }
+
+// compare orders decisions so that equal ones, which may share a call, are adjacent.
+func (j *job) compare(o *job, perSlot bool) int {
+	if order := j.script.order() - o.script.order(); order != 0 || !perSlot {
+		return order
+	}
+	return bytes.Compare(j.partition, o.partition)
 }
 
 const _ = uint8(quota.MaxWork) // a byte counts the decisions of a call
@@ -226,6 +151,15 @@ func (b *batch) argsOf(c *call, again bool) []any {
 	return b.args[start:len(b.args):len(b.args)]
 }
 
+// newCmd returns a call of s. Its reply is one string of all its decisions' replies, or the
+// array that swap.lua returns.
+func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
+	if s == swapScript {
+		return redis.NewStringSliceCmd(ctx, args...)
+	}
+	return redis.NewStringCmd(ctx, args...)
+}
+
 // deliver gives b's decisions their outcomes. If again, calls that did not run leave their
 // decisions in b instead, and deliver reports whether there are any.
 func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
@@ -238,10 +172,14 @@ func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
 	for i := range b.calls {
 		c := &b.calls[i]
 		err := c.err()
+		if err == nil {
+			b.outcome.Answered = true
+			c.deliver()
+			*c = call{}
+			continue
+		}
 		b.outcome.Add(err, c.jobs[0].partition, c.jobs[0].script == nil)
 		switch {
-		case err == nil:
-			c.deliver()
 		case again && b.mayResend(to, c, err):
 			b.jobs = append(b.jobs, c.jobs...)
 		case redis.HasErrorPrefix(err, "TRYAGAIN"):
@@ -341,4 +279,41 @@ func (c *call) deliver() {
 			j.finish(err)
 		}
 	}
+}
+
+// splitReply splits the reply to a call, a concatenation of the replies to its decisions, into
+// the first reply, which has so many parts, and the rest.
+func splitReply(reply []byte, parts int) (first, tail []byte, err error) {
+	if len(reply) == 0 {
+		return nil, nil, errReply
+	}
+	size := 1
+	switch {
+	case isDigits(reply):
+		if parts != 1 {
+			return nil, nil, errReply
+		}
+		size = digits
+	case reply[0] == repliesUndecided:
+	case reply[0] > repliesUndecided:
+		return nil, nil, errReply
+	default:
+		for range parts {
+			_, state := handoff.CutFront(reply[min(size, len(reply)):])
+			if size = len(reply) - len(state) + 2; len(state) < 2 {
+				return nil, nil, errReply
+			}
+			size += int(binary.BigEndian.Uint16(state))
+		}
+	}
+	if len(reply) < size {
+		return nil, nil, errReply
+	}
+	return reply[:size], reply[size:], nil
+}
+
+// finish gives j its outcome. The caller may reuse j from then on.
+func (j *job) finish(err error) {
+	j.err = err
+	j.done <- struct{}{}
 }

@@ -207,7 +207,7 @@ func TestAllocations(t *testing.T) {
 		}
 		out.sentAt = time.Now()
 		out.jobs = append(out.jobs, all[:]...)
-		out.run(b.shards[0].batcher)
+		b.shards[0].batcher.run(out)
 		for _, j := range all {
 			if <-j.done; j.err != nil {
 				t.Fatal(j.err)

@@ -2,7 +2,6 @@ package redisbackend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -26,10 +25,6 @@ const (
 	aloneAfter = 64     // consecutive batches of one decision, after which no others are expected to join
 	maxWaiting = 10_000 // decisions that wait for a batch
 
-	// A decision past its deadline asks again and again whether the server is silent, after
-	// askAgain and then twice as long each time. In the queue it gives up after maxQueued.
-	askAgain  = 4 * time.Millisecond
-	maxQueued = time.Second
 )
 
 // A batch is recent for countsFor, and perLimit more for each limit of the decisions in flight,
@@ -78,22 +73,14 @@ type batcher struct {
 	swept     time.Time // when callers that had left were last removed from a full queue
 }
 
-// unsentError is the error of a caller that left before its decision was sent. It
-// does not wrap driver.ErrUnavailable, because the outcome is known.
-type unsentError struct{ err error }
-
-func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
-func (e *unsentError) Unwrap() error { return e.err }
-
-var (
-	errCrowded = fmt.Errorf("%w: the queue of decisions to the server is full, at %d; %w", driver.ErrOverloaded, maxWaiting, driver.ErrNotSent)
-	errQueued  = fmt.Errorf("%w: the decision was in the queue for %v; %w", driver.ErrOverloaded, maxQueued, driver.ErrNotSent)
-	errWaited  = fmt.Errorf("%w in time: %w", driver.ErrNotSent, context.DeadlineExceeded)
-)
+var errCrowded = fmt.Errorf("%w: the queue of decisions to the server is full, at %d; %w", driver.ErrOverloaded, maxWaiting, driver.ErrNotSent)
 
 // do sends j and returns when it has its reply, or at once when its context is done.
 // The error wraps breaker.ErrOpen if the breaker is open, and an *unsentError if j was
 // not sent, and never will be, because of its context.
+//
+// It and its callees have small frames: the memory of hundreds of goroutines that wait is much
+// of a decision's cost.
 func (b *batcher) do(j *job) error {
 	if b.server.Breaker.Open() {
 		return b.server.ErrOpen()
@@ -129,7 +116,7 @@ func (b *batcher) do(j *job) error {
 		b.sendInline(out)
 		select {
 		case <-j.done:
-			return j.outcome()
+			return j.err
 		default: // it is to be asked later
 			return b.wait(j)
 		}
@@ -235,67 +222,6 @@ func (b *batcher) batchEnded(out *batch, now time.Time) {
 	}
 }
 
-// wait returns when j has its outcome, its time is over, or its caller has left.
-func (b *batcher) wait(j *job) error {
-	var timeUp <-chan time.Time
-	if j.ownDeadline {
-		timeUp = j.setTimer(j.timeout)
-	}
-	again := askAgain
-	for {
-		select {
-		case <-j.done:
-			return j.outcome()
-		case <-j.ctx.Done():
-			return b.leave(j, j.ctx.Err())
-		case <-timeUp:
-		}
-		switch now := time.Now(); {
-		case b.server.Answers.SilentSince(j.begun):
-			return j.leave(errWaited, context.DeadlineExceeded)
-		case now.Sub(j.begun) >= max(maxQueued, j.deadline.Sub(j.begun)) && j.stage.Load() == waiting:
-			return j.leave(errQueued, errQueued)
-		}
-		timeUp = j.setTimer(again)
-		again *= 2
-	}
-}
-
-// leave returns the error of a caller that left because of err. After a deadline it says that
-// the server did not answer only if that is known, and this process was not late itself.
-func (b *batcher) leave(j *job, err error) error {
-	unsent, sent := error(&unsentError{err}), err
-	if !errors.Is(err, context.Canceled) {
-		if b.server.Answers.SilentSince(j.begun) {
-			unsent = errWaited
-		} else if b.server.Answers.AnsweredSince(j.begun) || time.Since(j.deadline) > askAgain {
-			sent = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
-		}
-	}
-	return j.leave(unsent, sent)
-}
-
-// leave returns the error of a caller that leaves: unsent if j was not sent, and never will
-// be. It takes no lock: thousands of deadlines may pass at once, and with a mutex, which is
-// handed from one caller to the next, the last would leave much later.
-func (j *job) leave(unsent, sent error) error {
-	if j.stage.CompareAndSwap(waiting, abandoned) {
-		j.abandoned = true // the queue holds it until a batch or a sweep reaches it
-		return unsent
-	}
-	if j.stage.Load() == failed {
-		<-j.done // the outcome comes at once
-		return j.outcome()
-	}
-	select {
-	case <-j.done: // both at once: the answer counts
-		return j.outcome()
-	default:
-		j.abandoned = true
-		return sent
-	}
-}
-
 // opened fails the waiting decisions. It is called when the breaker has opened.
 func (b *batcher) opened() {
 	b.mu.Lock()
@@ -311,7 +237,7 @@ func (b *batcher) opened() {
 // sendLoop sends batches, in the memory of out, while decisions wait.
 func (b *batcher) sendLoop(out *batch) {
 	for b.fill(out) {
-		out.run(b)
+		b.run(out)
 		runtime.Gosched() // callers that have their answers may ask again, and join the next
 	}
 	batchPool.Put(out)
@@ -335,7 +261,76 @@ func (b *batcher) sendInline(out *batch) {
 			batchPool.Put(out)
 		}
 	}()
-	out.run(b)
+	b.run(out)
+}
+
+// connectTime is how long a decision waits for a connection, in addition to the server's time:
+// enough for five round trips of 50 ms, to dial, to agree on TLS, to log in and to select a
+// database.
+const connectTime = 250 * time.Millisecond
+
+// run sends the decisions of out and gives each its outcome. It resends a call only if the
+// server has certainly not run it: with the script's text, and by the server's own client if
+// the client could not dial.
+func (b *batcher) run(out *batch) {
+	timeout := b.begin(out)
+	c, again := b.client, false
+	out.outcome, out.hung, out.spare = node.Outcome{}, false, nil
+	start := out.sentAt // of the last try, as the outcome is
+	for tries := 1; ; tries++ {
+		if tries > 1 {
+			start = time.Now()
+		}
+		decisions := len(out.jobs)
+		out.send(b, c, again)
+		end, _ := out.ctx.Deadline()
+		unsent := out.deliver(b, start, end, tries < 3)
+		b.server.Sent(start, decisions, out.outcome.Err)
+		if !unsent {
+			b.server.Record(&out.outcome, start, end, max(timeout, inlineTime))
+			break
+		}
+		again = true
+		if out.spare != nil {
+			c = *out.spare
+		}
+	}
+	out.inline = false
+	if !out.ctx.Stop() {
+		out.ctx = nil
+	}
+}
+
+// begin starts the context of out, and returns the time that the server has for its reply. It
+// ends with the last deadline of out's decisions, so that no decision is cut short by another's,
+// but not before minWait, and not after the batcher's timeout. Until out is sent, the context
+// lasts connectTime longer, or until the caller's deadline if out is in its goroutine.
+func (b *batcher) begin(out *batch) (timeout time.Duration) {
+	end := out.sentAt
+	if !out.inline {
+		end = end.Add(b.minWait)
+	}
+	for _, j := range out.jobs {
+		if j.deadline.After(end) {
+			end = j.deadline
+		}
+	}
+	if latest := out.sentAt.Add(max(b.timeout, b.minWait)); latest.Before(end) {
+		end = latest
+	}
+	if out.ctx == nil {
+		out.ctx = busy.NewContext()
+	}
+	values := context.Background()
+	if len(out.jobs) == 1 {
+		values = out.jobs[0].ctx
+	}
+	connecting := connectTime
+	if deadline, bounded := values.Deadline(); out.inline && bounded {
+		connecting = min(connecting, max(deadline.Sub(end), 0))
+	}
+	out.ctx.Start(values, end, connecting)
+	return end.Sub(out.sentAt)
 }
 
 func (b *batcher) end(out *batch) {

@@ -22,7 +22,7 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 		}
 	}
 	if len(out.jobs) > 0 {
-		out.run(b.shards[0].batcher)
+		b.shards[0].batcher.run(out)
 	}
 	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
 	for i, j := range jobs {

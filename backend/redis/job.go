@@ -1,12 +1,17 @@
 package redisbackend
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -14,7 +19,7 @@ import (
 type job struct {
 	ctx context.Context
 
-	script    *script // nil for a read, or if its shape has no script
+	script    *script // nil for a read, or if no script decides
 	partition []byte  // the part of its keys that selects a cluster's slot
 	keys      []arg   // of its charges
 	costs     int     // in the reply: one for each charge in mode AtMost
@@ -26,7 +31,7 @@ type job struct {
 	buf   []byte   // of keys and packed
 	shape [64]byte // room for most
 
-	proves bool // a read, with INFO replication in front
+	proves bool // the reply has INFO replication too: a replica's read shows how current the replica is
 
 	tries int  // that a Cluster answered by TRYAGAIN
 	alone bool // it shares no call from now on
@@ -50,30 +55,68 @@ type job struct {
 	abandoned bool // a batch or the client holds it
 }
 
-// Stages of a job. It leaves the first stage once: a batch takes it, or finds that its time is
-// over, the breaker opens, or its caller leaves.
-const (
-	waiting   = iota // for a batch
-	claimed          // a batch has it
-	failed           // it is never sent: the breaker has opened, or its time is over
-	abandoned        // it is never sent: its caller has left
-)
-
-// claim takes j into a batch. It returns false if j's caller has left, or the breaker has
-// opened.
-func (j *job) claim() bool { return j.stage.CompareAndSwap(waiting, claimed) }
-
-// arg is an argument of a command; a pointer to it makes no copy and no garbage.
-type arg []byte
-
-// MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
-func (a *arg) MarshalBinary() ([]byte, error) { return *a, nil }
-
-// String returns the argument. A cluster's client finds a command's slot by fmt.Sprint of its
-// first key, and hooks show commands by it.
-func (a *arg) String() string { return string(*a) }
-
 var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 1)} }}
+
+// newDecision returns the job of a take at now or, if st is not nil, of that settlement. p is
+// nil if counts do not move; no script decides about counts that arrive.
+func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Charge, st *driver.Settlement, p *handoff.Placement) *job {
+	j := b.newJob(ctx, charges)
+	buf, shape := append(j.buf, 1), append(j.shape[:0], takes) // it is made once; see batch.argsOf
+	var charged []driver.Result
+	if st != nil {
+		shape[0], charged = settlements, st.Charged.Results()
+	}
+	buf = algorithm.AppendUint(buf, 6, now)
+	buf = algorithm.AppendUint(buf, 4, b.margin)
+	if p != nil {
+		buf = append(buf, 1)
+	} else {
+		buf = append(buf, 0)
+	}
+	for i := range charges {
+		c := &charges[i]
+		shape = append(shape, nextCharge)
+		switch {
+		case st == nil:
+			buf = algorithm.AppendUint(buf, 7, c.Cost)
+		case st.Renews && c.Cost > 0:
+			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, renews), 7, renews)
+		default:
+			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, c.Cost), 7, st.Costs[i])
+		}
+		if st == nil && c.Mode != quota.Enforce {
+			shape = append(shape, lua.Mode+byte(c.Mode))
+			if c.Mode == quota.AtMost {
+				j.costs++
+			}
+		}
+		if st != nil {
+			buf = algorithm.AppendUint(buf, 4, int64(charged[0].Mark.Generation))
+		}
+		for k := range c.Policy.Limits {
+			kind := len(buf)
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k], now)
+			shape = append(shape, buf[kind])
+			if st != nil {
+				mark := &charged[0].Mark
+				buf = algorithm.AppendUint(algorithm.AppendUint(buf, 6, mark.At), 7, mark.Fraction)
+				charged = charged[1:]
+			}
+		}
+	}
+	if j.limits == 1 {
+		c := &charges[0]
+		buf = algorithm.AppendBounds(buf, &c.Policy.Limits[0], now, st == nil && c.Cost == 1 && c.Mode == quota.Enforce)
+	}
+	j.packed, j.buf = buf[len(j.buf):], buf
+	if p == nil || len(p.Arrivals) == 0 {
+		j.script = scriptOf(shape)
+	}
+	return j
+}
+
+// renews is both costs of a charge in a renewal. No other cost is as large.
+const renews = 1 << 54
 
 // newJob returns a job about charges, with nothing packed yet.
 func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
@@ -93,15 +136,52 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 	return j
 }
 
-// outcome returns j's error. It is called after a receive from done.
-func (j *job) outcome() error {
-	j.abandoned = j.heldByClient
-	return j.err
+// A count's Redis key is
+//
+//	weir:{Xr5rGRGJS5oQyXcP}/core                   key "alice", policy core
+//	weir:{Xr5rGRGJS5oQyXcP}bQ9vzW1kqLZrNn3f/user   another key of alice's partition
+//
+// The braces hold a hash of the partition, so that a cluster keeps a partition in
+// one slot. A hash of the key follows if the key is not the partition.
+// Hashes are the first 96 bits of SHA-256: whatever bytes a client sends, it can't find
+// a second key for another's hash, and its bytes are not shown. Sixteen characters, and
+// not more, keep the whole key within 32 bytes of memory.
+const hashChars = 16
+
+// keysOf returns the Redis keys of charges, which share a partition.
+func (b *Backend) keysOf(charges []quota.Charge) []string {
+	keys := make([]string, len(charges))
+	var buf [96]byte
+	for i := range charges {
+		keys[i] = string(b.appendKey(buf[:0], &charges[i]))
+	}
+	return keys
+}
+
+// appendKey appends the Redis key of c.
+func (b *Backend) appendKey(buf []byte, c *quota.Charge) []byte {
+	buf = append(buf, b.prefix...)
+	buf = append(buf, '{')
+	buf = appendHash(buf, c.Partition)
+	buf = append(buf, '}')
+	if c.Key != c.Partition {
+		buf = appendHash(buf, c.Key)
+	}
+	buf = append(buf, '/')
+	return append(buf, c.Policy.Name...)
+}
+
+// partitionBytes returns the number of leading bytes that all keys of a partition share.
+func (b *Backend) partitionBytes() int { return len(b.prefix) + 1 + hashChars }
+
+func appendHash(b []byte, s string) []byte {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.AppendEncode(b, sum[:hashChars*6/8])
 }
 
 // free returns j for reuse, unless a batch may still hold it.
 func (j *job) free() {
-	if j.abandoned {
+	if j.abandoned || j.heldByClient { // in this order: once j is abandoned, its batch may write to it
 		return
 	}
 	if j.timer != nil {
@@ -110,32 +190,4 @@ func (j *job) free() {
 	clear(j.keys)
 	*j = job{keys: j.keys[:0], buf: j.buf[:0], timer: j.timer, done: j.done}
 	jobPool.Put(j)
-}
-
-// finish gives j its outcome. The caller may reuse j from then on.
-func (j *job) finish(err error) {
-	j.err = err
-	j.done <- struct{}{}
-}
-
-// setTimer sets j's timer, and returns its channel.
-func (j *job) setTimer(d time.Duration) <-chan time.Time {
-	if j.timer == nil {
-		j.timer = time.NewTimer(d)
-	} else {
-		j.timer.Reset(d)
-	}
-	return j.timer.C
-}
-
-// isBatched reports whether j may share a call with others of its script: a read and an
-// exchange of states may not.
-func (j *job) isBatched() bool { return j.script != nil && j.script != swapScript && !j.alone }
-
-// compare orders decisions so that equal ones, which may share a call, are adjacent.
-func (j *job) compare(o *job, perSlot bool) int {
-	if order := j.script.order() - o.script.order(); order != 0 || !perSlot {
-		return order
-	}
-	return bytes.Compare(j.partition, o.partition)
 }

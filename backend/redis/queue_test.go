@@ -22,7 +22,7 @@ func TestDroppedDecisionEnds(t *testing.T) {
 	}
 	select {
 	case <-j.done:
-		if err := j.outcome(); !errors.Is(err, errWaited) {
+		if err := j.err; !errors.Is(err, errWaited) {
 			t.Errorf("%v, want that it waited for a server that is silent", err)
 		}
 	default:

@@ -2,7 +2,6 @@ package redisbackend
 
 import (
 	"bytes"
-	"context"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -94,13 +93,4 @@ func (s *script) order() int {
 		return 0
 	}
 	return s.number
-}
-
-// newCmd returns a call of s. Its reply is one string of all its decisions' replies, or the
-// array that swap.lua returns.
-func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
-	if s == swapScript {
-		return redis.NewStringSliceCmd(ctx, args...)
-	}
-	return redis.NewStringCmd(ctx, args...)
 }

@@ -209,30 +209,34 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.expire(l)
 			l.limits = limits
 		}
-		if l.until > 0 && r.Now >= l.until {
+		if l.until > 0 && l.ended(r.Now) {
 			s.expire(l)
 			l.free = capacity(r.Charges())
 		}
-		switch {
-		case l.canSpend(r.Now, cost):
+		next := l.next(r.Now, cost, b.busy)
+		if next == wait && !late.IsZero() && time.Now().After(late) {
+			next = aside // the time of the renewal in progress began later than this take's
+		}
+		switch next {
+		case spend:
 			d := l.spend(&r, cost)
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case l.asksAside(r.Now, cost, b.busy), l.renewal != nil && !late.IsZero() && time.Now().After(late): // the next renewal has time of its own
+		case aside:
 			s.mu.Unlock()
 			d, err := b.askAside(ctx, s, l, r)
 			return b.askAgain(ctx, s, l, r, d, err)
-		case l.renewal != nil:
+		case renew:
+			d, err := b.renew(ctx, s, l, r, cost)
+			return b.askAgain(ctx, s, l, r, d, err)
+		case wait:
 			if late.IsZero() && r.ServerTime > 0 {
 				late = time.Now().Add(r.ServerTime)
 			}
 			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
-		default:
-			d, err := b.renew(ctx, s, l, r, cost)
-			return b.askAgain(ctx, s, l, r, d, err)
 		}
 	}
 }
@@ -323,7 +327,7 @@ func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Re
 	}
 	defer b.renewals.RUnlock()
 	s.mu.Lock()
-	if l.held == 0 || r.Now >= l.until || !sameResets(&l.d, &d) || l.held+free(&d) < r.Charges()[0].Cost {
+	if l.held == 0 || l.ended(r.Now) || !sameResets(&l.d, &d) || l.held+free(&d) < r.Charges()[0].Cost {
 		s.mu.Unlock()
 		return d, nil
 	}
@@ -351,7 +355,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 func (b *Backend) heldFor(r *driver.Request) int64 {
 	if s, l := b.find(r.Charges()); l != nil {
 		defer s.mu.Unlock()
-		if r.Now < l.until && b.mayLease(r.Charges()) {
+		if !l.ended(r.Now) && b.mayLease(r.Charges()) {
 			return l.held
 		}
 	}
@@ -366,7 +370,7 @@ func (b *Backend) addHeld(d *driver.Decision, bound int64) {
 	}
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()
-		if held := min(l.held, bound); held > 0 && d.Request.Now < l.until {
+		if held := min(l.held, bound); held > 0 && !l.ended(d.Request.Now) {
 			addHeld(d, &l.d, held)
 		}
 	}
@@ -385,7 +389,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	units, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
-		if even && l.held > max(units, 0) && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
+		if even && l.held > max(units, 0) && !l.ended(st.Now) && sameWindows(&l.d, &st.Charged) {
 			defer s.mu.Unlock()
 			r := st.Charged.Request
 			r.Now = st.Now

@@ -20,7 +20,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	d, total, units, err := b.takeLease(ctx, s, l, &r, cost)
 	if driver.MayHaveCharged(err) {
 		share := cost
-		if l.canAnswer(r.Now, cost) {
+		if l.suffices(r.Now, cost) {
 			share = 0
 		}
 		l.tally.lose(units, share)
@@ -38,7 +38,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 			return l.answer(&r, &d, cost), nil
 		}
 	}
-	if l.canAnswer(r.Now, cost) {
+	if l.suffices(r.Now, cost) {
 		return l.spend(&r, cost), nil
 	}
 	return d, err

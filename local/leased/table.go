@@ -46,5 +46,5 @@ func (s *stripe) lose(l *lease) {
 // or the limits have changed.
 func (s *stripe) expire(l *lease) {
 	s.lose(l)
-	l.until, l.tooMuch, l.d = 0, 0, driver.Decision{}
+	l.until, l.refused, l.d = 0, 0, driver.Decision{}
 }

@@ -1,10 +1,13 @@
 package shares
 
-// bucket is a token bucket: its tokens at an instant. The tokens gained since are the elapsed
-// time times the rate. They are computed only when needed, so no fraction is ever lost, and
-// the results are equal to package algorithm's to the last bit. Negative tokens are a debt.
+// bucket is a token bucket: the tokens that it had at an instant. Negative tokens are a debt.
+//
+// Package algorithm keeps when a bucket is full. A share that grows would then add tokens at
+// once, which another process may have spent, and a share of no units never fills. So this
+// bucket keeps tokens. Under one share, its results are equal to package algorithm's to the
+// last bit: the gain since the instant is computed only when needed, and no fraction is lost.
 type bucket struct {
-	full      int64 // ms
+	instant   int64 // ms
 	tokens    int64
 	chargedAt int64 // ms: the latest time of a charge, by the clock furthest ahead; 0 since it was full
 }
@@ -21,11 +24,11 @@ const (
 type share struct{ units, window, capacity int64 }
 
 // full returns a full bucket.
-func (s *share) full(now int64) bucket { return bucket{full: now, tokens: s.capacity} }
+func (s *share) full(now int64) bucket { return bucket{instant: now, tokens: s.capacity} }
 
 // gained returns the gain of b until now, in 1/window of a token.
 func (s *share) gained(b bucket, now int64) int64 {
-	return min(max(now-b.full, -maxTime), maxTime) * s.units
+	return min(max(now-b.instant, -maxTime), maxTime) * s.units
 }
 
 // holds reports whether b has n tokens at now.
@@ -41,15 +44,15 @@ func (s *share) wholeUnits(b bucket, now int64) int64 {
 // hasAt returns the instant at which b has n tokens, in ms plus a rest in 1/units of a ms.
 func (s *share) hasAt(b bucket, n int64) (instant, remainder int64) {
 	if s.units == 0 {
-		return b.full, 0
+		return b.instant, 0
 	}
 	missing := (n - b.tokens) * s.window
-	instant = divDown(missing, s.units)
-	return b.full + instant, missing - instant*s.units
+	wait := divDown(missing, s.units)
+	return b.instant + wait, missing - wait*s.units
 }
 
-// look returns b or, if it is full at now, a full bucket.
-func (s *share) look(b bucket, now int64) bucket {
+// capped returns b or, if it has all of its tokens by now, a full bucket.
+func (s *share) capped(b bucket, now int64) bucket {
 	if s.holds(b, s.capacity, now) {
 		return s.full(now)
 	}
@@ -59,42 +62,42 @@ func (s *share) look(b bucket, now int64) bucket {
 // charge takes n tokens at now, even if b has fewer. Takes then wait until the rate has made
 // up for the debt. charge returns the bucket that it leaves.
 func (b *bucket) charge(s *share, n, now int64) bucket {
-	*b = s.look(*b, now)
+	*b = s.capped(*b, now)
 	b.tokens, b.chargedAt = max(b.tokens-n, -maxTime*s.units/s.window), max(b.chargedAt, now)
 	return *b
 }
 
-// giveBack refunds n tokens at now. full and rest, as hasAt returns them, are when the bucket
-// that the charge left would have been full. The rate restores tokens in the order in
-// which they were taken, and tokens that it has restored are not refunded, by a clock behind
-// neither.
+// giveBack refunds n tokens at now. full and remainder, as hasAt returns them, are when the
+// bucket that the charge left would have been full. The rate restores tokens in the order in
+// which they were taken, and giveBack does not refund tokens that it has restored: by the last
+// charge, if now is of a clock behind.
 func (b *bucket) giveBack(s *share, n, full, remainder, now int64) {
 	now = max(now, b.chargedAt)
-	*b = s.look(*b, now)
+	*b = s.capped(*b, now)
 	switch wait := full - now; {
-	case wait < 0 || *b == s.full(now):
-	case (wait*s.units+min(remainder, s.units-1))/s.window >= n:
+	case wait < 0 || *b == s.full(now): // all are restored
+	case (wait*s.units+min(remainder, s.units-1))/s.window >= n: // none
 		b.tokens += n
-	default:
-		b.full -= wait
+	default: // some
+		b.instant -= wait
 	}
-	*b = s.look(*b, now)
+	*b = s.capped(*b, now)
 }
 
 // move moves b from one share to another at now. It keeps the tokens, up to the capacity of
 // to, and a fraction of a token to the ms. If to has no rate, a debt ends: it would be owed
 // for ever.
 func (b *bucket) move(from, to *share, now int64) {
-	v := from.look(*b, now)
+	v := from.capped(*b, now)
 	switch {
 	case to.units == 0:
-		v = bucket{full: now}
+		v = bucket{instant: now}
 	case from.units != to.units:
 		gained := from.gained(v, now)
 		units := divDown(gained, from.window)
-		v.full, v.tokens = now-(gained-units*from.window)/to.units, v.tokens+units
+		v.instant, v.tokens = now-(gained-units*from.window)/to.units, v.tokens+units
 	}
-	*b = to.look(v, now)
+	*b = to.capped(v, now)
 }
 
 func divDown(a, b int64) int64 {

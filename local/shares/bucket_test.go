@@ -34,7 +34,7 @@ const year = int64(quota.MaxWindow / time.Millisecond) // and a day
 
 // take takes n tokens at now if the bucket has them. It returns the bucket's state afterwards.
 func (b *bucket) take(s *share, n, now int64) (v bucket, ok bool) {
-	if v = s.look(*b, now); n > s.capacity || !s.holds(v, n, now) {
+	if v = s.capped(*b, now); n > s.capacity || !s.holds(v, n, now) {
 		return v, false
 	}
 	return b.charge(s, n, now), true
@@ -70,7 +70,7 @@ func (m *model) settle(i int, cost int64) {
 	d := m.taken[i%len(m.taken)]
 	was, mark := d.Charges()[0].Cost, d.Results()[0].Mark
 	want := algorithm.Settle(driver.Settlement{Now: m.now, Charged: d, Costs: []int64{cost}}, []*algorithm.State{&m.state})
-	v := m.share.look(m.bucket, m.now)
+	v := m.share.capped(m.bucket, m.now)
 	if cost > was {
 		v = m.bucket.charge(&m.share, cost-was, m.now)
 	} else if cost < was {
@@ -181,9 +181,9 @@ func TestBucketChangesShare(t *testing.T) {
 			}
 			units := 1 + random.Int64N(300)
 			next := share{units, window, units}
-			before := s.wholeUnits(s.look(b, now), now)
+			before := s.wholeUnits(s.capped(b, now), now)
 			b.move(&s, &next, now)
-			after := next.wholeUnits(next.look(b, now), now)
+			after := next.wholeUnits(next.capped(b, now), now)
 			if after > before {
 				t.Fatalf("at %d: %d tokens became %d when %d units became %d", now, before, after, s.units, units)
 			}

@@ -153,7 +153,7 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 			case fleetStarts:
 				*fresh = share.full(now)
 			default:
-				*fresh = share.look(p.least[i].full(now), now)
+				*fresh = share.capped(p.least[i].full(now), now)
 			}
 		}
 	}

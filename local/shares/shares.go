@@ -315,7 +315,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (dr
 	for n, e := range s.found {
 		charged := charge && d.Allowed && charges[n].Cost > 0
 		for k := range e.buckets {
-			v := e.limits[k].look(e.buckets[k], now.since(e).now)
+			v := e.limits[k].capped(e.buckets[k], now.since(e).now)
 			if charged {
 				v = e.buckets[k].charge(&e.limits[k], charges[n].Cost, now.since(e).now)
 			}
@@ -345,7 +345,7 @@ func (s *stripe) addDemand(charges []quota.Charge, now moment) {
 // evaluate sets r.Used for limit k, and r.RetryAt if cost doesn't fit now.
 func (b *Backend) evaluate(e *entry, k int, cost int64, now moment, r *driver.Result) {
 	s, capacity := &e.limits[k], e.policy.Limits[k].Capacity()
-	v := s.look(e.buckets[k], now.now)
+	v := s.capped(e.buckets[k], now.now)
 	r.Used = capacity - s.wholeUnits(v, now.now)
 	switch {
 	case cost <= s.capacity && s.holds(v, cost, now.now):

@@ -105,7 +105,7 @@ func (e *entry) used(now int64) float64 {
 		if s.capacity == 0 {
 			return 1
 		}
-		greatest = max(greatest, 1-float64(s.wholeUnits(s.look(e.buckets[i], now), now))/float64(s.capacity))
+		greatest = max(greatest, 1-float64(s.wholeUnits(s.capped(e.buckets[i], now), now))/float64(s.capacity))
 	}
 	return greatest
 }

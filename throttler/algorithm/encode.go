@@ -3,7 +3,6 @@ package algorithm
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
 )
 
 // The stored forms of the state of one (policy, key), by first byte. The number in front of a
@@ -204,47 +203,6 @@ func (s *State) loadRecord(p parser) parser {
 		parsed.endsAt = p.instant()
 	}
 	return p
-}
-
-// AppendDigits appends the digits of w to b, and reports whether w can be stored as digits.
-func AppendDigits(b []byte, w Window) ([]byte, bool) {
-	code, ok := w.code()
-	since := w.ResetAt - digitsEpoch
-	if !ok || since < 0 || since >= digitsSpan || w.Used >= digitsCount {
-		return b, false
-	}
-	n := code*digitsSpan + since
-	return strconv.AppendInt(b, n*digitsCount+w.Used, 10), true
-}
-
-// code returns the code of w's length and kind, and reports whether there is one.
-func (w *Window) code() (code int64, ok bool) {
-	for i, unit := range digitsUnits {
-		if w.Length > 99*unit {
-			continue
-		}
-		code = int64(i+1)*100 + w.Length/unit
-		if w.Aligned {
-			code += alignedCode
-		}
-		return code, w.Length > 0 && w.Length%unit == 0
-	}
-	return 0, false
-}
-
-// ReadDigits returns the window with the digits b.
-func ReadDigits(b []byte) (Window, error) {
-	n, err := strconv.ParseInt(string(b), 10, 64)
-	code := n / (digitsSpan * digitsCount)
-	w := Window{ResetAt: n/digitsCount%digitsSpan + digitsEpoch, Used: n % digitsCount}
-	if code > alignedCode+99 {
-		w.Aligned, code = true, code-alignedCode
-	}
-	if err != nil || len(b) != digits || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
-		return Window{}, errMalformed(b)
-	}
-	w.Length = code % 100 * digitsUnits[code/100-1]
-	return w, nil
 }
 
 // malformed empties s, and returns the error about b.

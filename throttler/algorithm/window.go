@@ -2,6 +2,8 @@ package algorithm
 
 import (
 	"encoding/binary"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/weir-go/weir/throttler/driver"
@@ -62,4 +64,81 @@ func (w *Window) Write(b []byte) {
 // record returns w as a record.
 func (w *Window) record() record {
 	return record{kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{ms: w.ResetAt}, count: w.Used}
+}
+
+// AppendDigits appends the digits of w to b, and reports whether w can be stored as digits.
+func AppendDigits(b []byte, w Window) ([]byte, bool) {
+	code, ok := w.code()
+	since := w.ResetAt - digitsEpoch
+	if !ok || since < 0 || since >= digitsSpan || w.Used >= digitsCount {
+		return b, false
+	}
+	n := code*digitsSpan + since
+	return strconv.AppendInt(b, n*digitsCount+w.Used, 10), true
+}
+
+// code returns the code of w's length and kind, and reports whether there is one.
+func (w *Window) code() (code int64, ok bool) {
+	for i, unit := range digitsUnits {
+		if w.Length > 99*unit {
+			continue
+		}
+		code = int64(i+1)*100 + w.Length/unit
+		if w.Aligned {
+			code += alignedCode
+		}
+		return code, w.Length > 0 && w.Length%unit == 0
+	}
+	return 0, false
+}
+
+// ReadDigits returns the window with the digits b.
+func ReadDigits(b []byte) (Window, error) {
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	code := n / (digitsSpan * digitsCount)
+	w := Window{ResetAt: n/digitsCount%digitsSpan + digitsEpoch, Used: n % digitsCount}
+	if code > alignedCode+99 {
+		w.Aligned, code = true, code-alignedCode
+	}
+	if err != nil || len(b) != digits || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
+		return Window{}, errMalformed(b)
+	}
+	w.Length = code % 100 * digitsUnits[code/100-1]
+	return w, nil
+}
+
+// AppendBounds appends the bounds that single_window.lua compares with the stored digits of l,
+// the only limit of a decision at now. They compare as numbers do:
+//
+//	19  the window is open if the state is above this
+//	4   and below this
+//	4   one unit fits if the last 4 of the state, the used units, are at most this
+//
+// The last 4 are blank unless it is a take of one unit, in mode Enforce. If the window is never
+// stored as digits, the first 19 are above any digits. If l is a calendar's, or no fixed window,
+// AppendBounds appends nothing.
+func AppendBounds(b []byte, l *quota.Limit, now int64, unit bool) []byte {
+	if !l.Algorithm.ResetsAtOnce() || !l.Calendar.IsZero() {
+		return b
+	}
+	const mostUsed = digitsCount - 1
+	w := Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
+	b = slices.Grow(b, 64) // enough for all bounds: the caller keeps it
+	start := len(b)
+	digits, ok := AppendDigits(b, w)
+	if ok {
+		w.ResetAt += w.Length
+		_, ok = AppendDigits(digits, w)
+	}
+	if ok {
+		code := 100*int64(digits[start]-'0') + 10*int64(digits[start+1]-'0') + int64(digits[start+2]-'0')
+		b = strconv.AppendInt(digits, 10*(code+1), 10)
+	} else {
+		b = append(b, "99999999999999999990000"...)
+	}
+	if !unit {
+		return append(b, "    "...)
+	}
+	room := strconv.AppendInt(b, digitsCount+min(l.Quota, mostUsed)-1, 10) // with a leading 1
+	return append(b, room[len(b)+1:]...)
 }
