@@ -27,8 +27,8 @@ type links struct {
 	Places []int `json:"p,omitempty"`
 }
 
-// newLinks returns the links of a decision about n charges. given has the indexes in asked of
-// the charges given to Take, and places has the indexes in the decision of those asked.
+// newLinks returns the links of a decision about n charges. callers has the indexes in
+// resolved of the charges of Take's caller, and places those in the decision of the resolved.
 func newLinks(resolved []Charge, callers []int, parents []added, places []int, n int) *links {
 	l := &links{Up: make([]int, n), Rest: make([]int64, n)}
 	if slices.Contains(callers, -1) {
@@ -80,7 +80,7 @@ func (l *links) callerCosts(costs []int64) []int64 {
 	return result
 }
 
-// costs returns the costs of all charges, from own, the costs of the given charges.
+// costs returns the costs of all charges, from those of the caller's charges.
 func (l *links) costs(callers []int64) []int64 {
 	result := make([]int64, len(l.Up))
 	for i := range result {

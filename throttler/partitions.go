@@ -142,7 +142,7 @@ func stricter(a, b *driver.Result) driver.Result {
 	return m
 }
 
-// takeParts takes the parts of r. If the decision is allowed, all contains the parts to settle.
+// takeParts takes the parts of r. If the decision is allowed, takes are the parts to settle.
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request, parts []part) (merged driver.Decision, takes []partTake, err error) {
 	a, open := newAnswers(parts), false
 	if t.isKnown(ctx, a) {
@@ -187,8 +187,8 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request, parts []par
 	return merged, takes, nil
 }
 
-// atMost returns p's request. Charges in mode AtMost ask for no more than all, which were taken
-// before, have charged for them.
+// atMost returns p's request. Charges in mode AtMost ask for no more than takes, which were
+// made before, have charged for them.
 func atMost(p *part, takes []partTake) driver.Request {
 	d := driver.NewDecision(p.Request)
 	for k, place := range p.Places {
@@ -202,7 +202,7 @@ func atMost(p *part, takes []partTake) driver.Request {
 }
 
 // even makes the backends of a charge that several have charged alike: it gives back what a
-// part was charged beyond the cost in whole, and tells the router.
+// part was charged beyond the cost in merged, and tells the router.
 func (t *Throttler) even(ctx context.Context, merged *driver.Decision, takes []partTake) {
 	results := make([][][]driver.Result, len(merged.Charges()))
 	for i := range takes {

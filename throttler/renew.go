@@ -36,7 +36,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	return renewed, nil
 }
 
-// renewParts renews the units of all. If one partition doesn't hold its unit any more, the
+// renewParts renews the units of takes. If one partition doesn't hold its unit any more, the
 // units of the others are released.
 func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, takes []partTake) (driver.Decision, error) {
 	settle := func(take *partTake, s driver.Settlement) (driver.Decision, error) {

@@ -15,7 +15,7 @@ import (
 // resolve makes r, a zero Request, the request for charges now, under the policies in force.
 // It fills in every Partition and Cost, and adds up charges to one count. It neither changes
 // nor keeps the caller's slice. If the table of policies leaves nothing to ask a backend,
-// made is the decision. The error says which argument is wrong.
+// decided is the decision. The error says which argument is wrong.
 func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (decided *decision.Decision, l *links, err error) {
 	if len(charges) == 1 {
 		c := r.Begin(&charges[0])
@@ -88,7 +88,7 @@ func tooMany(n int) error {
 }
 
 // resolveOne puts c, the only charge of r, under the policy in force. If that leaves nothing
-// to ask a backend, made is the decision.
+// to ask a backend, decided is the decision.
 func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (decided *decision.Decision, l *links, err error) {
 	if c.Policy == nil {
 		return nil, nil, check(0, c)
@@ -115,13 +115,13 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 
 // inForce returns charges under the policies in force at now, all by one state of the table,
 // followed by charges added for parents. It leaves out charges that no limit holds for.
-// given has the index in asked of each of the charges, or -1. If there is nothing to ask a
-// backend, made is the decision.
+// callers has the index in resolved of each of the charges, or -1. If there is nothing to ask
+// a backend, decided is the decision.
 func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (resolved []Charge, callers []int, parents []added, decided *decision.Decision, err error) {
 	view := t.policies.View()
 	charges = slices.Clip(charges) // the caller's slice
 	resolved, callers = make([]Charge, 0, len(charges)), make([]int, len(charges))
-	var children []int // for each added charge, the index in asked of the nearest charge below it, or -1
+	var children []int // for each added charge, the index in resolved of the nearest charge below it, or -1
 	var blocked []block
 	for i := 0; i < len(charges); i++ { // parents are appended
 		c := charges[i]

@@ -129,7 +129,7 @@ func (t *Throttler) outdated(ctx context.Context, charges []Charge) bool {
 	return t.queues.outdated(charges, termsOf(&r, decided), err)
 }
 
-// tooEarly returns an error if ctx's deadline is before at, or at is Never.
+// tooEarly returns an error if ctx's deadline is before start, or start is Never.
 func tooEarly(ctx context.Context, c clock.Clock, start time.Time) error {
 	deadline, ok := ctx.Deadline()
 	switch {
@@ -141,7 +141,7 @@ func tooEarly(ctx context.Context, c clock.Clock, start time.Time) error {
 	return nil
 }
 
-// sleep returns when c reaches at or woken is closed, or with an error when ctx is done.
+// sleep returns when c reaches end or woken is closed, or with an error when ctx is done.
 func sleep(ctx context.Context, c clock.Clock, end time.Time, woken <-chan struct{}) error {
 	for {
 		if ctx.Err() != nil {

@@ -168,8 +168,8 @@ func (a *answer) look(d *driver.Decision) {
 	}
 }
 
-// drained returns when l, a limit that drains, has room for more units besides those used. If
-// more is 0, because Used includes the charge, the charge starts then, and drained sets StartAt.
+// drained returns when l, a limit that drains, has room for hidden units besides those used. If
+// hidden is 0, because Used includes the charge, the charge starts then, and drained sets StartAt.
 func drained(l *quota.Limit, result *driver.Result, hidden int64) (instant int64) {
 	switch {
 	case l.Algorithm.Queues():

@@ -130,7 +130,7 @@ func (q *waitQueues) alike(c *call) int {
 }
 
 // share gives a to c and to the calls behind it that a allows, too, and ends c's turn. It
-// returns how many of the calls that a allows are left over, because calls have given up.
+// returns how many of the calls that a allows remain, because calls have given up.
 func (q *waitQueues) share(c *call, a *answer, woken <-chan struct{}) (remaining int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -213,7 +213,7 @@ func (q *waitQueues) refunded(charges []Charge) {
 	}
 }
 
-// outdated reports whether the last answer about charges was under other terms than is, or the
+// outdated reports whether the last answer about charges was under other terms than current, or the
 // terms could not be resolved, with err. If so, waiting calls ask at once.
 func (all *waitQueues) outdated(charges []Charge, current terms, err error) bool {
 	all.mu.Lock()

@@ -62,7 +62,7 @@ type history struct {
 	algorithms    []quota.Algorithm
 	clock         *clock.Manual
 	model, tested *throttler.Throttler
-	backends      [2]driver.Backend   // of model and other
+	backends      [2]driver.Backend   // of model and tested
 	policies      []*throttler.Policy // the present form of each
 	before        []*throttler.Policy // the previous form of each, which some processes still use
 	takes         []*take

@@ -130,7 +130,7 @@ func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) err
 	return nil
 }
 
-// receive makes process settle m, and own too if m is neither settled nor too late.
+// receive makes process settle m, and modelThrottler too if m is neither settled nor too late.
 func (f *fleet) receive(ctx context.Context, modelThrottler *throttler.Throttler, process int, m *message, window time.Duration) error {
 	err := f.settle(ctx, process, m.text, m.cost)
 	expired := errors.Is(err, throttler.ErrInvalid)
@@ -149,7 +149,7 @@ func (f *fleet) receive(ctx context.Context, modelThrottler *throttler.Throttler
 	return err
 }
 
-// compare compares the used units and reset times with own's.
+// compare compares the used units and reset times with modelThrottler's.
 func (f *fleet) compare(ctx context.Context, modelThrottler *throttler.Throttler, charges []throttler.Charge) error {
 	got, err := f.throttlers[0].Peek(ctx, charges...)
 	if err != nil {

@@ -114,7 +114,7 @@ type before struct {
 	found   bool
 }
 
-// decide returns the Decide at now that calls of with counts that are here, or arrive under p.
+// decide returns the Decide at now that calls count with counts that are here, or arrive under p.
 func decide(p *Placement, now int64, count func(c *counts) (driver.Decision, []Change)) Decide {
 	return func(stored []*Stored, clock int64) (d driver.Decision, changes []Change, err error) {
 		c := &counts{now: now, clock: clock}

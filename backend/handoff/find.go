@@ -39,8 +39,8 @@ func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) 
 	return nil, &ElsewhereError{Counts: locations}
 }
 
-// find finds the count of charge i. An expired claim is removed from stored. If where is not
-// zero, the count is in another backend, or may be.
+// find finds the count of charge i. An expired claim is removed from stored. If location is
+// not zero, the count is in another backend, or may be.
 func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, location Location, err error) {
 	if p == nil {
 		if stored = stored.valid(clock); stored == nil || !stored.hasLeft() {

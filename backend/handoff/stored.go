@@ -102,7 +102,7 @@ func (s *Stored) Load(b []byte) error {
 }
 
 // CutFront cuts a claim of a count that is here, and the trace of a reset, off the front of a
-// script's reply about the count. It returns the reset's generation, or 0, and the rest.
+// script's reply about the count. It returns the reset's generation, or 0, and what follows.
 func CutFront(b []byte) (generation uint32, remainder []byte) {
 	if len(b) >= claimHereBytes && b[0] == claimHere {
 		b = b[claimHereBytes:]

@@ -136,7 +136,7 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-// dial returns a new connection, or an error once a third of left, the call's time, has passed:
+// dial returns a new connection, or an error once a third of timeout, the call's, has passed:
 // the rest is for the reply. A connection that is ready later serves the next call.
 func (c *Client) dial(timeout time.Duration) (*conn, error) {
 	type dialed struct {

@@ -173,7 +173,7 @@ func byKey(keys []string, items []stored) map[string]stored {
 // maxWrites bounds the writes of one item after lost replies.
 const maxWrites = 16
 
-// write writes value, the stored form of it, in place of old or, if old was not found, adds
+// write writes value, the stored form of p, in place of old or, if old was not found, adds
 // it. It returns false if another process wrote first.
 //
 // If the reply is lost, it reads the item and compares its write ID. If the item is still old,

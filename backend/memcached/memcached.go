@@ -224,7 +224,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 		released, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return d, changes, err
 	}); err != nil {
-		return nil, err // all may still be written: see decide
+		return nil, err // released may still be written: see decide
 	}
 	return released, nil
 }

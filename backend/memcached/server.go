@@ -149,7 +149,7 @@ const (
 )
 
 // wait returns the outcome of j, or an error when j's time is over or its caller has left. The
-// time is over when the deadline has passed and the server has been silent since j.asked. If
+// time is over when the deadline has passed and the server has been silent since j.begun. If
 // the server answers, or no exchange can tell, the delay is this process's, and j waits on.
 func (s *server) wait(j *job) error {
 	timer := time.NewTimer(time.Hour)

@@ -98,7 +98,7 @@ func (s *server) spill(p *item) *job {
 	}
 }
 
-// writeOwn writes c, a count of it, to its own item, in place of old if that was found. It
+// writeOwn writes c, a count of p, to its own item, in place of old if that was found. It
 // does so even if old has the same value: only then does a late cas of another spill fail.
 // After an error the count stays where it is, and an applied write does no harm.
 func (s *server) writeOwn(deadline time.Time, key string, old stored, p *item, c *count) (bool, error) {

@@ -60,7 +60,7 @@ func (n *name) setPooled(seed maphash.Seed, policy string, place, number byte) (
 	return maphash.Bytes(seed, n[:])
 }
 
-// setAll makes n the name of that policy and tag, and of the rest.
+// setAll makes n the name of that policy, tag and parts.
 func (n *name) setAll(policy string, tag byte, parts ...string) {
 	var buf [maxName]byte
 	text := append(binary.AppendUvarint(buf[:0], uint64(len(policy))), policy...)

@@ -46,7 +46,7 @@ const (
 // few simultaneous callers would wait for a whole round trip.
 //
 // A decision's time is over when its deadline has passed and the server was silent since
-// j.asked: batches have ended without a reply, and no later batch has one. Otherwise this
+// j.begun: batches have ended without a reply, and no later batch has one. Otherwise this
 // process is the cause of the delay, and the decision waits until its batch ends, or until it
 // has been in the queue for maxQueued.
 type batcher struct {

@@ -38,7 +38,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 		released, changes, err = handoff.ReleaseAll(&r, stored, clock)
 		return changes, err
 	}); err != nil {
-		return nil, err // all may still be written: see swap
+		return nil, err // released may still be written: see swap
 	}
 	return released, nil
 }

@@ -56,8 +56,8 @@ func newShard(b *Backend, s Shard) *shard {
 	return sh
 }
 
-// newBatcher returns a batcher that sends through c to one server, called name in events. one
-// is the server's client, if it is a node of the cluster c.
+// newBatcher returns a batcher that sends through c to one server, called name in events.
+// single is the server's client, if it is a node of the cluster c.
 func (s *shard) newBatcher(c redis.UniversalClient, name string, single *redis.Client, replica bool) *batcher {
 	b := &batcher{
 		client: goredis.Wrap(c), timeout: s.backend.timeout, room: maxWaiting,

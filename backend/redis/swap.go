@@ -136,8 +136,8 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	s.finish(group, err)
 }
 
-// applyAgain reads the states again, and makes all changes again, if some are late. If it can't
-// read, it finishes the late ones, and returns the others, which keep their outcomes.
+// applyAgain reads the states again, and makes all changes again, if there are joiners. If it
+// can't read, it finishes the joiners, and returns the others, which keep their outcomes.
 func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, group, joiners []*change) (remaining []*change, args []arg) {
 	if len(joiners) == 0 {
 		return group, nil
@@ -154,7 +154,7 @@ func errNotRead(err error) error {
 	return fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 }
 
-// endOf returns the latest deadline of all, but at most the timeout after began, when the
+// endOf returns the latest deadline of group, but at most the timeout after began, when the
 // exchange began: so a server that hangs is detected as soon as by other decisions.
 func (s *shard) endOf(group []*change, began time.Time) time.Time {
 	end, latest := began, began.Add(s.backend.timeout)

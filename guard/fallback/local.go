@@ -81,7 +81,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	return d, nil
 }
 
-// charge charges c, which has room, to known, its count.
+// charge charges c, which has room, to found, its count.
 func (b *Backend) charge(found *count, c *quota.Charge, o *outage, journal bool, now int64, results []driver.Result) {
 	found.state.Charge(sharesOf(c.Policy.Limits, b.processes), c.Cost, now, results)
 	found.state.Coarsen(maxLog)
@@ -201,7 +201,7 @@ func sharesOf(limits []quota.Limit, processes int64) []quota.Limit {
 	return shares
 }
 
-// hold notes that known, the count of c, must be handed over after o.
+// hold notes that found, the count of c, must be handed over after o.
 func (b *Backend) hold(found *count, c *quota.Charge, o *outage) {
 	if found.outage != nil {
 		found.outage = o

@@ -60,7 +60,7 @@ func (t *table) stripeOf(charges []quota.Charge) *stripe {
 	return &t.stripes[t.names.Partition(charges[0].Partition)&uint64(len(t.stripes)-1)]
 }
 
-// pooledName returns the name of the pooled count for c, charge i of a decision. of is the
+// pooledName returns the name of the pooled count for c, charge i of a decision. hash is the
 // name of c's own count.
 func (t *table) pooledName(c *quota.Charge, i int, hash keyed.Name) keyed.Name {
 	place := hash[1] % uint64(max(pooledPerPlace/len(t.stripes), 1))

@@ -30,7 +30,7 @@ type refusal struct {
 }
 
 // newRefusal returns the refusal to remember for d, which the backend made after the time
-// asked, and after before was read. It returns nil if d takes too much memory.
+// began, and after before was read. It returns nil if d takes too much memory.
 func newRefusal(id uint64, d *driver.Decision, began time.Duration, before []version) *refusal {
 	if bytesOf(d) > MaxBytes {
 		return nil

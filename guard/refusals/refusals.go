@@ -284,8 +284,8 @@ func (b *Backend) forget(charges []quota.Charge) {
 // roomCharges is the most charges that need no separate memory.
 const roomCharges = 3
 
-// hash appends to counts the version of each charge's count, and returns the hash of
-// the charges. If hashes collide, a refusal is pushed out or forgotten early, never
+// hash appends to counts the version of each charge's count, and returns the hash of the
+// charges and the result. If hashes collide, a refusal is pushed out or forgotten early, never
 // mistaken for another.
 func (b *Backend) hash(charges []quota.Charge, counts []version) (id uint64, counted []version) {
 	for i := range charges {

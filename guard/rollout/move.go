@@ -96,8 +96,8 @@ func (d *decision) endTurn() {
 	}
 }
 
-// fetch asks the other members to release the counts in where, which at lacks, to at.
-// It makes them d's arrivals, and returns at. If a newer version has placed one of them
+// fetch asks the other members to release the counts in locations, which place lacks, to
+// place. It makes them d's arrivals, and returns place. If a newer version has placed one of them
 // elsewhere, fetch returns the target of that version. For a read-only decision nothing
 // is released, and the arrivals are copies.
 func (b *Backend) fetch(ctx context.Context, d *decision, place target, locations []handoff.Location) (target, error) {
@@ -127,7 +127,7 @@ func (b *Backend) fetch(ctx context.Context, d *decision, place target, location
 	return next, nil
 }
 
-// release returns the request to release the counts in where to a target that lacks
+// release returns the request to release the counts in locations to a target that lacks
 // them. It makes them d's arrivals, as new counts until a member releases them.
 func (d *decision) release(to target, keep time.Duration, locations []handoff.Location) handoff.ReleaseRequest {
 	d.arrivals = make([]handoff.Arrival, len(locations))

@@ -64,7 +64,7 @@ type route struct {
 
 	askAt time.Time // when to evaluate the flag again
 
-	// Until overrideUntil, at is used although the flag selects wanted: another process
+	// Until overrideUntil, place is used although the flag selects wanted: another process
 	// moved the counts, and this one has not seen the change yet.
 	overrideUntil time.Time
 }

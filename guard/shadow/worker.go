@@ -27,10 +27,10 @@ type worker struct {
 	queue chan shown
 	steps steps
 
-	// taken has the candidate's decisions by the serving backend's takes. Settlements
+	// takes has the candidate's decisions by the serving backend's takes. Settlements
 	// need them, because the candidate's windows may have opened at other times.
 	takes  map[takeID]driver.Decision
-	oldest []takeID // a ring that bounds taken
+	oldest []takeID // a ring that bounds takes
 	next   int
 }
 

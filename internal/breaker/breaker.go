@@ -212,7 +212,7 @@ func (b *Breaker) changed(open bool, cause error) {
 // ErrSlow is the error of a probe that the server answers, but later than calls need.
 var ErrSlow = fmt.Errorf("the server answers too late: %w", context.DeadlineExceeded)
 
-// Quick makes a probe's call, and repeats it if it took longer than within, as when it had to
+// Quick makes a probe's call, and repeats it if it took longer than bound, as when it had to
 // connect, or the server hung until then. Quick returns the call's error, or ErrSlow if
 // both calls took longer.
 func Quick(bound time.Duration, call func() error) error {

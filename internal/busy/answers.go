@@ -16,7 +16,7 @@ type Answers struct {
 // NewAnswers returns Answers for a server that was not asked yet.
 func NewAnswers() *Answers { return &Answers{started: time.Now()} }
 
-// Answered records that the server has answered a request sent at asked.
+// Answered records that the server has answered a request sent then.
 func (a *Answers) Answered(sent time.Time) {
 	if instant := int64(sent.Sub(a.started)); instant > a.answered.Load() { // a race loses little
 		a.answered.Store(instant)
@@ -26,13 +26,13 @@ func (a *Answers) Answered(sent time.Time) {
 // Silent records that the server has not answered a request until now.
 func (a *Answers) Silent() { a.silenced.Store(int64(time.Since(a.started))) }
 
-// AnsweredSince reports whether the server has answered a request sent at or after then.
+// AnsweredSince reports whether the server has answered a request sent at or after t.
 func (a *Answers) AnsweredSince(t time.Time) bool {
 	return a.answered.Load() >= int64(t.Sub(a.started))
 }
 
-// SilentSince reports whether the server was found silent at or after then, and has
-// answered no request sent at or after then.
+// SilentSince reports whether the server was found silent at or after t, and has answered no
+// request sent at or after t.
 func (a *Answers) SilentSince(t time.Time) bool {
 	return a.silenced.Load() >= int64(t.Sub(a.started)) && !a.AnsweredSince(t)
 }

@@ -6,7 +6,7 @@ import "math/bits"
 // maxFloat is the largest count, quota.MaxQuota.
 const maxFloat = 1 << 53
 
-// MulDiv returns a*b/c rounded down, and the rest. For a quotient above 2^53, it returns 2^53
+// MulDiv returns a*b/c rounded down, and the remainder. For a quotient above 2^53, it returns 2^53
 // and 0. a and b are not negative, c is positive.
 func MulDiv(a, b, c int64) (quotient, remainder int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))

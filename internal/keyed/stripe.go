@@ -47,7 +47,7 @@ type Stripe[V Value] struct {
 	byName map[Name]V
 	values []V // in no order
 	weight int
-	next   uint32 // where to look for a victim, in all
+	next   uint32 // where to look for a victim, in values
 }
 
 // Get returns the value of that name, or nil.
@@ -116,7 +116,7 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 }
 
 // place returns the index of the next of n values to look at. Successive indexes are far apart,
-// because values added together may all have a high rank. If n is few or less, they cover all.
+// because values added together may all have a high rank. If n is at most scanned, they cover all.
 func (s *Stripe[V]) place(n int) int {
 	s.next++
 	if n <= scanned {

@@ -10,11 +10,11 @@ import (
 // allocation.
 type Cache[K comparable, V any] struct {
 	Create   func(K) V
-	Max      int // most Ks besides Others
+	Max      int // most Ks besides Overflow
 	Overflow K   // replaces all later Ks
 
 	values atomic.Pointer[map[K]V]
-	mu     sync.Mutex // held to change all
+	mu     sync.Mutex // held to change values
 }
 
 // Get returns the V of k, or of Others if there are too many.
@@ -56,7 +56,7 @@ func (c *Cache[K, V]) Values() map[K]V {
 	return nil
 }
 
-// Drop forgets the V of k, which may still be in use, if is reports true for it.
+// Drop forgets the V of k, which may still be in use, if match reports true for it.
 func (c *Cache[K, V]) Drop(k K, match func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -77,7 +77,7 @@ func (c *Counters) Init(bound int, create func(m Metric, labels ...any) Counter)
 	}
 }
 
-// Decided counts e, and returns its policy's label. known is false if e is from a newer
+// Decided counts e, and returns its policy's label. ok is false if e is from a newer
 // throttler.
 func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string, ok bool) {
 	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {

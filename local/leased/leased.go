@@ -363,7 +363,7 @@ func (b *Backend) heldFor(r *driver.Request) int64 {
 }
 
 // addHeld makes d, which charges nothing, report this process's held units as not used, but at
-// most so many: d may not know of units leased during the call.
+// most bound: d may not know of units leased during the call.
 func (b *Backend) addHeld(d *driver.Decision, bound int64) {
 	if bound == 0 || d.Degraded { // its counts don't contain leases
 		return

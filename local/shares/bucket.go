@@ -41,7 +41,7 @@ func (s *share) wholeUnits(b bucket, now int64) int64 {
 	return b.tokens + divDown(s.gained(b, now), s.window)
 }
 
-// hasAt returns the instant at which b has n tokens, in ms plus a rest in 1/units of a ms.
+// hasAt returns the instant at which b has n tokens, in ms plus a remainder in 1/units of a ms.
 func (s *share) hasAt(b bucket, n int64) (instant, remainder int64) {
 	if s.units == 0 {
 		return b.instant, 0

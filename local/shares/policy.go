@@ -21,7 +21,7 @@ type policy struct {
 	held    bool    // this process has ever held units; only apply uses it
 	least   []share // a member's least share of each limit
 
-	// most is the smallest capacity. A charge above it is never admitted, and is not demand:
+	// greatest is the smallest capacity. A charge above it is never admitted, and is not demand:
 	// shares would follow charges that no process can admit.
 	greatest int64
 }
@@ -194,7 +194,7 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	p.shares.Store(s)
 }
 
-// lower replaces fresh buckets of k by other's with fewer tokens. Both have the same limits.
+// lower replaces fresh buckets of k by o's with fewer tokens. Both have the same limits.
 func (k *keyShares) lower(o *keyShares, now int64) {
 	for i := range k.fresh {
 		if s := &k.limits[i]; s.wholeUnits(o.fresh[i], now) < s.wholeUnits(k.fresh[i], now) {
@@ -226,7 +226,7 @@ func (b *Backend) check(charges []quota.Charge) error {
 	return nil
 }
 
-// atLeast reports whether given is l, or has a larger burst.
+// atLeast reports whether charged is l, or has a larger burst.
 func atLeast(l, charged quota.Limit) bool {
 	if charged.Capacity() >= l.Capacity() {
 		charged.Burst = l.Burst

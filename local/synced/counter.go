@@ -120,7 +120,7 @@ func (c *count) roll(l *limit, now int64) {
 	}
 }
 
-// goOn makes c, which was counted under was, continue under a limit of another quota. A
+// goOn makes c, which was counted under former, continue under a limit of another quota. A
 // bucket will have drained at the same instant, so that all processes agree on it, including
 // processes with the old quota.
 func (c *count) goOn(former *limit) {
@@ -260,7 +260,7 @@ func (c *count) fitsAt(l *limit, cost, now int64) int64 {
 // lastInstant is the last second of the year 9999 in ms, as in stores: a debt may take longer.
 const lastInstant = 253402300799000
 
-// roundUp returns f, at most most, rounded up. Greater numbers do not fit into an int64.
+// roundUp returns f, at most bound, rounded up. Greater numbers do not fit into an int64.
 func roundUp(f, bound float64) int64 { return int64(math.Ceil(min(f, bound))) }
 
 // tolerance bounds the rounding errors of instants in doubles, in ms.

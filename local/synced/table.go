@@ -57,7 +57,7 @@ func (c *counter) note() uint8 {
 	return 0
 }
 
-// hasCharge reports whether a charge of that mark, made at taken, went to c, and c was not
+// hasCharge reports whether a charge of that mark, made at takenAt, went to c, and c was not
 // reset since.
 func (c *counter) hasCharge(mark *driver.Mark, takenAt int64) bool {
 	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || takenAt > c.resetAt)
@@ -245,7 +245,7 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 }
 
 // addToFormer adds units to the counts of former limits: other processes, or other requests
-// of this one, may still decide under them. A refund of a charge, made at taken, goes only to
+// of this one, may still decide under them. A refund of a charge, made at takenAt, goes only to
 // a window that contains the charge's time.
 func (c *counter) addToFormer(units, takenAt, now int64) {
 	c.forgetFormer(now)

@@ -76,7 +76,7 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	return c.lines
 }
 
-// change adds a line if wrong differs from s, with is as its text if wrong, and was if not.
+// change adds a line if wrong differs from s, with begins as its text if wrong, and ends if not.
 func (c *check) change(s *state, wrong bool, begins, ends string, attrs ...slog.Attr) {
 	if wrong == s.isWrong() || !c.allow() {
 		return

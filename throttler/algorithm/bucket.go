@@ -95,7 +95,7 @@ func (r *record) minDebt(l limit, c settled, now int64) instant {
 
 // refill is giveBack for a token bucket. Units drain in the order in which they were charged,
 // so the units of a charge are the last before its mark. refill refunds at most the units that
-// drain between now and the mark, less kept.
+// drain between now and the mark, less floor.
 func (r *record) refill(c settled, now int64, floor instant) {
 	ms, fraction := exact.MulDiv(c.charged-c.cost, r.window, r.quota)
 	if wait := c.mark.At - now; wait < ms || wait == ms && c.mark.Fraction < fraction {

@@ -215,7 +215,7 @@ func errMalformed(b []byte) error {
 	return fmt.Errorf("algorithm: %d bytes are not a stored state: a newer version, or something else, wrote them", len(b))
 }
 
-// parser reads numbers from the front of rest. Past the end of rest they are 0, and the parser
+// parser reads numbers from the front of tail. Past the end of tail they are 0, and the parser
 // has failed.
 type parser struct {
 	tail   []byte

@@ -65,7 +65,7 @@ type counter interface {
 	// quota, count under l, at no instant more than before. See docs/start/algorithms.md.
 	adopt(r *record, l limit)
 
-	// join adds cost, charged by another policy, to r, which is live. own are the records of
+	// join adds cost, charged by another policy, to r, which is live. current are the records of
 	// that policy, already charged.
 	join(r *record, current []record, cost, now int64)
 
@@ -108,7 +108,7 @@ func (k kind) units(cost int64) int64 {
 	return cost
 }
 
-// adopts reports whether a record of kind other can continue as one of kind k.
+// adopts reports whether a record of kind older can continue as one of kind k.
 func (k kind) adopts(older kind) bool { return kinds[k].algorithm == kinds[older].algorithm }
 
 // kindsOf contains the kinds of limits that are not aligned, then of aligned ones, by algorithm.

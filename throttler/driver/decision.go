@@ -18,8 +18,8 @@ type Decision struct {
 	// Request is the request that was decided about.
 	Request Request
 
-	// The results of the limits of all charges, in their order: one has a single
-	// result, many has several. Most decisions are about one limit, and need no
+	// The results of the limits of all charges, in their order: single has the only one, list
+	// has several. Most decisions are about one limit, and need no
 	// memory beyond the caller's.
 	single [1]Result
 	list   []Result

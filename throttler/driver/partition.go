@@ -34,12 +34,12 @@ type Rememberer interface {
 	Backend
 
 	// Refused returns, from memory, the refusal that Take would return for r, a request about
-	// one partition. If Take would have to ask for it, known is false.
+	// one partition. If Take would have to ask for it, ok is false.
 	Refused(ctx context.Context, r Request) (d Decision, ok bool)
 }
 
 // Refused calls the method of the first Rememberer among b and the backends behind it, which
-// it finds by methods Unwrap() Backend. If no backend is a Rememberer, known is false.
+// it finds by methods Unwrap() Backend. If no backend is a Rememberer, ok is false.
 func Refused(ctx context.Context, b Backend, r *Request) (d Decision, ok bool) {
 	if m, ok := As[Rememberer](b); ok {
 		return m.Refused(ctx, *r)
@@ -86,14 +86,14 @@ func (r *Request) Parts() []Part {
 	return parts
 }
 
-// CopyFrom copies whole's results for p's limits to d, a decision about p.
+// CopyFrom copies joint's results for p's limits to d, a decision about p.
 func (p *Part) CopyFrom(joint *Decision, d *Decision) {
 	for i, place := range p.Places {
 		copy(d.ResultsOf(i), joint.ResultsOf(place))
 	}
 }
 
-// Costs returns the costs of p's charges, out of whole, the costs of the whole Request.
+// Costs returns the costs of p's charges, out of costs, which are of the whole Request.
 func (p *Part) Costs(costs []int64) []int64 {
 	part := make([]int64, len(p.Places))
 	for i, place := range p.Places {

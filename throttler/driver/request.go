@@ -12,7 +12,7 @@ import (
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
-	single [1]quota.Charge // the charge, if many is nil
+	single [1]quota.Charge // the charge, if list is nil
 	list   []quota.Charge
 
 	Now int64 // ms since the epoch

@@ -160,7 +160,7 @@ func (e *Edit) find(name string) entry {
 	return entry{}
 }
 
-// put makes at the source's entry for a policy's name.
+// put makes changed the source's entry for a policy's name.
 func (e *Edit) put(name string, changed entry) {
 	if changed.policy == nil && changed.overrides == nil && changed.children == 0 && !changed.find && changed.plan == nil {
 		e.names = e.names.remove(e.owner, name)

@@ -26,8 +26,8 @@ type plan struct {
 // the plan has ended, the policy's own limits hold. If the table lacks the plan, the decision
 // fails with an error that wraps quota.ErrInvalid.
 //
-// A decision calls of once for each charge under policy, with its context. In a server, the
-// context has the values that earlier middleware put into the request's. If of is nil, the
+// A decision calls choose once for each charge under policy, with its context. In a server, the
+// context has the values that earlier middleware put into the request's. If choose is nil, the
 // policy has no plans.
 func (e *Edit) Plan(policy string, choose func(ctx context.Context, key string) string) {
 	found := e.find(policy)

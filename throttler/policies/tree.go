@@ -11,7 +11,7 @@ import (
 // Parent is the policy and key that are charged along with a child: see [View.Resolve].
 type Parent struct{ Policy, Key string }
 
-// relink notes that p, or nil, replaces the policy in at, the entry of that name, if either
+// relink notes that p, or nil, replaces the policy in changed, the entry of that name, if either
 // has a parent or children.
 func (e *Edit) relink(name string, changed *entry, p *quota.Policy) {
 	old := changed.policy
@@ -86,7 +86,7 @@ func (e *Edit) count(name string, n int32) {
 	e.put(name, found)
 }
 
-// keeps returns why the policy in at can't be the parent of its children that do not change,
+// keeps returns why the policy in changed can't be the parent of its children that do not change,
 // or nil. It was another policy before.
 func keeps(name string, old *quota.Policy, changed *entry) error {
 	switch p := changed.policy; {

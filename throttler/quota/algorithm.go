@@ -123,7 +123,7 @@ func algorithmNames() []string {
 	return namesWith(func(traits) bool { return true })
 }
 
-// algorithmsWith returns the names of the algorithms that has selects, as in "a
+// algorithmsWith returns the names of the algorithms that match selects, as in "a
 // token-bucket or a leaky-bucket", without the first article.
 func algorithmsWith(match func(traits) bool) string {
 	return strings.Join(namesWith(match), " or a ")

@@ -49,7 +49,7 @@ type Watch struct {
 
 	mu      sync.Mutex
 	current version // the version in force
-	again   bool    // the server was down: its changes since known may be incomplete
+	again   bool    // the server was down: its changes since current may be incomplete
 	bad     version // the version that was refused
 	wrong   error   // why
 	warned  string
@@ -62,7 +62,7 @@ type Watch struct {
 // asks says what decisions that ask for overrides expect of the server.
 type asks struct {
 	minimum version // the server has it, or a later one
-	inForce bool    // known is in force, so that answers may be kept
+	inForce bool    // the current version is in force, so that answers may be kept
 }
 
 // NewWatch reads the store into the source of that name of table, and then its changes, until

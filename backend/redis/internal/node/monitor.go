@@ -211,7 +211,7 @@ type answer struct {
 }
 
 // askNodes asks the server of s behind c or, for a cluster, all primaries or all replicas.
-// known is false if they can't be listed.
+// complete is false if they can't be listed.
 func (m *Monitor) askNodes(s *Shard, c goredis.Client, name string, primaries bool) (answers []answer, complete bool) {
 	nodes, err := m.NodesOf(c, name, primaries)
 	if err != nil {

@@ -78,14 +78,14 @@ type writes struct {
 }
 
 // mark is an offset that a primary had reached. It includes all writes that the primary
-// acknowledged before at.
+// acknowledged before the instant.
 type mark struct {
 	history string
 	offset  int64
 	instant time.Time
 }
 
-// add adds the reply of a primary to a check that was sent at the time at.
+// add adds the reply of a primary to a check that was sent at that instant.
 func (w *writes) add(r replication, instant time.Time) {
 	if r.role != rolePrimary || r.offset < 0 || r.history == "" {
 		return

@@ -28,9 +28,9 @@ type Server struct {
 	Answers *busy.Answers // to round trips
 	Current atomic.Bool   // of a replica: as of its last check
 
-	// own is the client of probes. No pool and no hook of the user's delays it. The first
+	// single is the client of probes. No pool and no hook of the user's delays it. The first
 	// probe makes it. A go-redis client with PoolSize failed dials does not dial for up to a
-	// second; own is used in that time.
+	// second; single is used in that time.
 	single atomic.Pointer[goredis.Client]
 	failed atomic.Pointer[failure] // the last one
 
@@ -41,7 +41,7 @@ type Server struct {
 	closed       context.Context
 	stop         context.CancelFunc
 
-	mu    sync.Mutex // guards known, and that no background work begins once closed is done
+	mu    sync.Mutex // guards event, and that no background work begins once closed is done
 	event observe.Checked
 }
 
@@ -57,8 +57,8 @@ type Config struct {
 	// Connections is how many connections decisions need at most.
 	Connections int
 
-	// Partition, the beginning of a key up to and including its hash tag, and Had are of probes
-	// until a round trip has failed.
+	// Until a round trip has failed, probes ask about Partition, the beginning of a key up to
+	// and including its hash tag, and answer within Timeout.
 	Partition string
 	Timeout   time.Duration
 
@@ -88,7 +88,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Fail makes probes ask about that partition, and answer in the time had.
+// Fail makes probes ask about that partition, and answer within timeout.
 func (s *Server) Fail(partition string, timeout time.Duration) {
 	s.failed.Store(&failure{partition: partition, timeout: timeout})
 }
@@ -286,7 +286,7 @@ func (s *Server) Probe(ctx context.Context) error {
 	if err != nil || single == nil {
 		return err
 	}
-	Connect(ctx, s.Client, single, s.Connections) // if its pool does not dial yet, own is used
+	Connect(ctx, s.Client, single, s.Connections) // if its pool does not dial yet, s.single is used
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (s *Server) singleClient() *redis.Client {
 // distant is the round trip above which a server counts as distant.
 const distant = 10 * time.Millisecond
 
-// Connect opens the connections that decisions need to one, a server of c. If answers take
+// Connect opens the connections that decisions need to single, a server of c. If answers take
 // longer than distant, it opens as many as there are connections. It leaves errors to the
 // decisions.
 func Connect(ctx context.Context, c goredis.Client, single *redis.Client, connections int) {
