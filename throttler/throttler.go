@@ -21,6 +21,7 @@ type Throttler struct {
 	backends []driver.Backend // the router's, or the one that New was given
 	router   driver.Router    // or nil
 	clock    clock.Clock
+	millis   func() int64     // the clock's time, in ms since the epoch
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
 
@@ -70,6 +71,10 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		if events, ok := driver.As[driver.Observed](b); ok {
 			events.Observe(t.observer)
 		}
+	}
+	t.millis = func() int64 { return t.clock.Now().UnixMilli() }
+	if c, ok := t.clock.(interface{ UnixMilli() int64 }); ok { // System's is faster than Now
+		t.millis = c.UnixMilli
 	}
 	t.Names = policies.NewNames(t.policies)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
@@ -172,14 +177,6 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, er
 
 // now returns the clock's time in ms since the epoch, clamped to the years 1970 to
 // 9999: instants are stored in six bytes.
-func (t *Throttler) now() int64 {
-	var ms int64
-	if c, ok := t.clock.(interface{ UnixMilli() int64 }); ok { // System's is faster than Now
-		ms = c.UnixMilli()
-	} else {
-		ms = t.clock.Now().UnixMilli()
-	}
-	return min(max(ms, 0), maxInstant)
-}
+func (t *Throttler) now() int64 { return min(max(t.millis(), 0), maxInstant) }
 
 var maxInstant = decision.Never.UnixMilli()

@@ -76,7 +76,8 @@ func (d *Decision) SetCost(i int, cost int64) {
 		return
 	}
 	if d.Request.list != nil { // the caller of Take has the slice, too
-		d.Request.list = slices.Clone(charges)
+		list := slices.Clone(charges)
+		d.Request.list = &list
 	}
 	d.Charges()[i].Cost = cost
 }

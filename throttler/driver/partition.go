@@ -55,7 +55,8 @@ type Part struct {
 
 // IsSplit reports whether r has charges of several partitions.
 func (r *Request) IsSplit() bool {
-	return slices.ContainsFunc(r.list, func(c quota.Charge) bool { return c.Partition != r.list[0].Partition })
+	charges := r.Charges()
+	return slices.ContainsFunc(charges, func(c quota.Charge) bool { return c.Partition != charges[0].Partition })
 }
 
 // Part returns the part of r with the charges at places.

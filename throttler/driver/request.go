@@ -13,7 +13,7 @@ import (
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
 	single [1]quota.Charge // the charge, if list is nil
-	list   []quota.Charge
+	list   *[]quota.Charge // a pointer, because most requests have one charge, and are copied often
 
 	Now int64 // ms since the epoch
 
@@ -31,7 +31,8 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 	if len(charges) == 1 {
 		return Request{Now: now, single: [1]quota.Charge{charges[0]}}
 	}
-	return Request{Now: now, list: charges}
+	list := charges // not a parameter: that would move to the heap for one charge, too
+	return Request{Now: now, list: &list}
 }
 
 // Replace returns r about other charges: see NewRequest.
@@ -53,10 +54,13 @@ func (r *Request) Begin(c *quota.Charge) *quota.Charge {
 
 // Charges returns the charges. The caller must not change them.
 func (r *Request) Charges() []quota.Charge {
-	if r.list == nil && r.single[0].Policy != nil {
+	switch {
+	case r.list != nil:
+		return *r.list
+	case r.single[0].Policy != nil:
 		return r.single[:]
 	}
-	return r.list
+	return nil
 }
 
 // Settlement corrects the costs of an allowed decision. A decision that was never

@@ -10,12 +10,12 @@ import (
 // Calendar makes a FixedWindow's windows the days, weeks or months of a time zone, the same
 // ones for all keys. A day of 23 or 25 hours is one window. The zero value is no calendar.
 type Calendar struct {
-	// Period is the length of the windows.
-	Period Period
-
 	// Zone is a name of the IANA time zone database, such as "Europe/Berlin". If empty, UTC.
 	// A program for hosts without that database imports time/tzdata.
 	Zone string
+
+	// Period is the length of the windows.
+	Period Period
 
 	// Day is the day on which a Month begins, 1 to 31, like a billing period, or a Week, from 1
 	// for Monday to 7 for Sunday. In a calendar month that is shorter, a Month begins on the
