@@ -26,6 +26,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/throttler/policies"
 )
@@ -110,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 const help = `demo-api is a small HTTP API behind rate limits.
 
-usage: demo-api [-listen ADDR] [-config FILE] [-check]
+usage: demo-api [-listen ADDR] [-config FILE] [-check] [-version]
 
   -listen ADDR  serve on ADDR instead of the configured address (127.0.0.1:8080)
   -config FILE  read policies and the backend from a YAML file; without one,
@@ -125,6 +126,7 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check]
                   upstream          20 per 10 seconds, of all callers together
   -check        say whether the configuration is right: build all that it says, without
                 a connection to a server, and do not serve
+  -version      print the version, and do not serve
 
 routes:
   GET  /                      a page that shows the limits, for browsers; free
@@ -162,6 +164,7 @@ func configure(args []string, program *settings, o *config.Options, stdout io.Wr
 	listen := flags.String("listen", "", "")
 	file := flags.String("config", "", "")
 	check := flags.Bool("check", false, "")
+	printVersion := flags.Bool("version", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, help)
@@ -175,6 +178,10 @@ func configure(args []string, program *settings, o *config.Options, stdout io.Wr
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w\nrun demo-api -h for help", err)
+	}
+	if *printVersion {
+		fmt.Fprint(stdout, build.Line("demo-api"))
+		return nil, flag.ErrHelp
 	}
 
 	var c *config.Config

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/cmd/internal/build"
 )
 
 func TestArguments(t *testing.T) {
@@ -30,6 +32,7 @@ func TestArguments(t *testing.T) {
 	}{
 		{"-h", help, "", false},
 		{"-help", help, "", false},
+		{"-version", build.Line("demo-api"), "", false},
 		{"-port 80", "", "flag provided but not defined: -port\nrun demo-api -h for help", true},
 		{"-listen", "", "flag needs an argument: -listen\nrun demo-api -h for help", true},
 		{"-listen 8080", "", "-listen is \"8080\"; it must be a host and a port, such as 127.0.0.1:8080\nrun demo-api -h for help", true},

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	"github.com/weir-go/weir/config"
 )
 
@@ -58,6 +59,8 @@ func serve(ctx context.Context, program *settings, s *config.Stack, api, debug h
 		debugAddr = debugListener.Addr()
 	}
 	server := newServer(api, log)
+	release, revision := build.Version()
+	log.Info("serving", "version", release, "revision", revision)
 	greet(stdout, program, s.Config.Places(), listener.Addr(), debugAddr)
 
 	served := make(chan error, 1)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 )
 
@@ -62,10 +63,11 @@ func (e *usageError) Unwrap() error { return e.error }
 
 const help = `throttlerd is Envoy's rate limit service.
 
-usage: throttlerd [-check]
+usage: throttlerd [-check] [-version]
 
-  -check  say whether the environment and the files of descriptors are right: build all
-          that they say, without a connection to a server, and do not serve
+  -check    say whether the environment and the files of descriptors are right: build all
+            that they say, without a connection to a server, and do not serve
+  -version  print the version, and do not serve
 
 The environment configures it, by the variables of envoyproxy/ratelimit and its own.
 docs/reference/throttlerd.md has them all.
@@ -76,6 +78,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	flags := flag.NewFlagSet("throttlerd", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // main alone prints the error
 	check := flags.Bool("check", false, "")
+	printVersion := flags.Bool("version", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, help)
@@ -86,6 +89,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	if err != nil {
 		return &usageError{fmt.Errorf("%w\nrun throttlerd -h for help", err)}
+	}
+	if *printVersion {
+		fmt.Fprint(stdout, build.Line("throttlerd"))
+		return nil
 	}
 	s, err := settings.Read(environ)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	weirdebug "github.com/weir-go/weir/contrib/debug"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
@@ -248,4 +249,21 @@ func TestSocketReplacesNoFile(t *testing.T) {
 	if text, readErr := os.ReadFile(file); err == nil || readErr != nil || string(text) != "text" {
 		t.Errorf("error %v; the file is %q, %v", err, text, readErr)
 	}
+}
+
+// The version is in the output of -version, and in the log when the service begins.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"-version"}, nil, &out, io.Discard); err != nil || out.String() != build.Line("throttlerd") {
+		t.Errorf("-version prints %q, %v; want %q", &out, err, build.Line("throttlerd"))
+	}
+	d := started(t, perYear)
+	release, _ := build.Version()
+	eventually(t, func() error {
+		if line := "msg=serving version=" + release + " revision="; !strings.Contains(d.log.String(), line) {
+			return fmt.Errorf("the log has no line with %s", line)
+		}
+		return nil
+	})
 }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/files"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
@@ -133,7 +134,8 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go sv.watch(watching)
-	log.Warn("serving", "counts", c.Places(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
+	release, revision := build.Version()
+	log.Warn("serving", "version", release, "revision", revision, "counts", c.Places(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

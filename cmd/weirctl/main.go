@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/cmd/internal/build"
 )
 
 const help = `weirctl is for operators of programs that limit by weir.
@@ -36,6 +38,7 @@ usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
   overrides remove-ended
 
   weirctl COMMAND -h lists the options of a command. With -json it prints JSON.
+  weirctl -version prints the version.
 
 exit status:
   0  done; of check, all files are right
@@ -94,6 +97,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return 2
 		}
 		fmt.Fprint(stdout, help)
+		return 0
+	}
+	if args[0] == "-version" || args[0] == "--version" {
+		fmt.Fprint(stdout, build.Line("weirctl"))
 		return 0
 	}
 	name, args := args[0], args[1:]

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/cmd/internal/build"
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config"
 	weirdebug "github.com/weir-go/weir/contrib/debug"
@@ -68,6 +69,7 @@ func TestArguments(t *testing.T) {
 	}{
 		{"", 2, "usage: weirctl COMMAND"},
 		{"help", 0, "usage: weirctl COMMAND"},
+		{"-version", 0, build.Line("weirctl")},
 		{"shwo", 2, `the command is "shwo"; it must be check`},
 		{"show -h", 0, "-within key"},
 		{"show -nothing", 2, "-nothing"},
