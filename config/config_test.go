@@ -49,7 +49,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, parent, parent_key, on_failure, consistency, was, sync, low`,
+			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, hidden, parent, parent_key, on_failure, consistency, was, sync, low`,
 		}, {
 			"unknown level", "policies:\n  core: {limits: [{quota: 4, window: 1h}], consistency: soft}\n",
 			`weir.yaml:2: policies.core.consistency is "soft"; it must be exact, leased or synced`,
@@ -361,7 +361,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"\xff\xfel\x00":                                             "weir.yaml:1: the text is not UTF-8",
 		"listen: \x00\n":                                            "weir.yaml:1: the line has a control character",
 		strings.Repeat("[", 20_000):                                 "weir.yaml:1: exceeded max depth of 10000",
-		"policies: &p {core: *p}\n":                                 "weir.yaml:1: unknown key core; the keys here are limits, unit, parent, parent_key, on_failure",
+		"policies: &p {core: *p}\n":                                 "weir.yaml:1: unknown key core; the keys here are limits, unit, hidden, parent, parent_key, on_failure",
 		"policies:\n  <<: {core: 3}\n":                              `weir.yaml:2: policies.<<.core is "3"; it must be a quota, per, and a window`,
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "weir.yaml:1: ",
 		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced; write the value itself",
@@ -535,7 +535,7 @@ policies:
   core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local, consistency: leased, was: synced, sync: 1s, low: 0.5}
   burst: [10 per 1s token-bucket burst 30, {quota: 100, window: 1d}]
   queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
-  short: {limits: 7 per 1h, unit: input-tokens}
+  short: {limits: 7 per 1h, unit: input-tokens, hidden: true}
 deadline: 20ms
 on_failure: closed
 open_for: 1m
@@ -572,7 +572,7 @@ processes: 3
 			},
 			"burst": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 30}, {Quota: 100, Window: 24 * time.Hour}}},
 			"queue": {Limits: limits{{Quota: 10, Window: time.Second, Algorithm: quota.LeakyBucket, MaxWait: 2 * time.Second}}, OnFailure: &open},
-			"short": {Limits: limits{{Quota: 7, Window: time.Hour}}, Unit: quota.InputTokens},
+			"short": {Limits: limits{{Quota: 7, Window: time.Hour}}, Unit: quota.InputTokens, Hidden: true},
 		},
 		DryRuns:   map[string]dryRun{"core": {limits{{Quota: 4, Window: 90 * time.Second, Aligned: true}}}, "search": {limits{{Quota: 5, Window: time.Minute}}}},
 		Deadline:  duration(20 * time.Millisecond),
@@ -592,7 +592,7 @@ processes: 3
 	} {
 		policies[name] = &quota.Policy{Name: name, Limits: limits}
 	}
-	policies["short"].Unit = quota.InputTokens
+	policies["short"].Unit, policies["short"].Hidden = quota.InputTokens, true
 	if !reflect.DeepEqual(got.Policies, policies) {
 		t.Errorf("got policies %+v, want %+v", got.Policies, policies)
 	}

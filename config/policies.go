@@ -22,8 +22,9 @@ import (
 type policy struct {
 	Limits    limits
 	Unit      quota.Unit
+	Hidden    bool
 	Parent    string
-	ParentKey string             `yaml:"parent_key"`
+	ParentKey string `yaml:"parent_key"`
 	OnFailure *fallback.Choice   `yaml:"on_failure"`
 	Level     *consistency.Level `yaml:"consistency"`
 	Was       *consistency.Level // the level that it begins at; Level if nil
@@ -99,7 +100,8 @@ func (c *Config) policies(d *document) {
 	for _, name := range sorted(c.keys.Policies) {
 		p, place := c.keys.Policies[name], path{"policies", name}
 		c.Policies[name] = d.policy(name, place, p.Limits)
-		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
+		c.Policies[name].Unit, c.Policies[name].Hidden = p.Unit, p.Hidden
+		c.Policies[name].Parent, c.Policies[name].ParentKey = p.Parent, p.ParentKey
 		// A policy that the program does not use is worth a warning. If its name is
 		// misspelled, a limit other than the one meant stays in force.
 		if similar := nearest(name, used); similar != "" && !slices.Contains(used, name) {
@@ -156,7 +158,7 @@ func (c *Config) preset(d *document, p *quota.Policy) *quota.Policy {
 		d.problem(place, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", place, p.Name)
 		return p
 	}
-	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit, Parent: p.Parent, ParentKey: p.ParentKey}
+	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit, Hidden: p.Hidden, Parent: p.Parent, ParentKey: p.ParentKey}
 	if c.Backend == sharesName {
 		for i := range p.Limits {
 			p.Limits[i].Algorithm = quota.TokenBucket

@@ -73,9 +73,9 @@ func InHandler() Classifier {
 // counts for its own key. Charges [Classifier.Within] one key are decided in one atomic step;
 // for others, see package quota.
 //
-// For a limit on all callers together, use two middlewares instead, as in the package comment:
-// otherwise clients would see the common policy's name. The outer one's charge is refunded if
-// the inner one refuses.
+// For a limit on all callers together, use two middlewares instead, as in the package comment. The
+// outer one's charge is refunded if the inner one refuses. The headers report the limit that binds
+// among all policies, except those that are Hidden.
 func All(classifiers ...Classifier) Classifier {
 	var joined Classifier
 	for _, c := range classifiers {
@@ -111,7 +111,8 @@ func (c Classifier) Within(outer Key) Classifier {
 
 // NoRefund returns c with its charges exempt from [Options.RefundIf]: they are refunded only
 // if the handler did not run. Use it for a limit that counts every request, such as GitHub's
-// secondary limit, next to a limit with free 304s:
+// secondary limit, next to a limit with free 304s. To keep it out of headers, set its policy's
+// Hidden:
 //
 //	All(Limit(core, caller), Limit(secondary, caller).NoRefund())
 func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }

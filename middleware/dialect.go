@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -109,7 +110,7 @@ func flatten(d Dialect) (flat []Dialect, err error) {
 }
 
 // Report is the state of the limits on a request, for a [Dialect] to write. It covers all
-// middlewares that enforce a limit, except those with [NoHeaders].
+// middlewares that enforce a limit, except those with [NoHeaders] and policies that are Hidden.
 type Report struct {
 	takes  []*take // the outermost first
 	room   [4]*take
@@ -126,8 +127,11 @@ func (r *Report) reset(enforced []*take) {
 	}
 }
 
-// write writes the headers of each dialect that some middleware has.
+// write writes the headers of each dialect that some middleware has, if there is a limit to report.
 func (r *Report) write(h http.Header) {
+	if !r.reports() {
+		return
+	}
 	for i, k := range r.takes {
 		for _, d := range k.link.m.dialects {
 			if !slices.ContainsFunc(r.takes[:i], func(o *take) bool { return slices.Contains(o.link.m.dialects, d) }) {
@@ -137,12 +141,23 @@ func (r *Report) write(h http.Header) {
 	}
 }
 
+// reports reports whether r has a limit.
+func (r *Report) reports() bool {
+	for _, k := range r.takes {
+		if slices.ContainsFunc(k.d.Charges(), func(c throttler.Charge) bool { return !c.Policy.Hidden }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Binding returns the limit to report if there is room for only one: of the limits that
 // refused, the one that frees last; otherwise the one that this charge, repeated, would
 // exhaust first or, of several, the one with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
 	if len(r.takes) == 1 {
-		return r.takes[0].d.Binding()
+		binding, _ = r.takes[0].d.Reported()
+		return binding
 	}
 	binding, _ = r.BindingOf()
 	return binding
@@ -168,7 +183,7 @@ func (r *Report) Limits() iter.Seq[decision.Status] {
 			for c := range charges {
 				stale := len(r.takes) > 1 && r.decidedAfter(k, &charges[c])
 				for range charges[c].Policy.Limits {
-					if !stale && !yield(k.d.Limit(i)) {
+					if !stale && !charges[c].Policy.Hidden && !yield(k.d.Limit(i)) {
 						return
 					}
 					i++

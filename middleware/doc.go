@@ -25,7 +25,8 @@
 // # Several limits
 //
 // Limits on one caller belong in one decision: [All] charges all of them or none.
-// Here 304s are free under the first and count under the second, as at GitHub:
+// Here 304s are free under the first and count under the second, and secondary's Hidden is true, so
+// that headers report core alone, as at GitHub:
 //
 //	middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
 //

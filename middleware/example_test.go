@@ -84,27 +84,28 @@ func ExampleFirstOf() {
 }
 
 // Two limits on one caller are one decision. A 304 is refunded by the first
-// limit, but counts against the second.
+// limit, but counts against the second, which headers don't report.
 func ExampleAll() {
 	t := stillThrottler()
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	secondary := &throttler.Policy{Name: "secondary", Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}}}
+	secondary := &throttler.Policy{Name: "secondary", Hidden: true, Limits: []throttler.Limit{{Quota: 2, Window: time.Minute}}}
 	caller := middleware.ClientIP(nil)
 	both := middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
 
-	limit, err := middleware.New(t, both, &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})
+	limit, err := middleware.New(t, both, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	notModified := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
-	for _, h := range []http.Handler{helloHandler, notModified} {
+	for _, h := range []http.Handler{helloHandler, notModified, helloHandler} {
 		w := httptest.NewRecorder()
 		limit(h).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/hello", nil))
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+		fmt.Println(w.Code, w.Header().Get("X-RateLimit-Resource"), "left", w.Header().Get("X-RateLimit-Remaining"))
 	}
 	// Output:
-	// 200 "core";r=59;t=3600, "secondary";r=899;t=60
-	// 304 "core";r=59;t=3600, "secondary";r=898;t=60
+	// 200 core left 59
+	// 304 core left 59
+	// 429 core left 59
 }
 
 // A login is charged to the account and the address, so one address can't try many accounts.

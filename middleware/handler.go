@@ -104,7 +104,8 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 // nil, and Retry-After if a decision is refused and its charges can fit later. It is for
 // programs that call a throttler themselves, for a response without a middleware of this
 // package. Of several decisions about one count, the last one is reported. If a decision has
-// no counts, as when it is Degraded or Blocked, WriteHeaders writes no rate headers.
+// no counts, as when it is Degraded or Blocked, or all policies are Hidden, WriteHeaders writes no
+// rate headers.
 func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decision) {
 	if dialect == nil {
 		dialect = GitHub{}
@@ -117,7 +118,7 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 			retryAt, decidedAt = retry, d.At()
 		}
 	}
-	if !unknown {
+	if !unknown && r.reports() {
 		dialect.Write(h, &r)
 	}
 	if !retryAt.IsZero() && !retryAt.Equal(decision.Never) {

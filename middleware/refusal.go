@@ -28,10 +28,10 @@ func (t *throttle) refuse(w http.ResponseWriter, k *take) {
 	k.answerInPlace(w, retryAfter)
 	var text [256]byte
 	message := text[:0]
-	if t.silent() {
-		message = appendWait(append(message, refusalText...), wait)
+	if s, ok := d.Reported(); ok && s.Refused && !t.silent() {
+		message = appendRefusal(message, d, &s, wait)
 	} else {
-		message = appendRefusal(message, d, wait)
+		message = appendWait(append(message, refusalText...), wait)
 	}
 	t.answer(w, k, http.StatusTooManyRequests, nil, message)
 }
@@ -98,11 +98,10 @@ func (k *take) answerInPlace(w http.ResponseWriter, retryAfter string) {
 // refusalText begins the text of a refusal.
 const refusalText = "API rate limit exceeded"
 
-// appendRefusal appends the limit that refused and when to retry: in wait seconds, or never if
+// appendRefusal appends s, the limit of d that refused, and when to retry: in wait seconds, or never if
 // wait is 0. The text begins as GitHub's does and must not mention a secondary rate limit:
 // clients look for those words.
-func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
-	s := d.Binding()
+func appendRefusal(b []byte, d *throttler.Decision, s *decision.Status, wait int64) []byte {
 	b = append(append(b, refusalText...), ": "...)
 	if d.Blocked {
 		b = append(append(b, s.Policy.Name...), " is blocked for this client"...)
@@ -185,8 +184,8 @@ func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message, escaped
 		contentType, body = "application/problem+json", x.appendProblem(make([]byte, 0, 512), escaped)
 	} else if x.form != nil {
 		unit := quota.Requests
-		if x.showsDecision() {
-			unit = x.Decision.Binding().Policy.Unit
+		if s, ok := x.refused(); ok {
+			unit = s.Policy.Unit
 		}
 		contentType, body = "application/json", append(x.form.ErrorBody(x.Status, unit, string(message)), '\n')
 	} else {
@@ -211,9 +210,12 @@ func (x *Refusal) write(w http.ResponseWriter, r *http.Request, message, escaped
 	}
 }
 
-// showsDecision reports whether the body may depend on the limit that refused.
-func (x *Refusal) showsDecision() bool {
-	return x.Err == nil && !x.silent && x.Decision.NumLimits() > 0
+// refused returns the limit that refused, and false if the body must not depend on it.
+func (x *Refusal) refused() (s decision.Status, ok bool) {
+	if x.Err == nil && !x.silent {
+		s, ok = x.Decision.Reported()
+	}
+	return s, ok && s.Refused
 }
 
 // appendProblem appends x in the form of RFC 9457.
@@ -228,7 +230,7 @@ func (x *Refusal) appendProblem(b, escaped []byte) []byte {
 	b = append(append(append(b, `{"type":"`...), kind...), `","title":"`...)
 	b = strconv.AppendInt(append(append(b, title...), `","status":`...), int64(x.Status), 10)
 	b = append(append(append(b, `,"detail":"`...), escaped...), '"')
-	if x.showsDecision() {
+	if _, ok := x.refused(); ok {
 		b = append(appendViolated(append(b, `,"violated-policies":[`...), &x.Decision), ']')
 	}
 	return append(b, "}\n"...)
@@ -240,11 +242,11 @@ func escape(text string) []byte {
 	return escaped[1 : len(escaped)-1]
 }
 
-// appendViolated appends the names of the policies that refused, each once.
+// appendViolated appends the names of the policies that refused and are not Hidden, each once.
 func appendViolated(b []byte, d *throttler.Decision) []byte {
 	last := ""
 	for _, s := range d.Limits() {
-		if !s.Refused || s.Policy.Name == last {
+		if !s.Refused || s.Policy.Hidden || s.Policy.Name == last {
 			continue
 		}
 		if last != "" {

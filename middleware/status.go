@@ -35,7 +35,7 @@ type StatusOptions struct {
 //
 // classify determines the policies to report, by a charge for each; costs do not matter. The
 // first four numbers are GitHub's, about the limit that binds; limits lists all limits of the
-// policy. A unit other than requests is reported as unit, and a key that the table of policies
+// policy. Policies that are Hidden are left out. A unit other than requests is reported as unit, and a key that the table of policies
 // blocks as "blocked":true. Policies that do not limit the key are listed as "unlimited", and
 // are not among the resources. Before the first charge, reset is now. A replica may answer,
 // and lag a little behind. If the counts of a policy can't be read because a shard does not
@@ -119,7 +119,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	answer := statusAnswer{Resources: make(map[string]*resource)}
-	charges := s.classify.Charges(r)
+	charges := slices.DeleteFunc(s.classify.Charges(r), func(c throttler.Charge) bool { return c.Policy != nil && c.Policy.Hidden })
 	if err := checkKeys(charges); err != nil {
 		s.fail(w, r, charges, err)
 		return
@@ -201,7 +201,7 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 // is counted under limits of quota.MaxQuota.
 func addResources(resources map[string]*resource, d *throttler.Decision) {
 	for _, s := range d.Limits() {
-		if s.Limit.Capacity() == quota.MaxQuota && !d.Blocked {
+		if s.Limit.Capacity() == quota.MaxQuota && !d.Blocked || s.Policy.Hidden {
 			continue
 		}
 		r := resources[s.Policy.Name]

@@ -24,6 +24,7 @@ type receiptText struct {
 type chargeText struct {
 	Policy    string        `json:"p"`
 	Unit      quota.Unit    `json:"u,omitempty"`
+	Hidden    bool          `json:"h,omitempty"`
 	Limits    []quota.Limit `json:"l"` // as their texts
 	Key       []byte        `json:"k"` // bytes: JSON would change a string that is not UTF-8
 	Partition []byte        `json:"q"`
@@ -49,7 +50,7 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	}
 	text := receiptText{At: d.Driver().Request.Now}
 	for i, c := range charges {
-		charge := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
+		charge := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Hidden: c.Policy.Hidden, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
 		for k, result := range d.Driver().ResultsOf(i) {
 			if c.Policy.Limits[k].Algorithm.Holds() {
 				// A renewal changes the mark, and the old one may be another unit's. So units
@@ -100,7 +101,7 @@ func (t *Throttler) Open(text string) (Decision, error) {
 func (r *receiptText) decision(id string) (Decision, error) {
 	var charges []Charge
 	for _, c := range r.Charges {
-		p := &Policy{Name: c.Policy, Unit: c.Unit, Limits: c.Limits}
+		p := &Policy{Name: c.Policy, Unit: c.Unit, Hidden: c.Hidden, Limits: c.Limits}
 		if err := p.Validate(); err != nil {
 			return Decision{}, err
 		}

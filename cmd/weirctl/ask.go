@@ -53,7 +53,7 @@ type checkStatus struct {
 // fill sets what s says of a count.
 func (s *checkStatus) fill(row *operator.Row) {
 	if s.Limit == nil {
-		row.Notes = []string{"no rule with a limit"}
+		row.Notes = []string{"no rule with a limit, or a hidden one"}
 		if s.Remaining > 0 {
 			row.Notes = []string{"unlimited"}
 		}

@@ -147,9 +147,10 @@ func listPolicies(c *command) subcommand {
 func setPolicy(c *command) subcommand {
 	o, e, p := serverOf(c.flags), endOf(c.flags), new(quota.Policy)
 	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "the `unit` of the quotas: requests, tokens, input-tokens or output-tokens")
+	c.flags.BoolVar(&p.Hidden, "hidden", false, "keep the policy out of answers to clients")
 	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well; \"\" for none")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
-	const line = "policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
+	const line = "policies set [-redis ADDR] [-unit UNIT] [-hidden] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
 	return subcommand{line, 2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`, func(ctx context.Context) (err error) {
 		if p.Until, err = e.read(); err != nil {
 			return err
@@ -171,10 +172,13 @@ func setPolicy(c *command) subcommand {
 	}}
 }
 
-// keep copies the unit and the parent of was to p, unless options set them.
+// keep copies the unit, the parent and hidden of before to p, unless options set them.
 func (c *command) keep(p, before *quota.Policy) {
 	if !c.isSet("unit") {
 		p.Unit = before.Unit
+	}
+	if !c.isSet("hidden") {
+		p.Hidden = before.Hidden
 	}
 	if !c.isSet("parent") {
 		p.Parent = before.Parent

@@ -84,6 +84,9 @@ type RateLimit struct {
 	// checks with 0 hits decide: for costs that are known after the response.
 	Report bool
 
+	// Hidden keeps the limit out of answers: a status has no limit, and headers report others.
+	Hidden bool
+
 	// Level is where decisions are made: by the store, the zero value, or in a process.
 	Level Level `yaml:"consistency"`
 }

@@ -22,7 +22,7 @@ func limit(keys string) string { return one("{key: a, rate_limit: {" + keys + "}
 const (
 	keysOfFile       = "name, domain, descriptors"
 	keysOfDescriptor = "key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors"
-	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, unit_multiplier, calendar, algorithm, burst, report, consistency"
+	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, unit_multiplier, calendar, algorithm, burst, report, hidden, consistency"
 
 	domain     = "it must be the name of a domain, such as edge_proxy"
 	key        = "it must be a key, such as remote_address"

@@ -31,8 +31,11 @@ const pushback = "grpc-retry-pushback-ms"
 
 // refuse returns the refusal of a decision that is not allowed.
 func refuse(d *throttler.Decision) *refusal {
-	s, text := d.Binding(), ""
+	s, shown := d.Reported()
+	text := ""
 	switch {
+	case !shown || !s.Refused:
+		text = "This call is refused."
 	case d.Blocked:
 		text = s.Policy.Name + " is blocked for this client."
 	case s.RetryAt.Equal(decision.Never) && s.Cost > s.Limit.Capacity():

@@ -157,7 +157,11 @@ func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
 	remaining := d.StartAt().Sub(l.throttler.Clock().Now()) // the decision took a part of the wait
 	if deadline, ok := ctx.Deadline(); ok {
 		if short := remaining - time.Until(deadline); short > 0 {
-			return later(codes.ResourceExhausted, d.Binding().Policy.Name+" has room after the call's deadline.", short)
+			text := "There is room after the call's deadline."
+			if s, ok := d.Reported(); ok {
+				text = s.Policy.Name + " has room after the call's deadline."
+			}
+			return later(codes.ResourceExhausted, text, short)
 		}
 	}
 	start := make(chan struct{})

@@ -272,6 +272,23 @@ func TestUnary(t *testing.T) {
 	expectCode(t, f.call(t.Context()), codes.OK)
 }
 
+// A hidden policy refuses in one decision with another. Neither metadata nor the status names it.
+func TestAHiddenPolicy(t *testing.T) {
+	guard := &throttler.Policy{Name: "guard", Hidden: true, Limits: []throttler.Limit{{Quota: 1, Window: time.Minute}}}
+	f := newFixture(t, setup{classify: func(f *fixture) middleware.Classifier {
+		return middleware.All(middleware.Limit(f.core, middleware.Everyone()), middleware.Limit(guard, middleware.Everyone()))
+	}})
+	a := f.call(t.Context())
+	expectCode(t, a, codes.OK)
+	expect(t, "header", a.header, "x-ratelimit-remaining", "1", "x-ratelimit-resource", "core")
+	a = f.call(t.Context())
+	expectCode(t, a, codes.ResourceExhausted)
+	expect(t, "trailer", a.trailer, "x-ratelimit-remaining", "1", "x-ratelimit-resource", "core", "retry-after", "60")
+	if a.message != "This call is refused. Try again in 60 s." || a.retry != time.Minute {
+		t.Errorf("the message is %q, RetryInfo %v", a.message, a.retry)
+	}
+}
+
 // retries is a service configuration. Its arguments are the first and the maximum backoff.
 const retries = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":%q,"maxBackoff":%q,
 	"backoffMultiplier":1,"retryableStatusCodes":["RESOURCE_EXHAUSTED","UNAVAILABLE"]}}]}`

@@ -122,6 +122,20 @@ func (d *Decision) Binding() (s Status) {
 	return s
 }
 
+// Reported is Binding among the policies that clients may see. It returns false if all are Hidden,
+// or nothing was decided.
+func (d *Decision) Reported() (s Status, ok bool) {
+	for i := range d.NumLimits() {
+		if c, _ := d.find(i); c.Policy.Hidden {
+			continue
+		}
+		if o := d.Limit(i); !ok || o.BindsBefore(&s) {
+			s, ok = o, true
+		}
+	}
+	return s, ok
+}
+
 // RetryAt returns the earliest instant at which the same charges would fit, if
 // nothing else is charged: the latest RetryAt of the limits that refused. It is zero
 // if the decision is Allowed, and [Never] if the charges can never fit.

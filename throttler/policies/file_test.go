@@ -183,18 +183,18 @@ func TestAFileWithALimitThatCanNeverRefuse(t *testing.T) {
 }
 
 // A policy's unit holds for keys with overrides too.
-func TestAFileHasUnits(t *testing.T) {
+func TestAFileHasUnitsAndHiddenPolicies(t *testing.T) {
 	var table policies.Table
 	watch(t, &table, `{
-		"policies": [{"name": "core", "limits": ["5000 per 1h"], "unit": "tokens"}],
+		"policies": [{"name": "core", "limits": ["5000 per 1h"], "unit": "tokens", "hidden": true}],
 		"overrides": [
 			{"policy": "core", "key": "acme", "limits": ["50000 per 1h"]},
 			{"policy": "core", "key": "bob", "unlimited": true}
 		]}`, nil)
 	for key, want := range map[string]int64{"alice": 5000, "acme": 50_000, "bob": quota.MaxQuota} {
 		p, _, _ := table.View().Resolve(t.Context(), policy("core"), key, t0.UnixMilli())
-		if p.Unit != quota.Tokens || p.Limits[0].Quota != want {
-			t.Errorf("%s has %+v; want %d tokens", key, p, want)
+		if p.Unit != quota.Tokens || !p.Hidden || p.Limits[0].Quota != want {
+			t.Errorf("%s has %+v; want %d tokens, hidden", key, p, want)
 		}
 	}
 	if _, err := policies.ParseJSON([]byte(`{"policies": [{"name": "core", "limits": ["1 per 1h"], "unit": "token"}]}`)); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), `unit is "token"`) {

@@ -97,12 +97,12 @@ func (o *Override) apply(p *quota.Policy) *quota.Policy {
 	switch {
 	case o.wrong != nil || o.Blocked && len(p.Limits) > 0:
 		return p
-	case !o.Unlimited && o.limited.Unit == p.Unit:
+	case !o.Unlimited && o.limited.Unit == p.Unit && o.limited.Hidden == p.Hidden:
 		return o.limited
-	case !o.Unlimited: // the unit is the policy's
-		return &quota.Policy{Name: o.limited.Name, Limits: o.limited.Limits, Unit: p.Unit}
+	case !o.Unlimited: // the rest is the policy's
+		return &quota.Policy{Name: o.limited.Name, Limits: o.limited.Limits, Unit: p.Unit, Hidden: p.Hidden}
 	}
-	unlimited := &quota.Policy{Name: p.Name, Unit: p.Unit}
+	unlimited := &quota.Policy{Name: p.Name, Unit: p.Unit, Hidden: p.Hidden}
 	for _, l := range p.Limits {
 		// A bucket of that quota would drain at once, and a log has no such quota.
 		l.Quota = quota.MaxQuota

@@ -64,7 +64,7 @@ func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key s
 			o.wrong = invalid.Errorf("policies: the plan of a key under policy %q is %q, which the table lacks; it must be the name of one of its policies, Unlimited, Blocked or empty", policy.Name, name)
 		default:
 			o.Limits = choice.Limits
-			o.limited = &quota.Policy{Name: policy.Name, Limits: choice.Limits, Unit: policy.Unit}
+			o.limited = &quota.Policy{Name: policy.Name, Limits: choice.Limits, Unit: policy.Unit, Hidden: policy.Hidden}
 		}
 		return o
 	}

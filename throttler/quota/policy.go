@@ -41,6 +41,11 @@ type Policy struct {
 	// Unit is the unit of the quotas and costs. The zero value is Requests.
 	Unit Unit `json:"unit,omitempty"`
 
+	// Hidden keeps the policy out of answers to clients: it is enforced, and a refusal has a
+	// Retry-After, but headers, bodies and the status handler report the other policies alone.
+	// Observers and decisions have it.
+	Hidden bool `json:"hidden,omitempty"`
+
 	// Until is when a policy of the throttler's table ends, by the throttler's clock: from then
 	// on the table acts as if it did not contain the policy. If zero, it does not end. It has no
 	// effect on a policy that is not in the table.

@@ -136,7 +136,7 @@ func (c *Change) entries() (args []any, err error) {
 		return nil, err
 	}
 	for _, p := range c.Set {
-		text, err := json.Marshal(quota.Policy{Limits: p.Limits, Unit: p.Unit, Until: p.Until})
+		text, err := json.Marshal(quota.Policy{Limits: p.Limits, Unit: p.Unit, Hidden: p.Hidden, Until: p.Until})
 		if err != nil {
 			return nil, invalid.Errorf("redispolicies: policy %q: %v", p.Name, err)
 		}

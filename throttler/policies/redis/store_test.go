@@ -165,13 +165,13 @@ func TestUnitsAndEndsAreKept(t *testing.T) {
 	server := testserver.Redis(t)
 	store, _, _ := open(t, server)
 	tokens := hourly("tokens", 5)
-	tokens.Unit = quota.Tokens
+	tokens.Unit, tokens.Hidden = quota.Tokens, true
 	tokens.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{tokens, hourly("core", 6)}})
 	f := follow(t, store)
 	for name, want := range map[string]quota.Unit{"tokens": quota.Tokens, "core": quota.Requests} {
-		if p := f.table.View().Policy(name); p == nil || p.Unit != want {
-			t.Errorf("%s is %+v, want the unit %v", name, p, want)
+		if p := f.table.View().Policy(name); p == nil || p.Unit != want || p.Hidden != (name == "tokens") {
+			t.Errorf("%s is %+v, want the unit %v, and only tokens hidden", name, p, want)
 		}
 		if p := f.table.View().Policy(name); name == "tokens" != p.Until.Equal(tokens.Until) {
 			t.Errorf("%s ends at %v", name, p.Until)

@@ -50,6 +50,7 @@ type Rule struct {
 	RefusesAll bool // requests_per_unit is 0
 	Shadow     bool
 	Quota      bool              // its mode is quota_mode
+	Hidden     bool              // answers have no limit
 	Report     bool              // a request's hits are charged if they fit or not
 	Level      consistency.Level // of Policy
 
@@ -71,7 +72,7 @@ func newRule(d *envoyfile.Descriptor, path string, keys []string, labels Labels,
 	r := &Rule{
 		Keys: keys, Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
-		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
+		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Hidden: l.Hidden, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
 		detailed: d.DetailedMetric, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}

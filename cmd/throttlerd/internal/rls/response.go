@@ -32,7 +32,7 @@ func untilUnit(l *descriptors.Limit, now int64) int64 {
 // status writes the status of item i, which has a limit.
 func (c *call) status(i int, remaining, resetSeconds int64) {
 	entry, st := &c.items[i], &c.statuses[i]
-	if entry.isUnlimited() {
+	if entry.isUnlimited() || entry.rule != nil && entry.rule.Hidden {
 		return
 	}
 	st.CurrentLimit = entry.limit
@@ -98,16 +98,21 @@ func (c *call) list(code ratelimitv3.RateLimitResponse_Code) *Response {
 
 // limitHeaders adds the headers of the descriptor that binds: the refusing one that resets
 // last or, to be compatible, the last; otherwise the one with the least remaining, also in
-// shadow_mode.
+// shadow_mode, or if all that refuse are hidden.
 func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	var best *Status
+	refused := false
+	for i := range c.items {
+		st := &c.statuses[i]
+		refused = refused || c.refused && st.CurrentLimit != nil && st.Code == overLimit
+	}
 	for i := range c.items {
 		st := &c.statuses[i]
 		switch {
-		case st.CurrentLimit == nil || c.refused && st.Code != overLimit:
-		case best == nil, c.refused && c.server.answers.Compatible,
-			c.refused && st.DurationUntilReset.GetSeconds() > best.DurationUntilReset.GetSeconds(),
-			!c.refused && st.LimitRemaining < best.LimitRemaining:
+		case st.CurrentLimit == nil || refused && st.Code != overLimit:
+		case best == nil, refused && c.server.answers.Compatible,
+			refused && st.DurationUntilReset.GetSeconds() > best.DurationUntilReset.GetSeconds(),
+			!refused && st.LimitRemaining < best.LimitRemaining:
 			best = st
 		}
 	}

@@ -463,3 +463,18 @@ func TestSeriesOfDescriptorsThatGo(t *testing.T) {
 		t.Errorf("%s; want %s", got, want)
 	}
 }
+
+// A hidden rule refuses in one decision with the others. Answers and headers have no limit of it.
+func TestHidden(t *testing.T) {
+	for _, compatible := range []bool{false, true} {
+		s := newTested(t, settings.Answers{RetryAfter: true, Headers: true, Compatible: compatible, LimitHeader: "L", RemainingHeader: "R", ResetHeader: "S"}, limits+`
+- {key: guard, rate_limit: {unit: minute, requests_per_unit: 1, hidden: true}}
+`)
+		s.is(
+			"hour=a | guard=a", "OK 4/5 3590s - L: 5 R: 4 S: 3590",
+			"hour=a | guard=a", "OVER 4/5 3590s! - L: 5 R: 4 S: 3590 Retry-After: 50",
+			"guard=b", "OK -",
+			"guard=b", "OVER! - Retry-After: 50",
+		)
+	}
+}
