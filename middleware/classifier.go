@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -23,7 +24,8 @@ type rule struct {
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	flags    flags
-	mode     quota.Mode // unless it is Enforce, of all charges
+	forms    []policies.KeyForm // of the charges' keys; none if there may be any
+	mode     quota.Mode         // unless it is Enforce, of all charges
 
 	addresses []addressSource // that charges may use
 	route     bool            // charges may use a RoutePattern
@@ -44,7 +46,7 @@ const (
 // limited too; use [FirstOf] to fall back to the client's address. An empty key
 // is an error: a 500, which the observer receives with the policy's name.
 func Limit(p *throttler.Policy, key Key) Classifier {
-	return Classifier{err: key.validate(), rules: []rule{{addresses: key.addresses, route: key.route, policies: []*throttler.Policy{p}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{err: key.validate(), rules: []rule{{addresses: key.addresses, route: key.route, forms: key.forms, policies: []*throttler.Policy{p}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(charges, p.Charge(key.orUnknown(r)))
 	}}}}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // IPOptions configures [ClientIP] and [IPv6Chain]. Nil and the zero value select
@@ -65,10 +66,15 @@ func ClientIP(options *IPOptions) Key {
 	if err != nil {
 		return Key{err: err}
 	}
-	return Key{addresses: []addressSource{from}, read: func(r *http.Request) (string, bool) {
-		key := from.key(from.find(r))
-		return key, key != ""
-	}}
+	return Key{
+		addresses: []addressSource{from},
+		make:      from.keyFor,
+		forms:     []policies.KeyForm{{Kind: "ip:", Has: from.hasKey}},
+		read: func(r *http.Request) (string, bool) {
+			key := from.key(from.find(r))
+			return key, key != ""
+		},
+	}
 }
 
 // IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once, each under a

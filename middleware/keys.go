@@ -1,12 +1,15 @@
 package middleware
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/throttler/policies"
 )
 
 // A Key determines the key that a request is charged to. Functions such as
@@ -17,8 +20,12 @@ type Key struct {
 	read      func(r *http.Request) (key string, ok bool)
 	addresses []addressSource // sources that it may use
 	optional  bool            // Join can omit it
+	joins     []Key           // of a Join
 	route     bool            // it may use a RoutePattern
 	err       error           // why it cannot be used
+
+	make  func(text string) (key, problem string) // of For; nil for Everyone
+	forms []policies.KeyForm                      // of the keys; none if there may be any
 }
 
 // KeyFunc returns a Key for a kind of key that this package does not provide, such as the
@@ -29,7 +36,12 @@ func KeyFunc(read func(r *http.Request) (key string, ok bool)) Key {
 	if read == nil {
 		panic("middleware: KeyFunc: the function is nil")
 	}
-	return Key{read: read}
+	return Key{read: read, make: func(text string) (string, string) {
+		if text == "" {
+			return "", "the key is empty"
+		}
+		return text, ""
+	}}
 }
 
 // Of returns the key of r, and false if r has none.
@@ -61,13 +73,17 @@ func keyOfAll(keys []Key, read func(r *http.Request) (string, bool)) Key {
 	if len(keys) == 0 {
 		return Key{err: invalid.Errorf("middleware: FirstOf and Join need keys; without any, all requests would share one count")}
 	}
-	joined := Key{read: read}
+	joined, known := Key{read: read}, true
 	for _, k := range keys {
 		if err := k.validate(); err != nil {
 			return Key{err: err}
 		}
 		joined.addresses = append(joined.addresses, k.addresses...)
 		joined.route = joined.route || k.route
+		joined.forms, known = append(joined.forms, k.forms...), known && len(k.forms) > 0
+	}
+	if !known {
+		joined.forms = nil
 	}
 	return joined
 }
@@ -75,7 +91,10 @@ func keyOfAll(keys []Key, read func(r *http.Request) (string, bool)) Key {
 // Everyone returns one key for all requests, for a limit on all callers
 // together.
 func Everyone() Key {
-	return Key{read: func(*http.Request) (string, bool) { return "everyone:", true }}
+	return Key{
+		read:  func(*http.Request) (string, bool) { return everyone, true },
+		forms: []policies.KeyForm{{Kind: everyone, Has: func(key string) bool { return key == everyone }}},
+	}
 }
 
 // Subject keys by the authenticated user, or another identity that subject finds in a request
@@ -88,10 +107,12 @@ func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	if subject == nil {
 		panic("middleware: Subject: the function is nil")
 	}
-	return Key{read: func(r *http.Request) (string, bool) {
+	k := Key{read: func(r *http.Request) (string, bool) {
 		s, ok := subject(r)
-		return SubjectKey(s), ok && s != ""
+		return "subject:" + s, ok && s != ""
 	}}
+	k.make, k.forms = prefixed("subject:", "subject")
+	return k
 }
 
 // BearerToken keys by the subject of the token of "Authorization: Bearer …", or GitHub's
@@ -137,16 +158,15 @@ func APIKey(header string, verify func(r *http.Request, key string) (subject str
 // Method keys by the request's method. Methods that are not net/http's share a key,
 // because clients can make them up.
 func Method() Key {
-	return Key{read: func(r *http.Request) (string, bool) {
-		switch r.Method {
-		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
-			return "method:" + r.Method, true
-		case "": // a request that was not received
-			return "method:" + http.MethodGet, true
+	k := Key{make: methodFor, read: func(r *http.Request) (string, bool) {
+		method := cmp.Or(r.Method, http.MethodGet) // a request that was not received has none
+		if !slices.Contains(methods, method) {
+			method = "other"
 		}
-		return "method:other", true
+		return "method:" + method, true
 	}}
+	_, k.forms = prefixed("method:", "method")
+	return k
 }
 
 // RoutePattern keys by the pattern of the route that will serve the request, such as
@@ -155,13 +175,15 @@ func Method() Key {
 // wrap the handlers, not the mux; the middleware warns about that once. Middlewares that change the path that chi routes by, such as
 // its StripSlashes and CleanPath, belong in front of the limit.
 func RoutePattern() Key {
-	return Key{optional: true, route: true, read: func(r *http.Request) (string, bool) {
+	k := Key{optional: true, route: true, read: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
 		if rctx := chiRoute(r); rctx != nil {
 			pattern = chiPattern(rctx, r)
 		}
 		return "route:" + pattern, pattern != ""
 	}}
+	k.make, k.forms = prefixed("route:", "route's pattern")
+	return k
 }
 
 // chiRoute returns the context of the chi router that serves r, or nil.
@@ -244,7 +266,7 @@ func afterParameter(pattern string) string {
 // FirstOf keys by the first of keys that the request has, such as a user or else the client's
 // address.
 func FirstOf(keys ...Key) Key {
-	return keyOfAll(keys, func(r *http.Request) (string, bool) {
+	k := keyOfAll(keys, func(r *http.Request) (string, bool) {
 		for _, k := range keys {
 			if key, ok := k.read(r); ok {
 				return key, true
@@ -252,13 +274,17 @@ func FirstOf(keys ...Key) Key {
 		}
 		return "", false
 	})
+	k.make = func(string) (string, string) {
+		return "", "FirstOf has keys of several kinds; call For of the one that the client has"
+	}
+	return k
 }
 
 // Join keys by all of keys together, such as a client and a route. Parts carry their lengths,
 // so that no two clients can be joined into one key. A request that lacks one of keys has no
 // key, but it may lack a [RoutePattern] if it has another key.
 func Join(keys ...Key) Key {
-	return keyOfAll(keys, func(r *http.Request) (string, bool) {
+	k := keyOfAll(keys, func(r *http.Request) (string, bool) {
 		parts, found := make([]string, len(keys)), false
 		for i, k := range keys {
 			key, ok := k.read(r)
@@ -269,6 +295,9 @@ func Join(keys ...Key) Key {
 				parts[i], found = key, true
 			}
 		}
-		return JoinedKey(parts...), found
+		return joinedKey(parts...), found
 	})
+	k.joins = keys
+	_, k.forms = prefixed("join:", "key")
+	return k
 }

@@ -108,6 +108,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 			return nil, err
 		}
 	}
+	classify.declareKeys(t.Names)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
@@ -220,6 +221,7 @@ func (t *throttle) decide(k *take) (err error) {
 	for outer := k.link.outer; outer != nil; outer = outer.outer {
 		t.warnName(k, outer)
 	}
+	t.throttler.WrongOverrides(t.Observer)
 	k.d, err = t.throttler.Take((*callContext)(k), k.charges...)
 	return err
 }

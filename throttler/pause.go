@@ -14,6 +14,7 @@ import (
 // Pause refuses charges to these counts before until, at most [quota.MaxWindow] ahead, in every
 // process, but not in mode Record. The latest pause holds.
 func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charge) (err error) {
+	t.warnOfKeys("Pause", charges)
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpPause, charges, start, new(Decision), err) }(time.Now())
 	}

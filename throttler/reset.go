@@ -12,6 +12,7 @@ import (
 // Reset clears the counts of these charges, but not their parents'. Refunds of earlier charges
 // do nothing. After an error, some counts may be cleared.
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
+	t.warnOfKeys("Reset", charges)
 	start := time.Now()
 	err := t.reset(ctx, charges)
 	t.queues.reset(charges) // after an error, too: some counts may be cleared

@@ -169,6 +169,7 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
 // Remaining don't include them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	t.warnOfKeys("Peek", charges)
 	if err = t.decide(ctx, observe.OpPeek, charges, &d); err == nil {
 		d.receipt = tookNothing
 	}

@@ -11,10 +11,15 @@ import (
 // caller keys requests by the subject of a token that the demo knows, and other requests by
 // the client's address.
 func (s *settings) caller() middleware.Key {
-	subject := func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) }
-	return middleware.FirstOf(
-		middleware.BearerToken(subject),
-		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: s.trustedProxies()}))
+	return middleware.FirstOf(s.user(), s.address())
+}
+
+func (s *settings) user() middleware.Key {
+	return middleware.BearerToken(func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) })
+}
+
+func (s *settings) address() middleware.Key {
+	return middleware.ClientIP(&middleware.IPOptions{TrustedProxies: s.trustedProxies()})
 }
 
 // organisation keys requests by the organisation that the route names.

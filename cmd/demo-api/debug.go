@@ -13,7 +13,7 @@ import (
 )
 
 // debugRoutes returns the operator's routes, which a separate listener serves.
-func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Handler {
+func debugRoutes(s *config.Stack, program *settings, observed *observation, dry *dryRuns) http.Handler {
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
 	if len(s.Redis) > 0 {
 		observed.page.Stats("redis", func() any {
@@ -47,7 +47,7 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Method(http.MethodGet, "/debug/weir", observed.page.Handler())
-	r.Delete("/debug/count", deleteCount(s))
+	r.Delete("/debug/count", deleteCount(s, program))
 	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler/policies"
 )
 
@@ -19,7 +18,11 @@ func (s *settings) plans(table *policies.Table, c *config.Config) error {
 			continue
 		}
 		if subject, ok := s.Tokens.subject(string(text)); ok {
-			planOf[middleware.SubjectKey(subject)] = token.Plan
+			key, err := s.user().For(subject)
+			if err != nil {
+				return err
+			}
+			planOf[key] = token.Plan
 		}
 	}
 	if len(planOf) == 0 {

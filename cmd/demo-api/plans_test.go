@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
 )
@@ -45,7 +44,7 @@ func TestPlansWithShares(t *testing.T) {
 		if err := own.plans(table, &config.Config{Backend: backend, Policies: of}); err != nil {
 			t.Fatal(err)
 		}
-		p, _, _ := table.View().Resolve(t.Context(), of[corePolicy], middleware.SubjectKey("carol"), 0)
+		p, _, _ := table.View().Resolve(t.Context(), of[corePolicy], "subject:carol", 0)
 		if !slices.Equal(p.Limits, want.Limits) {
 			t.Errorf("%s: the limits are %v; want %v", backend, p.Limits, want.Limits)
 		}

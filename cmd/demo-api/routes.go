@@ -46,5 +46,5 @@ func routes(program *settings, s *config.Stack, observed *observation) (api, deb
 	page := newPage(program, s, caller)
 	r.Method(http.MethodGet, "/", page)
 	r.Mount("/page", page)
-	return r, debugRoutes(s, observed, l.dry), l.err
+	return r, debugRoutes(s, program, observed, l.dry), l.err
 }

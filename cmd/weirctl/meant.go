@@ -14,7 +14,6 @@ import (
 
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
-	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
@@ -117,7 +116,8 @@ func (r *counter) keyOf(ctx context.Context, hash, file string) (found string, e
 		lines.Buffer(nil, 1<<20)
 		for !ok && lines.Scan() {
 			for _, text := range append(strings.Fields(lines.Text()), lines.Text()) {
-				if try(text) || try(operator.MeantBy(text).Right) || try(middleware.SubjectKey(text)) || r.tryDescribed(text, try) {
+				subject, _ := operator.Subject.For(text)
+				if try(text) || try(operator.MeantBy(text).Right) || try(subject) || r.tryDescribed(text, try) {
 					break
 				}
 			}

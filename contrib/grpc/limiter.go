@@ -118,6 +118,7 @@ func (l *Limiter) admit(ctx context.Context, method string) (d throttler.Decisio
 			return d, letGo, l.undecided(charges, invalid.Errorf("weirgrpc: the classifier charges policy %q for an empty key, which all clients would share; a key function must return false for a call without a key, or a key that is not empty", c.Policy.Name))
 		}
 	}
+	l.throttler.WrongOverrides(l.options.Observer)
 	// The call does not end with the client, so that the outcome of a charge is known.
 	d, err := l.throttler.Take(context.WithoutCancel(ctx), charges...)
 	switch {

@@ -8,13 +8,15 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// Names finds different policies of one name, which would be charged to one count. A
-// throttler has one, to which package middleware declares the policies that it knows.
+// Names finds different policies of one name, which would be charged to one count, and keys of a
+// form that no request has. A throttler has one, to which package middleware declares the policies that it knows.
 type Names struct {
 	table *Table // or nil
 
 	mu       sync.Mutex
 	declared map[string]*quota.Policy
+
+	keys keyForms
 }
 
 // NewNames returns a Names without policies. The limits of table, which may be nil, hold for

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 
@@ -17,38 +18,33 @@ type Suggestion struct {
 	Sure   bool // no key of package middleware has the other form
 }
 
+// The keys that the middleware has by default.
+var (
+	Address = middleware.ClientIP(nil)
+	Subject = middleware.Subject(func(*http.Request) (string, bool) { return "", false })
+)
+
 // MeantBy returns the key that a program charges when an operator writes key, if that is another.
 func MeantBy(key string) Suggestion {
 	address, prefixed := strings.CutPrefix(key, "ip:")
-	if p, err := netip.ParsePrefix(address); err == nil {
-		switch right := "ip:" + p.Masked().String(); {
-		case p.Addr().Unmap().Is4() && p.Bits() == p.Addr().BitLen():
-			return Suggestion{middleware.AddressKey(p.Addr(), nil), "an address of IPv4 has no length", true}
-		case p.Addr().Unmap().Is4():
-			return Suggestion{"", "each address of IPv4 is charged alone, and no range is", true}
-		case right != key:
-			return Suggestion{right, "clients of IPv6 are charged for the beginning of their address", true}
-		case p.Bits() != 64:
-			return Suggestion{middleware.AddressKey(p.Addr(), nil), "clients of IPv6 are charged for a /64 unless the program's IPv6Prefix is another", false}
-		}
+	right, wrong := Address.For(address)
+	switch p, err := netip.ParsePrefix(address); {
+	case wrong == nil && right == key:
+		return Suggestion{}
+	case wrong == nil:
+		return Suggestion{right, "middleware.ClientIP and forward auth charge addresses in that form", true}
+	case err == nil && p.Addr().Unmap().Is4():
+		return Suggestion{"", "each address of IPv4 is charged alone, and no range is", true}
+	case err == nil && key != "ip:"+p.Masked().String():
+		return Suggestion{"ip:" + p.Masked().String(), "clients of IPv6 are charged for the beginning of their address", true}
+	case err == nil: // the keys of a program with another IPv6Prefix, or an IPv6Chain
+		right, _ = Address.For(p.Addr().String())
+		return Suggestion{right, "clients of IPv6 are charged for a /64 unless the program's IPv6Prefix is another", false}
+	case prefixed || strings.ContainsAny(key, ":?"):
 		return Suggestion{}
 	}
-	addr, err := netip.ParseAddr(strings.Trim(address, "[]"))
-	if err != nil {
-		var port netip.AddrPort
-		port, err = netip.ParseAddrPort(address)
-		addr = port.Addr()
-	}
-	if err == nil {
-		if right := middleware.AddressKey(addr, nil); right != key {
-			return Suggestion{right, "middleware.ClientIP and forward auth charge addresses in that form", true}
-		}
-		return Suggestion{}
-	}
-	if prefixed || strings.ContainsAny(key, ":?") {
-		return Suggestion{}
-	}
-	return Suggestion{middleware.SubjectKey(key), "callers that are authenticated are charged in that form", false}
+	right, _ = Subject.For(key)
+	return Suggestion{right, "callers that are authenticated are charged in that form", false}
 }
 
 // UnlessMeant returns an error if nothing is counted in rows, of key, and another key was meant.
