@@ -138,8 +138,8 @@ type Checked struct {
 	Replica bool   // the server is a replica; Cut and Lag are about replicas alone
 
 	// Open reports that the server's breaker is open: it does not answer, and is
-	// sent no decisions. A root of package synced has no breaker: it did not answer the last
-	// sync, and is sent the next one.
+	// sent no decisions. A root of package synced, and a member of package shares, has no
+	// breaker: it did not answer the last message, and is sent the next one.
 	Open bool
 
 	// Cut reports that the replica has lost its primary, or lags too far, and is

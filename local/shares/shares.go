@@ -50,6 +50,7 @@ import (
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/local/shares/internal/division"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -81,7 +82,9 @@ type Options struct {
 	// Clock is the clock of the throttler in front. If nil, clock.System.
 	Clock clock.Clock
 
-	// Observer receives each message to another member, as a round trip. May be nil.
+	// Observer receives each message to another member, as a round trip and as a check of the
+	// member. If nil, weirlog.Default(), which logs when a member stops answering and when it
+	// answers again.
 	Observer observe.Observer
 }
 
@@ -123,8 +126,8 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 		return nil, err
 	}
 	o := &b.opts
-	if o.Observer != nil && transport != nil {
-		transport = observed{transport, o.Observer}
+	if o.Observer = weirlog.Ensure(o.Observer); transport != nil {
+		transport = observed{transport, o.Observer, b.closed}
 	}
 	b.member, err = division.New(self, list, b.quotas(), transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, ListChanged: o.ListChanged, Clock: o.Clock})
 	if err != nil {
@@ -451,11 +454,15 @@ func (b *Backend) stripeOf(partition string) *stripe {
 type observed struct {
 	division.Transport
 	observer observe.Observer
+	closed   context.Context // of the Backend
 }
 
 func (o observed) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
 	start := time.Now()
 	reply, err = o.Transport.Send(ctx, to, message)
 	o.observer.Sent(observe.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
+	if o.closed.Err() == nil { // a message that Close ends says nothing
+		o.observer.Checked(observe.Checked{Backend: "shares", Shard: to, Server: "member", Open: err != nil, Err: err})
+	}
 	return reply, err
 }

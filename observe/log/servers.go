@@ -113,8 +113,11 @@ func (v *server) answers(c *check) {
 		attrs = append(attrs, slog.Int("times", v.times))
 	}
 	text := "rate limit: a server does not answer, and is sent nothing"
-	if c.Backend == "synced" {
+	switch c.Backend {
+	case "synced":
 		text = "rate limit: a root does not answer; processes count without what others send it"
+	case "shares":
+		text = "rate limit: a member does not answer; shares of quotas do not move to it or from it"
 	}
 	c.change(&v.silent, c.Open, text, "rate limit: a server answers again", attrs...)
 	if !silent && v.silent.isWrong() {

@@ -179,6 +179,23 @@ func TestUnitsAndEndsAreKept(t *testing.T) {
 	}
 }
 
+// Limits that can never refuse are warned of, once for each version.
+func TestALimitThatCanNeverRefuse(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, _ := open(t, server)
+	p := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 10, Window: 10 * time.Second}, {Quota: 600, Window: 10 * time.Minute}}}
+	f := follow(t, store)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{p, hourly("search", 5)}})
+	for range 2 {
+		if err := f.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.warnings() != 1 || !strings.Contains(f.warned[0], "limit 1, 600 per 10m0s (fixed-window), can never refuse") {
+		t.Errorf("warnings %q; want one about the second limit", f.warned)
+	}
+}
+
 func TestReadAndFind(t *testing.T) {
 	server := testserver.Redis(t)
 	store, _, _ := open(t, server)

@@ -35,8 +35,8 @@ type Options struct {
 	// MaxFound is policies.SourceOptions.MaxFound.
 	MaxFound int
 
-	// Observer is warned once when the server doesn't answer, and once of each version
-	// that is wrong. If nil, weirlog.Default(), which logs to slog.Default().
+	// Observer is warned once when the server doesn't answer, once of each version that is
+	// wrong, and of limits that can never refuse. If nil, weirlog.Default(), which logs to slog.Default().
 	Observer observe.Observer
 }
 
@@ -190,6 +190,9 @@ func (w *Watch) read(ctx context.Context, current version) (err error) {
 	if err == nil {
 		w.current, w.again, w.bad = read.version, false, ""
 		w.asks.Store(&asks{w.current, true})
+		for _, warning := range read.warnings {
+			w.options.Observer.Warned(warning)
+		}
 	}
 	return err
 }
@@ -221,6 +224,7 @@ func (w *Watch) put(read *reading) error {
 				e.Mistake(err)
 			} else {
 				e.Set(p)
+				read.warn(p)
 			}
 		}
 		for policy, mark := range read.marks {
@@ -238,6 +242,19 @@ type reading struct {
 	policies  map[string]stored
 	marks     map[string]bool   // whether policies have overrides
 	overrides map[string]string // changed ones, by their fields
+	warnings  []observe.Warned  // of limits that can never refuse
+}
+
+// maxWarnings bounds the warnings of a reading.
+const maxWarnings = 20
+
+// warn notes the limits of p that can never refuse.
+func (r *reading) warn(p *quota.Policy) {
+	for _, text := range p.Warnings() {
+		if len(r.warnings) < maxWarnings {
+			r.warnings = append(r.warnings, observe.Warned{Policy: p.Name, Text: text, Hint: "the policy in Redis should do without that limit, or change it"})
+		}
+	}
 }
 
 // stored is a policy at a server.
