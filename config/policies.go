@@ -24,7 +24,7 @@ type policy struct {
 	Unit      quota.Unit
 	Hidden    bool
 	Parent    string
-	ParentKey string `yaml:"parent_key"`
+	ParentKey string             `yaml:"parent_key"`
 	OnFailure *fallback.Choice   `yaml:"on_failure"`
 	Level     *consistency.Level `yaml:"consistency"`
 	Was       *consistency.Level // the level that it begins at; Level if nil
