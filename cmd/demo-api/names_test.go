@@ -35,7 +35,10 @@ var parts = map[string]func() any{
 	},
 	"refusals": func() any { return refusals.Stats{} },
 	"rollout":  func() any { return rollout.Stats{Served: map[string]int64{"redis": 1}} },
-	"synced":   func() any { return synced.Stats{Answers: map[string]bool{"root": true}} },
+	"synced": func() any {
+		root := map[string]int64{"root": 1}
+		return synced.Stats{Answers: map[string]bool{"root": true}, Lag: root, Unsent: root, Losses: root}
+	},
 }
 
 // TestNamesByEitherWay checks that OpenTelemetry's exporter to Prometheus serves the same
