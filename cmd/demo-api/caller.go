@@ -24,5 +24,7 @@ func (s *settings) address() middleware.Key {
 
 // organisation keys requests by the organisation that the route names.
 func organisation() middleware.Key {
-	return middleware.KeyFunc(func(r *http.Request) (string, bool) { return "org:" + chi.URLParam(r, "org"), true })
+	return middleware.KeyFunc(func(r *http.Request) (string, bool) { return organisationKey(chi.URLParam(r, "org")), true })
 }
+
+func organisationKey(name string) string { return "org:" + name }

@@ -13,7 +13,7 @@ import (
 )
 
 // debugRoutes returns the operator's routes, which a separate listener serves.
-func debugRoutes(s *config.Stack, program *settings, observed *observation, dry *dryRuns) http.Handler {
+func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns, client http.Handler) http.Handler {
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
 	if len(s.Redis) > 0 {
 		observed.page.Stats("redis", func() any {
@@ -39,7 +39,7 @@ func debugRoutes(s *config.Stack, program *settings, observed *observation, dry 
 	pages := map[string]string{
 		"/debug/weir":             "a page: decisions, servers and refused keys, now and in the last minute",
 		"/debug/weir?format=json": "counters of the backends since the start, and dry runs",
-		"/debug/count":            "DELETE it with policy=core and subject=alice or address=192.0.2.7, to forget what one has used",
+		"/debug/weir/client":      "a page about one client: what it has used, what refuses it, and, for operators who sign in, buttons that change that",
 		"/metrics":                "decisions, servers and moves, for Prometheus",
 	}
 	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
@@ -47,7 +47,7 @@ func debugRoutes(s *config.Stack, program *settings, observed *observation, dry 
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Method(http.MethodGet, "/debug/weir", observed.page.Handler())
-	r.Delete("/debug/count", deleteCount(s, program))
+	r.Handle("/debug/weir/client", client)
 	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
 }

@@ -102,7 +102,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		hangups.reread(s.Reread)
 		defer hangups.reread(nil)
 	}
-	api, debug, err := routes(program, s, observed)
+	client, closeClient, err := program.clientPage(s, table, log)
+	if err != nil {
+		return &usageError{err}
+	}
+	defer func() { _ = closeClient() }() // nothing was written that could be lost
+	api, debug, err := routes(program, s, observed, client)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -153,7 +158,8 @@ SIGHUP reads again the consistency of policies, exact, leased or synced, or with
 The file of live_policies, with policies and overrides, is read again whenever it changes.
 
 A second listener, on a free loopback port that the demo prints, has /debug, what
-the backends have done and dry runs, and /metrics for Prometheus.
+the backends have done and dry runs, and /metrics for Prometheus. On its page
+/debug/weir/client, operators of operators_file raise, block and reset a client.
 `
 
 // configure reads the arguments, and the configuration into own and the returned Config. It
@@ -204,6 +210,7 @@ func configure(args []string, program *settings, o *config.Options, stdout io.Wr
 			var unwatch func()
 			if unwatch, err = program.watchPolicies(new(policies.Table), c.File, nil); err == nil {
 				unwatch()
+				err = program.checkOperators(c)
 			}
 		}
 	}

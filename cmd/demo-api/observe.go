@@ -45,7 +45,7 @@ func newObservation(log *slog.Logger) (*observation, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := weirdebug.New(nil)
+	page := weirdebug.New(&weirdebug.Options{ClientPage: "/debug/weir/client"})
 	return &observation{
 		observer: observe.All(metrics, weirlog.New(log, nil), page),
 		registry: registry,

@@ -10,7 +10,7 @@ import (
 )
 
 // routes returns the API's handler and the operator's.
-func routes(program *settings, s *config.Stack, observed *observation) (api, debug http.Handler, err error) {
+func routes(program *settings, s *config.Stack, observed *observation, client http.Handler) (api, debug http.Handler, err error) {
 	l := newLimits(s, observed)
 	caller := program.caller()
 	core := charge{policy: corePolicy, key: caller}
@@ -46,5 +46,5 @@ func routes(program *settings, s *config.Stack, observed *observation) (api, deb
 	page := newPage(program, s, caller)
 	r.Method(http.MethodGet, "/", page)
 	r.Mount("/page", page)
-	return r, debugRoutes(s, program, observed, l.dry), l.err
+	return r, debugRoutes(s, observed, l.dry, client), l.err
 }

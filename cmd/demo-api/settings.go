@@ -23,7 +23,8 @@ type settings struct {
 	DebugListen    debugAddress `yaml:"debug_listen"`
 	Tokens         tokens
 	TrustedProxies []config.ProxyNetwork `yaml:"trusted_proxies"`
-	LivePolicies   string                `yaml:"live_policies"` // a file of policies and overrides in JSON
+	LivePolicies   string                `yaml:"live_policies"`  // a file of policies and overrides in JSON
+	OperatorsFile  string                `yaml:"operators_file"` // a file with a NAME:PASSWORD in each line
 }
 
 func defaultSettings() *settings {

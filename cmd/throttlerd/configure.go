@@ -150,7 +150,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		supports = c.Supports
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))
 	}
-	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
+	wrong := []error{err, checkOperators(s.Operators), checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
 	if s.ConfigType != "FILE" {
 		client, err := xds.NewClient(s.XDS, log, nil) // it connects when it is used
 		if err == nil {

@@ -30,7 +30,7 @@ func TestTimeoutsOfAllPorts(t *testing.T) {
 		settings: s, log: slog.New(slog.DiscardHandler), observed: &observation{page: weirdebug.New(nil)}, registry: registry,
 		rls: rls.New(nil, nil, &rls.Options{Answers: s.Answers, Metrics: rls.NewMetrics(registry)}), health: health.NewServer(), grpc: grpc.NewServer(),
 	}
-	err = sv.listen(make(chan error, 8))
+	err = sv.listen(http.NotFoundHandler(), make(chan error, 8))
 	t.Cleanup(func() { _ = sv.close() })
 	if err != nil || len(sv.http) != 3 {
 		t.Fatalf("%d servers, error %v", len(sv.http), err)

@@ -26,7 +26,7 @@ func newObservation(ctx context.Context, s *settings.Settings, log *slog.Logger)
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	page := new(weirdebug.Options)
+	page := &weirdebug.Options{ClientPage: "/debug/weir/client"}
 	if s.ShowKeys {
 		page.Label = func(_, key string) string { return strings.Clone(key) }
 	}

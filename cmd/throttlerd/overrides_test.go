@@ -19,30 +19,30 @@ import (
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// operator writes to the table of policies, as weirctl does.
-type operator struct {
+// overrider writes to the table of policies, as weirctl does.
+type overrider struct {
 	t     *testing.T
 	store *redispolicies.Store
 }
 
-func newOperator(t *testing.T, addr string) *operator {
+func newOverrider(t *testing.T, addr string) *overrider {
 	t.Helper()
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	return &operator{t, redispolicies.NewStore(client, "")}
+	return &overrider{t, redispolicies.NewStore(client, "")}
 }
 
-func (o *operator) override(v policies.Override) {
+func (o *overrider) override(v policies.Override) {
 	o.t.Helper()
 	if _, err := o.store.Write(o.t.Context(), redispolicies.Change{Override: []policies.Override{v}}); err != nil {
 		o.t.Fatal(err)
 	}
 }
 
-func (o *operator) remove(policy, key string) {
+func (o *overrider) remove(policy, key string) {
 	o.t.Helper()
 	if _, err := o.store.Write(o.t.Context(), redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: policy, Key: key}}}); err != nil {
 		o.t.Fatal(err)
@@ -69,7 +69,7 @@ func TestOverridesOfDescriptors(t *testing.T) {
 			server := testserver.Redis(t)
 			text := strings.ReplaceAll(perYear, "requests_per_unit: 3", "requests_per_unit: 3, consistency: "+level)
 			d := started(t, text, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr)
-			o := newOperator(t, server.Addr)
+			o := newOverrider(t, server.Addr)
 			for _, want := range []int{2, 1, 0, -1} {
 				d.remains("alice", want)
 			}
@@ -101,7 +101,7 @@ descriptors:
   - {key: trial, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
 `, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
-	o := newOperator(t, server.Addr)
+	o := newOverrider(t, server.Addr)
 	ask := func(key, want string) {
 		t.Helper()
 		eventually(t, func() error {
@@ -163,7 +163,7 @@ func TestForwardAuthWithoutARestart(t *testing.T) {
 	}
 	write("2 per 8760h")
 	d := started(t, perYear, "WEIR_CONFIG="+file)
-	o := newOperator(t, server.Addr)
+	o := newOverrider(t, server.Addr)
 	ask := func(status int, header string) {
 		t.Helper()
 		eventually(t, func() error {

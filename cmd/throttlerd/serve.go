@@ -70,6 +70,7 @@ type service struct {
 	stack    *config.Stack
 	observed *observation
 	registry *prometheus.Registry
+	table    *policies.Table
 	rls      *rls.Server
 	xds      *xds.Client    // nil if the configuration is in files
 	files    *files.Watcher // or nil
@@ -127,8 +128,13 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		defer sv.xds.Close()
 	}
 	sv.begin(ctx)
+	client, closeClient, err := sv.clientPage()
+	if err != nil {
+		return errors.Join(err, sv.close())
+	}
+	defer func() { _ = closeClient() }() // nothing was written that could be lost
 	failed := make(chan error, 8)
-	if err := errors.Join(sv.listen(failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
+	if err := errors.Join(sv.listen(client, failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())
 	}
 	watching, stop := context.WithCancel(ctx)
@@ -164,7 +170,7 @@ func (sv *service) reread() {
 
 // newService returns the service of a stack, without a configuration of descriptors yet.
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, table *policies.Table, observed *observation) *service {
-	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
+	sv := &service{settings: s, log: log, stack: stack, table: table, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry), Table: table, Observer: observed.Observer})
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
@@ -219,8 +225,8 @@ func (sv *service) tellHealth() {
 	sv.health.SetServingStatus(healthName, status)
 }
 
-// listen opens the ports and serves them. It sends later errors to failed.
-func (sv *service) listen(failed chan<- error) error {
+// listen opens the ports and serves them, with the page about one client. It sends later errors to failed.
+func (sv *service) listen(client http.Handler, failed chan<- error) error {
 	network, addr := sv.settings.GRPC()
 	if network == "unix" {
 		if f, err := os.Lstat(addr); err == nil && f.Mode().Type() == fs.ModeSocket {
@@ -236,6 +242,7 @@ func (sv *service) listen(failed chan<- error) error {
 	sv.probes(public)
 	sv.probes(debug)
 	debug.Handle("/debug/weir", sv.observed.page.Handler())
+	debug.Handle("/debug/weir/client", client)
 	pages := map[*port]http.Handler{
 		{addr: sv.settings.HTTP(), certs: sv.settings.HTTPCerts()}: public,
 		{addr: sv.settings.Debug()}:                                debug,

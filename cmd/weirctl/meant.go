@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -82,17 +81,12 @@ func isHash(text string) bool {
 	return hashForm.MatchString(text) && err == nil && len(sum) == 12 && strings.ContainsAny(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 }
 
-func hashOf(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return base64.RawURLEncoding.EncodeToString(sum[:12])
-}
-
 // keyOf returns the key of a hash, as top shows it: one of the overrides, or one that is in file,
 // as it is there or in the form of an address or a subject.
 func (r *counter) keyOf(ctx context.Context, hash, file string) (found string, err error) {
 	ok := false
 	try := func(key string) bool {
-		if hashOf(key) == hash {
+		if operator.Hash(key) == hash {
 			found, ok = key, true
 		}
 		return ok

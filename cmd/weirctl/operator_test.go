@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
@@ -150,10 +151,10 @@ func TestExplain(t *testing.T) {
 	tells(t, 0, explain("edge user=bob"), "refused by edge.user until", "blocked")
 	tells(t, 0, set("edge.path *_/a/*", "edge?path *=/a/b", "-blocked"), "version") // a rule's path is a name, too
 	tells(t, 0, args("overrides -env", env), "edge.path")
-	tells(t, 0, args("show -env", env, hashOf("edge?user=bob")), "the key is edge?user=bob")
-	tells(t, 1, args("show -env", env, hashOf("edge?user=eve")), "is the hash of no key")
+	tells(t, 0, args("show -env", env, operator.Hash("edge?user=bob")), "the key is edge?user=bob")
+	tells(t, 1, args("show -env", env, operator.Hash("edge?user=eve")), "is the hash of no key")
 	log := write(t, "access.log", "GET / 192.0.2.1 eve\n")
-	tells(t, 0, args("show -env", env, "-keys", log, hashOf("edge?user=eve")), "the key is edge?user=eve")
+	tells(t, 0, args("show -env", env, "-keys", log, operator.Hash("edge?user=eve")), "the key is edge?user=eve")
 	tells(t, 0, args("reset -env", env, "edge?user=bob"), "nothing is counted any more under edge.user")
 }
 

@@ -90,6 +90,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 // view is the data of the page.
 type view struct {
 	Refresh  bool
+	Client   string        // the address of the page about one client, or ""
 	For      time.Duration // how long events were counted
 	Policies []row
 	Ops      []row
@@ -133,7 +134,7 @@ type partView struct{ Name, Text string }
 
 func (o *Observer) view() *view {
 	now := o.now()
-	v := &view{For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.top(now)}
+	v := &view{Client: o.clientPage, For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.top(now)}
 	o.begin(now.Unix())
 	o.viewSeries(v)
 	o.viewServers(v)

@@ -30,6 +30,9 @@ type Options struct {
 	// not block. If nil, the page shows a hash of the key, the same in all processes, and the
 	// key is not kept.
 	Label func(policy, key string) string
+
+	// ClientPage is the address of a page about one client, for a link. If empty, there is none.
+	ClientPage string
 }
 
 // Bounds on memory: a program may make names out of requests.
@@ -45,7 +48,9 @@ const (
 type Observer struct {
 	observe.Nothing // events to come
 
-	label func(policy, key string) string
+	label      func(policy, key string) string
+	clientPage string
+
 	now   func() time.Time // for the page
 	since time.Time
 
@@ -73,8 +78,9 @@ const degraded = observe.Outcomes
 
 // New returns an Observer that has seen nothing.
 func New(options *Options) *Observer {
+	given := cmp.Or(options, new(Options))
 	o := &Observer{
-		label: cmp.Or(options, new(Options)).Label, now: time.Now, since: time.Now(),
+		label: given.Label, clientPage: given.ClientPage, now: time.Now, since: time.Now(),
 		moves: make(map[[2]string]*move), failures: make(map[observe.Failed]*failure),
 	}
 	o.servers.Max, o.servers.Now = maxNames, func() time.Time { return o.now() }

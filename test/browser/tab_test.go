@@ -82,9 +82,17 @@ type response struct {
 	header http.Header
 }
 
-// open opens a page. At the end of the test, the page must have had no exception, no error in
-// its console, and no violation of its Content-Security-Policy.
+// open opens the demo's page, and waits until its script is ready.
 func open(t *testing.T, url string, before ...action) *tab {
+	t.Helper()
+	p := openAny(t, url, before...)
+	p.wait(`document.documentElement.dataset.ready`)
+	return p
+}
+
+// openAny opens a page. At the end of the test, the page must have had no exception, no error in
+// its console, and no violation of its Content-Security-Policy.
+func openAny(t *testing.T, url string, before ...action) *tab {
 	t.Helper()
 	p := &tab{t: t}
 	ctx, closeTab := chromedp.NewContext(browser, chromedp.WithListener(p.event))
@@ -104,8 +112,29 @@ func open(t *testing.T, url string, before ...action) *tab {
 	})
 	p.do(before...)
 	p.do(chromedp.Navigate(url))
-	p.wait(`document.documentElement.dataset.ready`)
 	return p
+}
+
+// submit clicks an element that leads to another page, and waits for that page.
+func (p *tab) submit(selector string) {
+	p.t.Helper()
+	value[any](p, fmt.Sprintf(`document.documentElement.dataset.old = "yes", document.querySelector(%q).click()`, selector))
+	p.until(`!document.documentElement.dataset.old && document.readyState === "complete"`)
+}
+
+// until waits until an expression is true, on a page that another replaces, or that has no scripts.
+func (p *tab) until(expression string) {
+	p.t.Helper()
+	for {
+		is, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool](expression))
+		switch {
+		case is:
+			return
+		case p.ctx.Err() != nil:
+			p.t.Fatalf("%s: %v", expression, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 type action = chromedp.Action[chromedp.Void]

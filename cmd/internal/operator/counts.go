@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -66,7 +67,7 @@ func (c *Counts) Show(ctx context.Context, m *inspect.Match) (rows []Row) {
 		row.Notes = append(row.Notes, "blocked")
 		rows = []Row{row}
 		if !m.Unlimited && !m.RefusesAll {
-			rows = c.peek(ctx, m.Policy, &row)
+			rows = c.peek(ctx, m.Policy, m.Partition, &row)
 		}
 		for i := range rows {
 			if rows[i].Refused, rows[i].RetryAt = true, nil; !override.Until.IsZero() {
@@ -80,7 +81,7 @@ func (c *Counts) Show(ctx context.Context, m *inspect.Match) (rows []Row) {
 		row.Refused = true
 		row.Notes = append(row.Notes, "0 requests are allowed")
 	default:
-		return c.peek(ctx, p, &row)
+		return c.peek(ctx, p, m.Partition, &row)
 	}
 	return []Row{row}
 }
@@ -144,9 +145,9 @@ func (c *Counts) stored(ctx context.Context, m *inspect.Match, now time.Time) (*
 	})
 }
 
-// peek returns the counts of row's key under a policy.
-func (c *Counts) peek(ctx context.Context, p *quota.Policy, row *Row) (rows []Row) {
-	d, err := c.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: c.Partition})
+// peek returns the counts of row's key under a policy, within partition, or c.Partition.
+func (c *Counts) peek(ctx context.Context, p *quota.Policy, partition string, row *Row) (rows []Row) {
+	d, err := c.Throttler.Peek(ctx, throttler.Charge{Policy: p, Key: row.Key, Cost: 1, Partition: cmp.Or(partition, c.Partition)})
 	if err != nil {
 		row.Error = err.Error()
 		return []Row{*row}

@@ -1,6 +1,8 @@
 package operator
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"strconv"
 	"strings"
@@ -79,3 +81,10 @@ func Holds(v *policies.Override) string {
 }
 
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+
+// Hash returns the first 96 bits of a SHA-256 of a key, as the page for operators and logs show it
+// in place of the key.
+func Hash(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}

@@ -91,6 +91,15 @@ func Read(environ, programKeys []string) (*Service, error) {
 	return s, s.readDescriptors(st)
 }
 
+// Running returns the configuration of a running program: its file, and the rules of descriptors in
+// force and how they are answered. set is nil without descriptors.
+func Running(c *config.Config, set *descriptors.Set, answers settings.Answers) *Service {
+	return &Service{Config: c, Overrides: true, set: set, answers: answers, dir: "the descriptors in force"}
+}
+
+// RunningFile returns the configuration of a running program that has no descriptors.
+func RunningFile(c *config.Config) *Service { return Running(c, nil, settings.Answers{}) }
+
 // programOf returns the struct of the keys that config.Options.Program reads.
 func programOf(programKeys []string) reflect.Type {
 	forward := reflect.StructField{Name: "ForwardAuth", Type: reflect.TypeFor[*forwardauth.Keys](), Tag: `yaml:"forward_auth"`}
@@ -143,6 +152,7 @@ type Match struct {
 	Rule       string        // its path in the descriptors, or its place under forward_auth; "" if only the key was asked for
 	Policy     *quota.Policy // as configured
 	Key        string
+	Partition  string   // the key that the count is within; the key itself if empty
 	Unlimited  bool     // the rule allows everything
 	RefusesAll bool     // the rule allows 0 requests
 	Shadow     bool     // the rule never refuses

@@ -47,7 +47,7 @@ func Debug(s *rls.Server, g prometheus.Gatherer) *http.ServeMux {
 	mux.HandleFunc("/debug/pprof/profile", ports.Unhurried(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/trace", ports.Unhurried(pprof.Trace))
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/stats: counters, by the names of envoyproxy/ratelimit\n/metrics: for Prometheus\n/debug/pprof/: profiles\n/debug/weir: decisions, refused keys, servers and failures\n")
+		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/stats: counters, by the names of envoyproxy/ratelimit\n/metrics: for Prometheus\n/debug/pprof/: profiles\n/debug/weir: decisions, refused keys, servers and failures\n/debug/weir/client: one client: its counts, and what refuses it\n")
 	})
 	return mux
 }

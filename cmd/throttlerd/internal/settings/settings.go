@@ -38,6 +38,10 @@ type Settings struct {
 	// place of hashes: addresses, user names, secrets.
 	ShowKeys bool `env:"WEIR_SHOW_KEYS" envDefault:"false"`
 
+	// Operators is a file with a NAME:PASSWORD in each line. Those may change limits on the page
+	// about one client, which only shows if there is none.
+	Operators string `env:"WEIR_OPERATORS_FILE"`
+
 	// DrainWait is how long the service reports NOT_SERVING before it stops accepting calls,
 	// so that proxies that watch its health can leave.
 	DrainWait time.Duration `env:"WEIR_DRAIN_WAIT" envDefault:"0s"`

@@ -1,0 +1,403 @@
+// Package clientpage serves a page about one client of a running program: what it has used, what
+// refuses it, until when, and which override is in force; and, for operators who sign in, changes of
+// that: limits of its own, a block, and the end of both, a reset.
+package clientpage
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	_ "embed" // page.html
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/cmd/internal/operator"
+	"github.com/weir-go/weir/cmd/throttlerd/inspect"
+	"github.com/weir-go/weir/local/consistency"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/policies"
+)
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"args": func(v *view, c client) arguments { return arguments{v, c} }}).Parse(source))
+
+// arguments are those of the template of a client.
+type arguments struct {
+	View   *view
+	Client client
+}
+
+// contentPolicy allows the page's style, by its hash, and forms to the page, and nothing else.
+var contentPolicy = func() string {
+	_, style, _ := strings.Cut(source, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+}()
+
+// Kind is a way to name a client.
+type Kind struct {
+	Name    string // in the query
+	Label   string // for people
+	Example string // of a text
+
+	// Find returns the counts of the client that text names. The error says what would be right.
+	Find func(c *operator.Counts, text string, e *operator.Explanation) ([]inspect.Match, error)
+}
+
+// Keys is the Kind of keys as the program charges them, under the named policies. If there are none,
+// it finds the policies that the key can be for.
+func Keys(example string) Kind {
+	return Kind{Name: "key", Label: "Key", Example: example}
+}
+
+// Options configures a Page.
+type Options struct {
+	// Counts returns the configuration now, or nil if there is none yet. It has the Table of
+	// policies in force.
+	Counts func() *operator.Counts
+
+	// Throttler resets counts.
+	Throttler *throttler.Throttler
+
+	Kinds []Kind
+
+	// Store keeps overrides. If nil, there are none to change, and NoStore says what must be set.
+	Store   Store
+	NoStore string
+
+	// Operators is the name of a file for ReadOperators. If empty, the page only shows, and
+	// NoOperators says what must be set.
+	Operators   string
+	NoOperators string
+
+	// Label returns the text for a key in the log, and in the list for visitors who do not sign in.
+	Label func(key string) string
+
+	Log *slog.Logger
+}
+
+// Page is the handler of the page.
+type Page struct {
+	Options
+	access *access
+	log    *slog.Logger
+}
+
+// New returns the handler of the page, for any path.
+func New(o *Options) http.Handler {
+	p := &Page{Options: *o, log: o.Log}
+	if o.Operators != "" {
+		p.access = newAccess(o.Operators)
+	}
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.log.Warn("operators: a request from another site was refused", "origin", r.Header.Get("Origin"))
+		http.Error(w, "the request came from a page of another site; open this page, and press the button there", http.StatusForbidden)
+	}))
+	return protection.Handler(p)
+}
+
+// maxForm bounds the body of a form.
+const maxForm = 64 << 10
+
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	acts := r.Method == http.MethodPost
+	if !acts && r.Method != http.MethodGet && r.Method != http.MethodHead || acts && p.access == nil {
+		allowed := "GET, HEAD"
+		if p.access != nil {
+			allowed += ", POST"
+		}
+		w.Header().Set("Allow", allowed)
+		http.Error(w, "this page only shows: "+p.NoOperators, http.StatusMethodNotAllowed)
+		return
+	}
+	name := ""
+	if p.access != nil {
+		var ok bool
+		if name, ok = p.access.operator(w, r, p); !ok {
+			return
+		}
+	}
+	v := &view{page: p, Operator: name, query: r.URL.Query(), At: time.Now(), Status: http.StatusOK}
+	v.Done = dones[v.query.Get("done")]
+	v.query.Del("done") // forms and links lead on from here
+	if acts {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		done, err := v.act(r)
+		if err == nil {
+			v.query.Set("done", done)
+			http.Redirect(w, r, r.URL.Path+v.Here(), http.StatusSeeOther)
+			return
+		}
+		v.Form = r.PostForm
+		v.fail(err)
+	}
+	v.look(r.Context())
+	v.write(w)
+}
+
+// errStore is an error of a server, which the request did not cause.
+type errStore struct{ error }
+
+func (e errStore) Unwrap() error { return e.error }
+
+func (v *view) fail(err error) {
+	var down errStore
+	switch {
+	case errors.As(err, &down), errors.Is(err, throttler.ErrUnavailable):
+		v.Status = http.StatusServiceUnavailable
+	default:
+		v.Status = http.StatusUnprocessableEntity
+	}
+	v.Error = err.Error()
+}
+
+// view is the data of the page.
+type view struct {
+	page  *Page
+	query url.Values
+
+	At         time.Time
+	Operator   string // of this request, or ""
+	Status     int
+	Error      string
+	Done       string     // what an action before this view did
+	Form       url.Values // of an action that failed
+	Explained  bool
+	Verdict    operator.Explanation
+	Clients    []client // with counts or overrides
+	Empty      []client // without
+	Overrides  []listed
+	More       bool // overrides than are listed
+	NoOverride string
+}
+
+// client is a key under one policy.
+type client struct {
+	Policy, Rule, Key, Partition string
+	Rows                         []operator.Row
+	Override                     *policies.Override // in force
+	Stored                       *policies.Override // that the page can change
+	Level                        string
+	Limits                       string // in words
+}
+
+// listed is an override in the list.
+type listed struct {
+	policies.Override
+	Label string
+}
+
+// Pointer returns the override.
+func (l listed) Pointer() *policies.Override { return &l.Override }
+
+const maxListed = 100
+
+func (v *view) Kinds() []Kind                     { return v.page.Kinds }
+func (v *view) Kind() string                      { return cmp.Or(v.query.Get("kind"), v.page.Kinds[0].Name) }
+func (v *view) Client() string                    { return v.query.Get("client") }
+func (v *view) Policy() string                    { return v.query.Get("policy") }
+func (v *view) Here() string                      { return "?" + v.query.Encode() }
+func (v *view) Acts() bool                        { return v.page.access != nil }
+func (v *view) NoStore() string                   { return v.page.NoStore }
+func (v *view) Stores() bool                      { return v.page.Store != nil }
+func (v *view) SwitchOn() string                  { return v.page.NoOperators }
+func (v *view) Lasts() []string                   { return lasts }
+func (v *view) IsLookup() bool                    { return v.Client() != "" }
+func (v *view) Printable(s string) string         { return operator.Printable(s) }
+func (v *view) Holds(o *policies.Override) string { return operator.Holds(o) }
+func (v *view) LimitText(r operator.Row) string   { return operator.LimitText(*r.Limit) }
+
+// Names returns the names of the policies, for the form.
+func (v *view) Names() []string {
+	if c := v.page.Counts(); c != nil {
+		return c.Service.Names()
+	}
+	return nil
+}
+
+// Link returns the address of the page about a key under a policy.
+func (v *view) Link(policy, key string) string {
+	return "?" + url.Values{"kind": {"key"}, "client": {operator.Printable(key)}, "policy": {policy}}.Encode()
+}
+
+// Field returns the value of a field of the form about c: the one that was sent, if it was, or def.
+func (v *view) Field(c client, name, def string) string {
+	if v.Form != nil && v.Form.Get("policy") == c.Policy && operator.Key(v.Form.Get("key")) == c.Key {
+		return v.Form.Get(name)
+	}
+	return def
+}
+
+// When returns an instant in words.
+func (v *view) When(instant time.Time) string {
+	if instant.IsZero() || instant.Equal(decision.Never) {
+		return "never"
+	}
+	return operator.When(instant, v.At)
+}
+
+// Note says what else matters of a count.
+func (v *view) Note(r operator.Row) string {
+	notes := slices.Clone(r.Notes)
+	if r.Error != "" {
+		notes = append(notes, r.Error)
+	}
+	switch r.Level {
+	case consistency.Leased.String():
+		notes = append(notes, "leased: units that processes hold count as used")
+	case consistency.Synced.String():
+		notes = append(notes, "synced: as this process counts")
+	}
+	return strings.Join(notes, "; ")
+}
+
+// look finds the client of the query.
+func (v *view) look(ctx context.Context) {
+	c := v.page.Counts()
+	if v.IsLookup() && c == nil && v.Error == "" {
+		v.fail(errStore{errors.New("no configuration is in force yet, as the log says")})
+	}
+	if v.IsLookup() && c != nil {
+		if err := v.find(ctx, c); err != nil && v.Error == "" {
+			v.fail(err)
+		}
+	}
+	v.list(ctx)
+}
+
+func (v *view) find(ctx context.Context, c *operator.Counts) error {
+	matches, err := v.matches(c)
+	if err != nil {
+		return err
+	}
+	v.Verdict.Explain(ctx, c, matches)
+	v.Explained = true
+	for i := range matches {
+		m := &matches[i]
+		one := client{Policy: m.Policy.Name, Rule: m.Rule, Key: m.Key, Partition: m.Partition}
+		isEmpty := true
+		for _, row := range v.Verdict.Counts {
+			if row.Policy != one.Policy || row.Key != one.Key {
+				continue
+			}
+			one.Rows, one.Override, one.Level = append(one.Rows, row), row.Override, row.Level
+			isEmpty = isEmpty && !row.IsCounted() && row.Override == nil && row.Error == "" && !row.Refused
+		}
+		if one.Limits = operator.LimitTexts(m.Policy.Limits); one.Override != nil && len(one.Override.Limits) > 0 {
+			one.Limits = operator.LimitTexts(one.Override.Limits)
+		}
+		if v.page.Store != nil {
+			if one.Stored, err = v.page.Store.Find(ctx, one.Policy, one.Key); err != nil {
+				v.NoOverride = err.Error()
+			}
+		}
+		if isEmpty = isEmpty && one.Stored == nil && len(matches) > 1; isEmpty {
+			v.Empty = append(v.Empty, one)
+		} else {
+			v.Clients = append(v.Clients, one)
+		}
+	}
+	if v.Kind() == "key" {
+		return c.UnlessMeant(ctx, matches, v.Verdict.Counts, operator.Key(strings.TrimSpace(v.Client())))
+	}
+	return nil
+}
+
+// matches returns the counts of the client in the query.
+func (v *view) matches(c *operator.Counts) ([]inspect.Match, error) {
+	text, policy := strings.TrimSpace(v.Client()), c.Service.PolicyName(strings.TrimSpace(v.Policy()))
+	if policy != "" && !c.Service.Contains(policy) {
+		return nil, c.Service.Unknown(policy)
+	}
+	i := slices.IndexFunc(v.page.Kinds, func(k Kind) bool { return k.Name == v.Kind() })
+	if i < 0 {
+		return nil, fmt.Errorf("kind is %q; it must be one of the form", v.Kind())
+	}
+	kind := v.page.Kinds[i]
+	if kind.Find == nil {
+		var names []string
+		if policy != "" {
+			names = []string{policy}
+		}
+		return c.Service.Key(names, operator.Key(text))
+	}
+	matches, err := kind.Find(c, text, &v.Verdict)
+	if err != nil || policy == "" {
+		return matches, err
+	}
+	var names []string
+	for _, m := range matches {
+		names = append(names, m.Policy.Name)
+	}
+	matches = slices.DeleteFunc(matches, func(m inspect.Match) bool { return m.Policy.Name != policy })
+	if len(matches) == 0 {
+		return nil, fmt.Errorf("policy %s does not charge %s; one of these does: %s", policy, strings.ToLower(kind.Label), strings.Join(names, ", "))
+	}
+	return matches, nil
+}
+
+// list lists the overrides in force.
+func (v *view) list(ctx context.Context) {
+	if v.page.Store == nil {
+		return
+	}
+	err := v.page.Store.Overrides(ctx, func(o policies.Override) bool {
+		if !o.Until.IsZero() && !v.At.Before(o.Until) {
+			return true
+		}
+		if v.More = len(v.Overrides) == maxListed; v.More {
+			return false
+		}
+		l := listed{o, operator.Printable(o.Key)}
+		if v.Operator == "" {
+			l.Label = v.page.Label(o.Key)
+		}
+		v.Overrides = append(v.Overrides, l)
+		return true
+	})
+	if err != nil {
+		v.NoOverride = err.Error()
+	}
+	slices.SortFunc(v.Overrides, func(a, b listed) int { return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key)) })
+}
+
+// Refusers returns the policies that refuse.
+func (v *view) Refusers() string {
+	var names []string
+	for _, row := range v.Verdict.Counts {
+		if name := cmp.Or(row.Rule, row.Policy); row.Refused && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func (v *view) write(w http.ResponseWriter) {
+	var text bytes.Buffer
+	if err := page.Execute(&text, v); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", contentPolicy)
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(v.Status)
+	_, _ = text.WriteTo(w) // fails only if the client has left
+}
