@@ -13,8 +13,8 @@ import (
 var plots = flag.String("plots", "", "the directory to write the simulations' figures to, such as ../../docs/reference/consistency")
 
 // bySecond returns a series of admitted requests a second, from counts in steps.
-func bySecond(name string, admitted []int, step time.Duration, class figure.Class) figure.Series {
-	s := figure.Series{Name: name, Class: class}
+func bySecond(admitted []int, step time.Duration) figure.Series {
+	s := figure.Series{Name: "admitted", Class: figure.Ours}
 	for i, n := range admitted {
 		s.X = append(s.X, (time.Duration(i) * step).Seconds())
 		s.Y = append(s.Y, float64(n)/step.Seconds())
@@ -50,7 +50,7 @@ func TestSequentialSimulations(t *testing.T) {
 		drawn.Panels = append(drawn.Panels, figure.Panel{
 			Title:  fmt.Sprintf("Low %g", low),
 			Note:   "a second of 1,000 requests a second at 40 s",
-			Series: []figure.Series{bySecond("admitted", items, step, figure.Ours)},
+			Series: []figure.Series{bySecond(items, step)},
 			Spans:  []figure.Span{{Name: "spike", From: 40, To: 41}},
 		})
 	}
@@ -87,7 +87,7 @@ func TestSequentialSimulations(t *testing.T) {
 	until(60)
 	drawn.Panels = append(drawn.Panels, figure.Panel{
 		Title: "Roots that fail", Note: "one loses its memory at 10 s and hangs from 20 s; the other hangs from 30 s; both are back at 45 s",
-		Series: []figure.Series{bySecond("admitted", admitted, step, figure.Ours)},
+		Series: []figure.Series{bySecond(admitted, step)},
 		Spans:  []figure.Span{{Name: "empty", From: 10, To: 10.5}, {Name: "one hangs", From: 20, To: 30, Color: 2}, {Name: "both hang", From: 30, To: 45, Color: 1}},
 	})
 	write(t, "roots", drawn)

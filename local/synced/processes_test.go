@@ -136,7 +136,7 @@ func TestRealRootsFail(t *testing.T) {
 		Columns:  1, PanelHeight: 190,
 		Panels: []figure.Panel{{
 			Title: "Roots that fail", Note: fmt.Sprintf("one is flushed at %g s and stopped at %g s; both are killed at %g s, and are back, empty, at %g s", 2*s, 3*s, 5*s, 6*s),
-			Series: []figure.Series{bySecond("admitted", admitted, slot, figure.Ours)},
+			Series: []figure.Series{bySecond(admitted, slot)},
 			Spans: []figure.Span{
 				{Name: "empty", From: 2 * s, To: 2*s + 0.5}, {Name: "one stopped", From: 3 * s, To: 5 * s, Color: 2}, {Name: "both killed", From: 5 * s, To: 6 * s, Color: 1},
 			},

@@ -42,7 +42,7 @@ func TestSequentialStep(t *testing.T) {
 		drawn.Panels = append(drawn.Panels, figure.Panel{
 			Title:  fmt.Sprintf("%d processes", processes),
 			Note:   "500 requests a second, and 3,000 from 10 s on",
-			Series: []figure.Series{bySecond("admitted", each, time.Second, figure.Ours)},
+			Series: []figure.Series{bySecond(each, time.Second)},
 			Spans:  []figure.Span{{Name: "ten syncs", From: before, To: settled}},
 		})
 	}

@@ -133,6 +133,7 @@ type Backend struct {
 	stripes     [keyed.Stripes]stripe
 	aggregators []*aggregator // ordered by group
 	stats       counters
+	swept       int // index of the stripe that is swept next
 
 	closed  context.Context
 	cancel  context.CancelFunc
@@ -205,7 +206,7 @@ func (b *Backend) start() {
 	for _, a := range b.aggregators {
 		b.syncing.Go(func() { b.syncUntilClosed(a) })
 	}
-	b.syncing.Go(func() { every.Do(b.closed, sweepEvery, b.sweep) })
+	b.syncing.Go(func() { every.Do(b.closed, sweepEvery, func() { b.sweep() }) })
 }
 
 // Close sends the units that have not been sent, and ends the syncs. It tries for up to two seconds,

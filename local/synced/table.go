@@ -25,6 +25,7 @@ type stripe struct {
 	dirty  [][]*counter              // by aggregator.list: the counters of its next sync
 	found  []*counter                // result of the last find with this stripe as the first
 	index  int                       // of the stripe
+	added  int                       // counters since its last sweep
 }
 
 // counter contains the counts of a key under a policy, or of new keys together.
@@ -119,6 +120,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
 			c = s.newCounter(nameOf(charge), false)
 			s.Add(n, 1, c)
+			s.added++
 		} else {
 			c = s.getPooled(charge.Policy.Name, placeOf(charges, i))
 		}
@@ -334,16 +336,23 @@ func (c *counter) fill(now int64) float64 {
 	return highest
 }
 
-const sweepEvery = time.Second
+// A stripe is swept when an eighth of its counters are new, so that sweeps cost no more than charges
+// of new keys. Each second, one stripe is swept in any case.
+const (
+	sweepEvery  = time.Second
+	sweepGrowth = 8
+)
 
-// sweep removes counters that were not asked for lately and count nothing.
-func (b *Backend) sweep() {
+// sweep removes counters that were not asked for lately and count nothing. It returns how many it
+// has looked at.
+func (b *Backend) sweep() (looked int) {
 	now := b.opts.Clock.Now().UnixMilli()
 	for i := range b.stripes {
 		s := &b.stripes[i]
-		for end := math.MaxInt; end > 0; {
+		for end := s.sweepFrom(i == b.swept); end > 0; {
 			s.mu.Lock()
 			end = s.Sweep(end, func(c *counter) bool {
+				looked++
 				if c.dirty != 0 || c.lastAsk >= now-watchMost {
 					return false
 				}
@@ -353,4 +362,18 @@ func (b *Backend) sweep() {
 			s.mu.Unlock()
 		}
 	}
+	b.swept = (b.swept + 1) % len(b.stripes)
+	return looked
+}
+
+// sweepFrom returns where a sweep of s begins: 0 if it needs none and it is not its turn.
+func (s *stripe) sweepFrom(turn bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.Values())
+	if !turn && s.added*sweepGrowth < max(n, 1) {
+		return 0
+	}
+	s.added = 0
+	return n
 }
