@@ -103,8 +103,12 @@ func TestActionsOnAClient(t *testing.T) {
 			look("Refused by d.user</span> until", "Unblock")
 			d.act(200, "The override is removed", append(alice, "action", "unblock")...)
 			now(-1)
-			d.act(200, "The count is reset.", append(alice, "action", "reset")...)
-			now(2)
+			if level == "synced" {
+				d.act(422, "its consistency is synced", append(alice, "action", "reset")...)
+			} else {
+				d.act(200, "The count is reset.", append(alice, "action", "reset")...)
+				now(2)
+			}
 			for _, want := range []string{"operator=dora", "action=raise", "action=block", "action=unblock", "action=reset", `reason="called at 3 am"`} {
 				if !strings.Contains(d.log.String(), want) {
 					t.Errorf("%s is not in the log", want)
@@ -112,6 +116,41 @@ func TestActionsOnAClient(t *testing.T) {
 			}
 			if strings.Contains(d.log.String(), "user=alice") {
 				t.Error("the log has a key")
+			}
+		})
+	}
+}
+
+// An action at one process is in force at another.
+func TestActionsReachEveryProcess(t *testing.T) {
+	for _, level := range []string{"exact", "leased", "synced"} {
+		t.Run(level, func(t *testing.T) {
+			server := testserver.Redis(t)
+			text := strings.ReplaceAll(perYear, "requests_per_unit: 3", "requests_per_unit: 3, consistency: "+level)
+			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, operators(t)}
+			first, second := started(t, text, environ...), started(t, text, environ...)
+			allows := func(d *daemon, want bool) {
+				t.Helper()
+				eventually(t, func() error {
+					got, err := d.ask("alice")
+					if err == nil && got >= 0 != want {
+						err = fmt.Errorf("%d remain; want that a request is allowed: %t", got, want)
+					}
+					return err
+				})
+			}
+			allows(first, false)
+			allows(second, false)
+			alice := []string{"policy", "d.user", "key", "d?user=alice"}
+			for _, step := range []struct {
+				action string
+				want   bool
+			}{{"raise", true}, {"block", false}, {"unblock", false}, {"reset", true}} {
+				if step.action == "reset" && level == "synced" {
+					continue
+				}
+				first.act(200, `role="status"`, append(alice, "action", step.action, "limits", "1000000 per 365d aligned")...)
+				allows(second, step.want)
 			}
 		})
 	}
@@ -258,9 +297,13 @@ func TestActionsOnForwardAuth(t *testing.T) {
 			ask(429, "")
 			d.act(200, "is removed", append(client, "action", "unblock")...)
 			ask(429, "0")
-			d.act(200, "is reset", append(client, "action", "reset")...)
-			ask(200, "2")
-			if _, text := d.request(http.MethodGet, "kind=address&client=2001:db8::9", nil, password); !strings.Contains(text, "ip:2001:db8::/64") || !strings.Contains(text, `<dd class="used">1</dd>`) {
+			if level == "synced" {
+				d.act(422, "its consistency is synced", append(client, "action", "reset")...)
+			} else {
+				d.act(200, "is reset", append(client, "action", "reset")...)
+				ask(200, "2")
+			}
+			if _, text := d.request(http.MethodGet, "kind=address&client=2001:db8::9", nil, password); !strings.Contains(text, "ip:2001:db8::/64") || !strings.Contains(text, `<dd class="used">`) {
 				t.Errorf("%s; want the count of the /64", text)
 			}
 			for address, want := range map[string]string{"2001:db8::/48": "each /64 of IPv6 has a count", "203.0.113.0/24": "each address of IPv4 has a count", "alice": "such as 203.0.113.7"} {

@@ -77,9 +77,9 @@ func TestRedisHangs(t *testing.T) {
 // WEIR_ON_FAILURE.
 func TestRedisOfOverridesHangs(t *testing.T) {
 	redis := testserver.Redis(t)
-	d := started(t, perYear, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "WEIR_ON_FAILURE=local")
 	o := newOverrider(t, redis.Addr)
-	o.override(policies.Override{Policy: "d.user", Key: "d?user=vip", Limits: limits(t, "9 per 8760h aligned")})
+	o.override(policies.Override{Policy: "d.user", Key: "d?user=vip", Limits: limits(t, "9 per 8760h aligned")}) // before the first request
+	d := started(t, perYear, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Addr, "WEIR_ON_FAILURE=local")
 	d.remains("vip", 8)
 	redis.Pause()
 	defer redis.Resume()

@@ -109,7 +109,7 @@ func (e *explained) print(c *command) error {
 	now := time.Now()
 	verdict := "allowed: the next request of one unit fits"
 	if slices.ContainsFunc(e.Counts, func(row operator.Row) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
-		verdict = "no count of the store refuses; of what is synced, the processes know the counts: explain -from URL asks one"
+		verdict = "no count of the store refuses; of what is synced, the processes know the counts: explain -from URL asks one about descriptors, and /debug/weir/client of one shows any client"
 	}
 	if e.Refused {
 		var rules []string

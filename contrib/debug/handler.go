@@ -130,7 +130,10 @@ type row struct {
 	Note        string
 }
 
-type partView struct{ Name, Text string }
+type partView struct {
+	Name string
+	Rows []partRow
+}
 
 func (o *Observer) view() *view {
 	now := o.now()
@@ -140,11 +143,7 @@ func (o *Observer) view() *view {
 	o.viewServers(v)
 	o.viewRare(v)
 	for _, p := range o.partsNow() {
-		text, err := json.MarshalIndent(p.stats(), "", "  ")
-		if err != nil {
-			text = []byte(err.Error())
-		}
-		v.Parts = append(v.Parts, partView{p.name, string(text)})
+		v.Parts = append(v.Parts, partView{wordsOf(p.name), rowsOf(p.stats())})
 	}
 	return v
 }

@@ -92,7 +92,7 @@ func New(options *Options) *Observer {
 	return o
 }
 
-// Stats adds a section to the page: the value that stats returns, as JSON. stats is called for
+// Stats adds a section to the page: a table of the value that stats returns, by its form in JSON. stats is called for
 // each view of the page, and may return any numbers of a program. Weir's numbers come from the
 // Stats methods of backends and of a [stack.Stack]:
 //

@@ -176,7 +176,7 @@ func TestServersMovesAndFailures(t *testing.T) {
 		`<td>redis</td><td>memcached</td><td class="n">1</td><td class="n">1</td><td class="n">1</td>`, `refused to move`,
 		`<td>redisbackend a</td><td>deadline exceeded</td><td>served_without_limit</td><td class="n">3</td>`,
 		`a cost is above the quota (policy core); raise the quota`,
-		`<h3>memory</h3><pre tabindex="0">{ &#34;keys&#34;: 7 }</pre>`,
+		`<h3>memory</h3><table><tr><th scope="row" class="d0">keys</th><td class="wrap">7</td></tr>`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not have %s", want)

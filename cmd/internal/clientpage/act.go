@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/cmd/internal/operator"
+	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
@@ -113,6 +114,9 @@ func (v *view) reset(ctx context.Context, c *operator.Counts, a *action) error {
 	matches, err := c.Service.Key([]string{a.policy}, a.key)
 	if err != nil {
 		return err
+	}
+	if matches[0].Level == consistency.Synced {
+		return fmt.Errorf("%s: its consistency is synced: each process has its part of the count, and sends it again after a reset; limits of its own can raise the client", a.policy)
 	}
 	matches[0].Partition = a.partition
 	rows, failed := c.ShowAll(ctx, matches)
