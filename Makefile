@@ -90,7 +90,8 @@ release:
 
 ## test-release: try the same in a clone, and build the images and run what is in them
 test-release:
-	@test/scripts/release.sh -try v0.1.0
+	@test/scripts/service.sh bin/service
+	@PATH="$(CURDIR)/bin/service/bin:$(PATH)" test/scripts/release.sh -try v0.1.0
 	@test/scripts/images.sh
 
 ## chromium: install the browser that the demo's page is tested in

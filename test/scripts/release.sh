@@ -31,6 +31,7 @@ git clone --quiet "$root" "$work/weir"
 for key in user.name user.email user.signingkey gpg.format; do
 	! value=$(git config "$key") || git -C "$work/weir" config "$key" "$value"
 done
+[ -z "$try" ] || export GIT_{AUTHOR,COMMITTER}_NAME=try GIT_{AUTHOR,COMMITTER}_EMAIL=try@example.com
 tag() { git tag --force "$([ -z "$(git config user.signingkey)" ] && echo -a || echo -s)" "$1" -m "$1" >/dev/null; }
 
 # The go command gets weir's modules from the clone, and others from the proxies of this machine.
