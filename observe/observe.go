@@ -111,7 +111,7 @@ type Decided struct {
 	Key     string
 	RetryAt time.Time
 
-	// Binding is the limit that binds, such as 60 per 1h, if Key is set; otherwise it is nil.
+	// Binding is the limit that binds, such as 60 per 1h. It is nil if Limit is -1.
 	Binding encoding.TextMarshaler
 
 	Start    time.Time

@@ -58,9 +58,9 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	}
 	if op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
 		e.Key, e.RetryAt = key, d.RetryAt()
-		if bound != nil {
-			e.Binding = &bound.Limits[e.Limit]
-		}
+	}
+	if bound != nil {
+		e.Binding = &bound.Limits[e.Limit]
 	}
 	t.observer.Decided(ctx, e)
 }

@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`weir_decisions_total{op="take",outcome="allowed",policy="core"} 2`,
 		`weir_decisions_total{op="take",outcome="refused",policy="core"} 3`,
-		`weir_refusals_total{limit="0",policy="core"} 3`,
+		`weir_refusals_total{limit="2 per 1h",policy="core"} 3`,
 		`weir_decision_duration_seconds_count{op="take"} 5`,
 		`weir_memory_keys 2`, `weir_memory_evicted_total 0`,
 		`go_goroutines `, `process_cpu_seconds_total `,

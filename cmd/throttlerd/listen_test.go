@@ -28,7 +28,7 @@ func TestTimeoutsOfAllPorts(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	sv := &service{
 		settings: s, log: slog.New(slog.DiscardHandler), observed: &observation{page: weirdebug.New(nil)}, registry: registry,
-		rls: rls.New(nil, nil, &rls.Options{Answers: s.Answers, Metrics: rls.NewMetrics(registry)}), health: health.NewServer(), grpc: grpc.NewServer(),
+		rls: rls.New(nil, nil, &rls.Options{Answers: s.Answers, Metrics: rls.NewMetrics(registry, false)}), health: health.NewServer(), grpc: grpc.NewServer(),
 	}
 	err = sv.listen(http.NotFoundHandler(), make(chan error, 8))
 	t.Cleanup(func() { _ = sv.close() })
@@ -46,7 +46,7 @@ func TestTimeoutsOfAllPorts(t *testing.T) {
 func TestProfilesAreNotCutOff(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = ports.NewServer(admin.Debug(rls.New(nil, nil, &rls.Options{Metrics: rls.NewMetrics(registry)}), registry), slog.New(slog.DiscardHandler))
+	server.Config = ports.NewServer(admin.Debug(rls.New(nil, nil, &rls.Options{Metrics: rls.NewMetrics(registry, false)}), registry), slog.New(slog.DiscardHandler))
 	server.Config.ReadTimeout = 20 * time.Millisecond
 	server.Start()
 	defer server.Close()

@@ -34,7 +34,6 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/policies"
 )
@@ -172,7 +171,7 @@ func (sv *service) reread() {
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, table *policies.Table, observed *observation) *service {
 	sv := &service{settings: s, log: log, stack: stack, table: table, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), levels: make(map[string]consistency.Level)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry), Table: table, Observer: observed.Observer})
+	sv.rls = rls.New(stack.Backend, stack.Clock(), &rls.Options{Answers: s.Answers, Remote: stack.Config.Remote(), Metrics: rls.NewMetrics(sv.registry, s.Compatible), Table: table, Observer: observed.Observer})
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // they use the stack
@@ -195,17 +194,24 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, tab
 // countCache adds the counters of the refusal cache by the names of envoyproxy/ratelimit's local
 // cache.
 func (sv *service) countCache() {
-	cache := sv.stack.Refusals
-	if cache == nil {
-		return
+	numbers := func() rls.CacheStats { s, _ := sv.rls.Cache(); return s }
+	if _, compatible := sv.rls.Cache(); !compatible {
+		cache := sv.stack.Refusals
+		if cache == nil {
+			return
+		}
+		numbers = func() rls.CacheStats {
+			s := cache.Stats()
+			return rls.CacheStats{Hits: s.Answered, Misses: s.Asked, Counts: s.Keys, Evicted: s.PushedOut}
+		}
 	}
-	for name, value := range map[string]func(s refusals.Stats) int64{
-		"hitCount": func(s refusals.Stats) int64 { return s.Answered }, "missCount": func(s refusals.Stats) int64 { return s.Asked },
-		"lookupCount": func(s refusals.Stats) int64 { return s.Answered + s.Asked }, "entryCount": func(s refusals.Stats) int64 { return s.Keys },
-		"evacuateCount": func(s refusals.Stats) int64 { return s.PushedOut },
+	for name, value := range map[string]func(s rls.CacheStats) int64{
+		"hitCount": func(s rls.CacheStats) int64 { return s.Hits }, "missCount": func(s rls.CacheStats) int64 { return s.Misses },
+		"lookupCount": func(s rls.CacheStats) int64 { return s.Hits + s.Misses }, "entryCount": func(s rls.CacheStats) int64 { return s.Counts },
+		"evacuateCount": func(s rls.CacheStats) int64 { return s.Evicted },
 	} {
 		sv.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ratelimit_localcache_" + name, Help: "Of the refusal cache, as of envoyproxy/ratelimit's local cache."},
-			func() float64 { return float64(value(cache.Stats())) }))
+			func() float64 { return float64(value(numbers())) }))
 	}
 }
 

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"context"
+	"encoding"
 	"sync/atomic"
 
 	"github.com/weir-go/weir/observe"
@@ -26,7 +27,7 @@ var Metrics = [...]struct {
 	Labels           []string
 }{
 	Decisions: {"decisions", "{decision}", "Decisions, by the policy whose limit binds.", []string{"policy", "op", "outcome"}},
-	Refusals:  {"refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.", []string{"policy", "limit"}},
+	Refusals:  {"refusals", "{decision}", "Refused takes, by the limit that refused, such as 60 per 1h.", []string{"policy", "limit"}},
 	Degraded:  {"degraded_decisions", "{decision}", "Decisions made without the shared counts.", []string{"policy"}},
 	Moves:     {"moves", "{count}", "Counts that moved to another backend, or could not.", []string{"from", "to", "outcome"}},
 	Failures:  {"failures", "{failure}", "Requests that the shared counts did not decide, and refunds, settlements and charges that failed.", []string{"backend", "shard", "cause", "result"}},
@@ -37,7 +38,7 @@ type Counter interface{ Inc(ctx context.Context) }
 
 // Counters counts decisions, moves and failures.
 type Counters struct {
-	create   func(m Metric, labels ...any) Counter
+	create   func(m Metric, labels ...string) Counter
 	policies Cache[string, *policy]
 	moves    Cache[moveKey, *moveCounters]
 	failures Cache[failureKey, Counter]
@@ -53,14 +54,24 @@ type (
 type policy struct {
 	name     string
 	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes]Counter] // nil before the first decision
-	refusals [quota.MaxLimits]atomic.Pointer[Counter]
+	refusals [maxRefusals]atomic.Pointer[refusals]
 	degraded Counter
 }
 
+// maxRefusals bounds the limits of a policy that have series: overrides may have any limit. The
+// last is for all others.
+const maxRefusals = 16
+
+// refusals is the series of a limit of a policy.
+type refusals struct {
+	limit   quota.Limit // zero if other is set
+	other   string      // what else binds, such as a block
+	counter Counter
+}
+
 // Init prepares c for at most that many policies, pairs of backends and kinds of failure.
-// Later ones share the label Others. create creates a series, at zero. Its labels are strings,
-// except for the index of a limit, which is an int.
-func (c *Counters) Init(bound int, create func(m Metric, labels ...any) Counter) {
+// Later ones share the label Others. create creates a series, at zero.
+func (c *Counters) Init(bound int, create func(m Metric, labels ...string) Counter) {
 	c.create = create
 	c.policies.Max, c.policies.Overflow, c.policies.Create = bound, Others, func(name string) *policy {
 		return &policy{name: Label(name), degraded: create(Degraded, Label(name))}
@@ -92,16 +103,49 @@ func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string
 	if e.Degraded {
 		p.degraded.Inc(ctx)
 	}
-	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
-		refused := p.refusals[e.Limit].Load()
-		if refused == nil {
-			created := c.create(Refusals, p.name, e.Limit)
-			refused = &created
-			p.refusals[e.Limit].Store(refused)
-		}
-		(*refused).Inc(ctx)
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Binding != nil {
+		c.refusals(p, e.Binding).Inc(ctx)
 	}
 	return p.name, true
+}
+
+// refusals returns the series of what refused.
+func (c *Counters) refusals(p *policy, binding encoding.TextMarshaler) Counter {
+	limit, isLimit := binding.(*quota.Limit)
+	other := ""
+	if !isLimit {
+		other = text(binding)
+	}
+	for i := range p.refusals {
+		r := p.refusals[i].Load()
+		if r == nil {
+			created := &refusals{other: other}
+			label := other
+			if isLimit {
+				created.limit, label = *limit, text(limit)
+			}
+			if i == maxRefusals-1 {
+				label = Others
+			}
+			created.counter = c.create(Refusals, p.name, label)
+			if p.refusals[i].CompareAndSwap(nil, created) {
+				return created.counter
+			}
+			r = p.refusals[i].Load()
+		}
+		if i == maxRefusals-1 || r.other == other && (!isLimit || r.limit == *limit) {
+			return r.counter
+		}
+	}
+	panic("stats: the last series is for all")
+}
+
+func text(binding encoding.TextMarshaler) string {
+	b, err := binding.MarshalText()
+	if err != nil {
+		return Others
+	}
+	return Label(string(b))
 }
 
 // outcomes creates the series of all outcomes, so that their rates are right from the first

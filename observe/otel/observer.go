@@ -5,7 +5,6 @@ package weirotel
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -113,7 +112,7 @@ func New(options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
-	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...any) stats.Counter { return newSeries(counts[m], m, labels) })
+	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...string) stats.Counter { return newSeries(counts[m], m, labels) })
 	o.trips.Max, o.trips.Overflow, o.trips.Create = opts.MaxNames, tripKey{backend: stats.Others, shard: stats.Others}, newTrip
 	return o, nil
 }
@@ -128,15 +127,10 @@ type series struct {
 	options []metric.AddOption
 }
 
-func newSeries(counter metric.Int64Counter, m stats.Metric, labels []any) series {
+func newSeries(counter metric.Int64Counter, m stats.Metric, labels []string) series {
 	var set []attribute.KeyValue
 	for i, label := range labels {
-		key := attribute.Key(stats.Metrics[m].Labels[i])
-		if n, ok := label.(int); ok {
-			set = append(set, key.Int(n))
-		} else {
-			set = append(set, key.String(fmt.Sprint(label)))
-		}
+		set = append(set, attribute.String(stats.Metrics[m].Labels[i], label))
 	}
 	s := series{counter, []metric.AddOption{attributes(set...)}}
 	s.counter.Add(context.Background(), 0, s.options...)

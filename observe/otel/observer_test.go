@@ -145,7 +145,7 @@ func TestDecisions(t *testing.T) {
 		"weir.decisions [op:take outcome:unavailable policy:core] {decision}: 0",
 		"weir.decisions [op:take outcome:refused policy:core] {decision}: 3",
 		"weir.degraded_decisions [policy:core] {decision}: 1",
-		"weir.refusals [limit:1 policy:core] {decision}: 3",
+		"weir.refusals [limit:2 per 1m policy:core] {decision}: 3",
 		"weir.decision.duration [op:take] s: 7, 15 buckets",
 		"weir.decision.duration [op:settle] s: 1, 15 buckets",
 	)
@@ -224,10 +224,10 @@ func TestSpans(t *testing.T) {
 	other.End()
 
 	want := []string{
-		"weir.take Unset map[weir.limit:1 weir.outcome:allowed weir.policy:core]",
-		"weir.take Unset map[weir.limit:1 weir.outcome:allowed weir.policy:core]",
-		"weir.take Unset map[weir.limit:1 weir.outcome:refused weir.policy:core]",
-		"weir.peek Unset map[weir.limit:1 weir.outcome:refused weir.policy:core]",
+		"weir.take Unset map[weir.limit:2 per 1m weir.outcome:allowed weir.policy:core]",
+		"weir.take Unset map[weir.limit:2 per 1m weir.outcome:allowed weir.policy:core]",
+		"weir.take Unset map[weir.limit:2 per 1m weir.outcome:refused weir.policy:core]",
+		"weir.peek Unset map[weir.limit:2 per 1m weir.outcome:refused weir.policy:core]",
 		"weir.take Error map[error.type:unavailable weir.degraded:true weir.outcome:unavailable weir.policy:core]",
 		"request Unset map[]",
 	}

@@ -25,8 +25,10 @@ var spanNames = [observe.Ops]string{"weir.take", "weir.peek", "weir.settle", "we
 func (o *Observer) span(ctx context.Context, policy string, e observe.Decided) {
 	var room [5]attribute.KeyValue
 	set := append(room[:0], spanPolicy.String(policy), spanOutcome.String(e.Outcome.String()))
-	if e.Limit >= 0 {
-		set = append(set, spanLimit.Int(e.Limit))
+	if e.Binding != nil {
+		if text, err := e.Binding.MarshalText(); err == nil {
+			set = append(set, spanLimit.String(string(text)))
+		}
 	}
 	if e.Degraded {
 		set = append(set, spanDegraded.Bool(true))

@@ -4,7 +4,6 @@ package weirprom
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -82,12 +81,8 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	for i, m := range stats.Metrics {
 		o.counts[i] = counter("weir_"+m.Name+"_total", m.Help, m.Labels...)
 	}
-	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...any) stats.Counter {
-		values := make([]string, len(labels))
-		for i, label := range labels {
-			values[i] = fmt.Sprint(label)
-		}
-		return series{o.counts[m].WithLabelValues(values...)}
+	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...string) stats.Counter {
+		return series{o.counts[m].WithLabelValues(labels...)}
 	})
 	for op := range o.byOp {
 		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())

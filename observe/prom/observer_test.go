@@ -85,9 +85,9 @@ weir_decisions_total{op="take",outcome="unavailable",policy="core"} 0
 # HELP weir_degraded_decisions_total Decisions made without the shared counts.
 # TYPE weir_degraded_decisions_total counter
 weir_degraded_decisions_total{policy="core"} 0
-# HELP weir_refusals_total Refused takes, by the limit that refused: its index in the policy.
+# HELP weir_refusals_total Refused takes, by the limit that refused, such as 60 per 1h.
 # TYPE weir_refusals_total counter
-weir_refusals_total{limit="1",policy="core"} 3
+weir_refusals_total{limit="2 per 1m",policy="core"} 3
 `, "weir_decisions_total", "weir_refusals_total", "weir_degraded_decisions_total")
 	if n := testutil.CollectAndCount(registry, "weir_decision_duration_seconds"); n != 6 {
 		t.Errorf("%d histograms of durations; one for each of take, peek, settle, wait, reset and pause is right", n)

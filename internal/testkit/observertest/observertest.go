@@ -172,12 +172,18 @@ func strangeEvents(t *testing.T, o Observer) {
 	for _, limit := range []int{-1, quota.MaxLimits, 1 << 30} {
 		o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Limit: limit})
 	}
+	o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Binding: wrongLimit{}})
 	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
 	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
 	o.Moved(observe.Moved{From: strange, To: strange})
 	o.Failed(observe.Failed{Backend: strange, Shard: strange, Cause: strange})
 	o.Read(t)
 }
+
+// wrongLimit has no text.
+type wrongLimit struct{}
+
+func (wrongLimit) MarshalText() ([]byte, error) { return nil, errors.New("no limit") }
 
 // Every event of several goroutines is counted, even while others read.
 func manyGoroutines(t *testing.T, o Observer) {
@@ -186,7 +192,7 @@ func manyGoroutines(t *testing.T, o Observer) {
 	for range goroutines {
 		wg.Go(func() {
 			for i := range calls {
-				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
+				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2, Binding: &quota.Limit{Quota: int64(1 + i%40), Window: time.Minute}})
 				o.Sent(observe.Sent{Shard: fmt.Sprint(i % 8)})
 				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
 			}
@@ -212,7 +218,7 @@ func manyGoroutines(t *testing.T, o Observer) {
 func noAllocations(t *testing.T, o Observer) {
 	for name, event := range map[string]func(){
 		"Decided": func() {
-			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Degraded: true})
+			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Binding: &Core.Limits[1], Degraded: true})
 		},
 		"Sent": func() { o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
 		"Checked": func() {

@@ -42,7 +42,7 @@ func Debug(s *rls.Server, g prometheus.Gatherer) *http.ServeMux {
 		}
 	})
 	mux.Handle("/metrics", Metrics(g))
-	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, g) })
+	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, s, g) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", ports.Unhurried(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/trace", ports.Unhurried(pprof.Trace))
@@ -69,7 +69,7 @@ func serveJSON(w http.ResponseWriter, r *http.Request, s *rls.Server) {
 		http.Error(w, http.StatusText(http.StatusBadRequest)+": "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	resp, err := s.ShouldRateLimit(r.Context(), &req)
+	resp, err := s.ShouldRateLimitHTTP(r.Context(), &req)
 	if err != nil {
 		code := http.StatusBadRequest
 		if rls.IsUnavailable(err) {

@@ -8,18 +8,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weir-go/weir/cmd/throttlerd/internal/rls"
 )
 
 // writeStats writes the counters, a line for each, by the names that envoyproxy/ratelimit gives
 // them without a mapping.
-func writeStats(w http.ResponseWriter, g prometheus.Gatherer) {
+func writeStats(w http.ResponseWriter, s *rls.Server, g prometheus.Gatherer) {
 	families, err := g.Gather()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	var lines []string
+	compatible := s.Stats(func(name string, value uint64) { lines = append(lines, fmt.Sprintf("%s: %d", name, value)) })
 	for _, f := range families {
+		if compatible && strings.HasPrefix(f.GetName(), "ratelimit_service_rate_limit_") {
+			continue
+		}
 		for _, m := range f.GetMetric() {
 			value := m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			if name := statOf(f.GetName(), m.GetLabel()); name != "" {

@@ -41,7 +41,7 @@ type Rule struct {
 	Path   string        // of the descriptor: domain.key_value.key; two rules may have the same, such as a_b of key a and of key a_b
 	Labels Labels        // of its metrics
 	Limit  *Limit        // as answers show it; shared by them
-	Policy *quota.Policy // of its counts; under Unlimited and RefusesAll, only for its name
+	Policy *quota.Policy // of its counts; under Unlimited, only for its name; under RefusesAll, one unit a window
 
 	Name     string
 	Replaces []string
@@ -57,6 +57,7 @@ type Rule struct {
 	Metadata *structpb.Struct // may be nil
 
 	detailed bool
+	leaf     bool // no descriptors are below it
 	valued   bool // the labels depend on values of the request
 }
 
@@ -73,7 +74,7 @@ func newRule(d *envoyfile.Descriptor, path string, keys []string, labels Labels,
 		Keys: keys, Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
 		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Hidden: l.Hidden, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
-		detailed: d.DetailedMetric, valued: valued,
+		detailed: d.DetailedMetric, leaf: len(d.Descriptors) == 0, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}
 	if n := l.Units(); n > 1 {
@@ -83,12 +84,22 @@ func newRule(d *envoyfile.Descriptor, path string, keys []string, labels Labels,
 		r.Replaces = append(r.Replaces, n.Name)
 	}
 	name := policyName(labels.Domain + "." + strings.Join(keys, "."))
-	if r.Counts() {
-		r.Policy = l.Policy(name)
-	} else {
+	switch {
+	case r.Unlimited:
 		r.Policy = &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
+	case r.RefusesAll:
+		one := envoyfile.Count(1)
+		r.Policy = (&envoyfile.RateLimit{RequestsPerUnit: &one, Unit: l.Unit, UnitMultiplier: l.UnitMultiplier, Calendar: l.Calendar}).Policy(name)
+	default:
+		r.Policy = l.Policy(name)
 	}
 	return r
+}
+
+// SharesCount reports whether hits under a limit that a request brings can be counted with r's.
+func (r *Rule) SharesCount(l *quota.Limit) bool {
+	o := &r.Policy.Limits[0]
+	return !r.Unlimited && r.Level == consistency.Exact && o.Aligned && o.Algorithm == l.Algorithm && o.Window == l.Window
 }
 
 // Counts reports whether r has a limit that counts hits.

@@ -29,6 +29,7 @@ type node struct {
 	rule     *Rule  // nil if there is no limit
 	shared   string // the pattern that names the count shared by all its values; "" without share_threshold
 	value    string // as in the file
+	full     string // the key, and the value after '_'
 	valued   bool   // value_to_metric
 	exact    map[pair]*node
 	byKey    map[string]*node
@@ -99,7 +100,7 @@ func (n *node) next(d *envoyfile.Descriptor) *node {
 		n.exact, n.byKey = make(map[pair]*node), make(map[string]*node)
 	}
 	key, value := d.Key, d.Value
-	next := &node{value: value, valued: d.ValueToMetric}
+	next := &node{value: value, full: d.String(), valued: d.ValueToMetric}
 	if d.ShareThreshold {
 		next.shared = cmp.Or(value, key)
 	}

@@ -34,7 +34,7 @@ func counting(t *testing.T) *rls.Server {
 		t.Fatal(err)
 	}
 	now := clock.NewManual(time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC))
-	s := rls.New(memorybackend.NewDefault(), now, &rls.Options{Answers: settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, Metrics: rls.NewMetrics(prometheus.NewRegistry())})
+	s := rls.New(memorybackend.NewDefault(), now, &rls.Options{Answers: settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, Metrics: rls.NewMetrics(prometheus.NewRegistry(), false)})
 	s.Load(set)
 	return s
 }

@@ -28,6 +28,8 @@ type call struct {
 	matched   bool   // an item has a rule or its own limit
 	key       []byte // of the item that is being matched
 
+	turn, turns int // see item.turn
+
 	charged  []throttler.Decision
 	degraded bool // a decision lacks counts of a store
 
@@ -49,6 +51,7 @@ type item struct {
 	changed  bool               // the limits of policy are the table's
 	key      string
 	cost     int64
+	turn     int       // of a count that the request has named before: it is charged after the others
 	report   bool      // the cost is charged if it fits or not
 	counters *counters // nil if there is no limit
 	exceeded bool
@@ -69,6 +72,7 @@ const (
 	free       kind = iota // no limit, or unlimited, or replaced
 	refusesAll             // 0 requests are allowed
 	blocked                // an override blocks the key
+	overBefore             // the local cache has it
 	checks                 // 0 hits: over if more than the limit is used
 	enforced               // charged if all enforced items fit
 	reports                // charged in any case
@@ -84,13 +88,13 @@ func newCall(s *Server, l *loaded, req *Request) *call {
 func (c *call) match() error {
 	c.domain = c.loaded.set.Domain(c.req.Domain)
 	if c.domain == nil {
-		c.server.metrics.domainNotFound(c.req.Domain)
+		c.server.metrics.domainNotFound(c.req.Domain, len(c.req.Descriptors))
 		return nil
 	}
 	replaces := false
 	for i, d := range c.req.Descriptors {
 		entry := &c.items[i]
-		if d.GetIsNegativeHits() {
+		if d.GetIsNegativeHits() && !c.server.answers.Compatible {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has is_negative_hits; hits are only added", i)
 		}
 		cost := uint64(max(1, c.req.HitsAddend))
@@ -164,7 +168,7 @@ func (c *call) replace() {
 		}
 	}
 	for i := range c.items {
-		if r := c.items[i].rule; r != nil && r.Name != "" && slices.Contains(names, r.Name) {
+		if r := c.items[i].rule; r != nil && r.Name != "" && !r.Unlimited && slices.Contains(names, r.Name) {
 			c.items[i] = item{}
 		}
 	}
@@ -177,7 +181,9 @@ func (c *call) classify(i int) {
 	if entry.isUnlimited() && (entry.override == nil || len(entry.policy.Limits) == 0) {
 		return
 	}
-	if r == nil {
+	if compatible := c.server.metrics.names; compatible != nil {
+		entry.counters = compatible.of(c.domain.Stat(r, c.req.Descriptors[i].GetEntries()))
+	} else if r == nil {
 		entry.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
 	} else if entry.counters = c.loaded.counters[r.Index]; r.Valued() {
 		entry.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), entry.counters)
@@ -186,7 +192,7 @@ func (c *call) classify(i int) {
 	switch a := &c.server.answers; {
 	case entry.override != nil && entry.override.Blocked:
 		entry.kind = blocked
-	case entry.limit.RequestsPerUnit == 0 && !entry.changed:
+	case entry.limit.RequestsPerUnit == 0 && !entry.changed && !a.Compatible:
 		entry.kind = refusesAll
 	case entry.cost == 0:
 		entry.kind = checks
@@ -220,19 +226,27 @@ func (c *call) override(entry *item, i int, d *commonv3.RateLimitDescriptor) err
 		return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit whose unit is %v; it must be %v, %v, %v, %v, %v or %v", i, l.GetUnit(),
 			typev3.RateLimitUnit_SECOND, typev3.RateLimitUnit_MINUTE, typev3.RateLimitUnit_HOUR, typev3.RateLimitUnit_DAY, typev3.RateLimitUnit_MONTH, typev3.RateLimitUnit_YEAR)
 	}
-	n := max(1, l.GetUnitMultiplier().GetValue())
+	multiplier := l.GetUnitMultiplier()
+	if c.server.answers.Compatible {
+		multiplier = nil
+	}
+	n := max(1, multiplier.GetValue())
 	if n > 1 {
 		if int64(n) > int64(quota.MaxWindow/window) {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit of %d times a %v; a window must be at most %v", i, n, l.GetUnit(), quota.MaxWindow)
 		}
 		window *= time.Duration(n)
 	}
-	if r, _ := c.domain.Match(c.key[:0], d.GetEntries()); r != nil {
-		entry.report = entry.report || r.Report
+	rule, _ := c.domain.Match(c.key[:0], d.GetEntries())
+	if rule != nil {
+		entry.report = entry.report || rule.Report
 	}
-	entry.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
+	entry.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: multiplier}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
 	entry.key = string(c.key)
 	entry.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
+	if c.server.answers.Compatible && rule != nil && rule.SharesCount(&entry.policy.Limits[0]) {
+		entry.policy.Name = rule.Policy.Name
+	}
 	return nil
 }

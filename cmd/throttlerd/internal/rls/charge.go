@@ -30,17 +30,24 @@ func (c *call) charge(ctx context.Context) error {
 			c.status(i, 0, (ms+999)/1000)
 		case blocked:
 			c.block(ctx, i)
-		case free, checks, enforced, reports, observed:
+		case free, overBefore, checks, enforced, reports, observed:
 		}
 	}
-	for _, step := range []struct {
-		kind kind
-		ask  ask
-	}{
-		{checks, c.throttler.Peek}, {reports, c.throttler.Take}, {enforced, c.takeOrPeek(c.throttler)}, {observed, c.takeOrPeek(c.throttler)},
-	} {
-		if err := c.decide(ctx, step.kind, step.ask); err != nil {
+	if c.server.answers.Compatible {
+		if err := c.prepare(ctx); err != nil {
 			return err
+		}
+	}
+	for ; c.turn <= c.turns; c.turn++ {
+		for _, step := range []struct {
+			kind kind
+			ask  ask
+		}{
+			{checks, c.throttler.Peek}, {reports, c.throttler.Take}, {enforced, c.takeOrPeek(c.throttler)}, {observed, c.takeOrPeek(c.throttler)},
+		} {
+			if err := c.decide(ctx, step.kind, step.ask); err != nil {
+				return err
+			}
 		}
 	}
 	if c.quotasAreOver() {
@@ -106,7 +113,7 @@ func (c *call) quotasAreOver() bool {
 	present := false
 	for i := range c.items {
 		entry := &c.items[i]
-		if entry.kind == free || !c.isQuota(entry) {
+		if !c.isQuota(entry) || entry.kind == free && (!c.server.answers.Compatible || entry.isUnlimited()) {
 			continue
 		}
 		if present = true; !entry.exceeded || c.isShadow(entry) {
@@ -126,7 +133,7 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	work := 0
 	for i := range c.items {
 		entry := &c.items[i]
-		if entry.kind != k {
+		if entry.kind != k || entry.turn != c.turn {
 			continue
 		}
 		w := 0
@@ -184,7 +191,7 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 		entry := &c.items[i]
 		for j := first; j < first+len(entry.policy.Limits); j++ {
 			o := d.Limit(j)
-			exceeded := isOver(k, &o)
+			exceeded := c.isOver(entry, &o)
 			if exceeded {
 				retryAt = max(retryAt, comesBack(&o))
 			}
@@ -193,7 +200,9 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 			}
 		}
 		c.decided(i, &s, retryAt, d.At().UnixMilli())
-		if !entry.exceeded {
+		if c.server.answers.Compatible {
+			c.count(entry, &s)
+		} else if !entry.exceeded {
 			entry.counters.allowed(entry.cost, s.Used-d.Driver().Results()[position].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
 		}
 	}
@@ -202,9 +211,9 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 
 // isOver reports whether a limit is over. Checks and reports are over if it is exceeded, and not
 // if it is used up.
-func isOver(k kind, s *decision.Status) bool {
-	if k == checks || k == reports {
-		return s.Used > s.Limit.Capacity()
+func (c *call) isOver(entry *item, s *decision.Status) bool {
+	if entry.kind == checks || entry.kind == reports {
+		return s.Used > entry.capacity(s)
 	}
 	return s.Refused
 }
@@ -228,16 +237,14 @@ func (c *call) decided(i int, s *decision.Status, retryAt, now int64) {
 	entry := &c.items[i]
 	if entry.exceeded {
 		c.refuse(entry, retryAt)
-		hits := entry.cost
-		if c.server.answers.Compatible { // only those that are over
-			hits = min(hits, max(s.Used-s.Limit.Capacity(), 0))
+		if !c.server.answers.Compatible {
+			entry.counters.refused(float64(entry.cost), c.isShadow(entry))
 		}
-		entry.counters.refused(float64(hits), c.isShadow(entry))
 	}
 	if entry.changed {
 		entry.limit = descriptors.LimitOf(&s.Limit, entry.limit.GetName())
 	}
-	c.status(i, s.Remaining, untilReset(s, now))
+	c.status(i, min(s.Remaining, entry.capacity(s)), untilReset(s, now))
 }
 
 // Retry times, in ms since the epoch.

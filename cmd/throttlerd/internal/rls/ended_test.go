@@ -41,7 +41,7 @@ func (b *busy) Joins(driver.Request) bool { return true }
 func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request) error) *tested {
 	s := newTested(t, answers, limits)
 	store := &busy{memorybackend.NewDefault(), charged}
-	b := New(store, clock.NewManual(t0), &Options{Answers: answers, Remote: true, Metrics: NewMetrics(prometheus.NewRegistry())})
+	b := New(store, clock.NewManual(t0), &Options{Answers: answers, Remote: true, Metrics: NewMetrics(prometheus.NewRegistry(), answers.Compatible)})
 	b.Load(s.Set())
 	return &tested{b, t, s.clock}
 }
@@ -131,7 +131,7 @@ func (u *unsettling) Settle(ctx context.Context, s driver.Settlement) (driver.De
 func TestRefusedCallChargesNothing(t *testing.T) {
 	plain := newTested(t, settings.Answers{}, limits)
 	store := &unsettling{Backend: memorybackend.NewDefault()}
-	b := New(store, plain.clock, &Options{Metrics: NewMetrics(prometheus.NewRegistry())})
+	b := New(store, plain.clock, &Options{Metrics: NewMetrics(prometheus.NewRegistry(), false)})
 	b.Load(plain.Set())
 	s := &tested{b, t, plain.clock}
 	s.is(

@@ -142,7 +142,7 @@ func TestValuesOfRequestsAreBounded(t *testing.T) {
 	if kept > maxDynamic || bytes > maxDynamic*600 {
 		t.Errorf("the metrics keep %d labels of %d bytes", kept, bytes)
 	}
-	s.metrics.domainNotFound("short")
+	s.metrics.domainNotFound("short", 1)
 	other := request("minute=a")
 	other.Domain = long
 	s.ask(other)

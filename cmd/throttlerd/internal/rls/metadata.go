@@ -4,10 +4,12 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 )
 
 // metadata returns the metadata that RESPONSE_DYNAMIC_METADATA adds to an answer: the request,
-// and the metadata of the descriptors that are not over their limit.
+// and the metadata of the descriptors that are not over their limit, or in shadow_mode.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.req.Domain)}
 	var list []*structpb.Value
@@ -25,7 +27,7 @@ func (c *call) metadata() *structpb.Struct {
 			single["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
 		}
 		list = append(list, structpb.NewStructValue(&structpb.Struct{Fields: single}))
-		if entry := &c.items[i]; entry.rule != nil && !entry.isUnlimited() && !entry.exceeded {
+		if entry := &c.items[i]; entry.rule != nil && !entry.isUnlimited() && c.statuses[i].Code == ok && !c.losesMetadata(entry.rule, d.GetEntries()) {
 			merge(passed, entry.rule.Metadata)
 		}
 	}
@@ -37,6 +39,11 @@ func (c *call) metadata() *structpb.Struct {
 		fields["metadata"] = structpb.NewStructValue(&structpb.Struct{Fields: passed})
 	}
 	return &structpb.Struct{Fields: fields}
+}
+
+// losesMetadata reports whether the metadata of a rule is left out, to be compatible.
+func (c *call) losesMetadata(r *descriptors.Rule, entries descriptors.Entries) bool {
+	return c.server.answers.Compatible && r.Metadata != nil && r.LosesMetadata(c.domain.Stat(r, entries))
 }
 
 // merge adds the fields of from that to lacks, and merges structs that are in both. It changes

@@ -26,6 +26,7 @@ type Metrics struct {
 
 	byLabels sync.Map // descriptors.Labels → *counters, from values in requests
 	unknown  sync.Map // domains in requests that no configuration has
+	names    *names   // nil unless compatible
 	many     atomic.Int64
 }
 
@@ -33,10 +34,13 @@ type Metrics struct {
 const maxDynamic = 10_000
 
 // counters are the metrics of a descriptor.
-type counters struct{ total, exceeded, near, fitting, shadow prometheus.Counter }
+type counters struct{ total, exceeded, near, fitting, shadow, cached, unknown adder }
 
-// NewMetrics returns metrics that are registered with r.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+type adder interface{ Add(hits float64) }
+
+// NewMetrics returns metrics that are registered with r. If compatible, limits and domains have
+// the names of envoyproxy/ratelimit, with all keys.
+func NewMetrics(r prometheus.Registerer, compatible bool) *Metrics {
 	m := &Metrics{}
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_" + name, Help: help}, labels)
@@ -47,12 +51,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		return vec("rate_limit_"+name, help, "domain", "key1", "key2")
 	}
 	single := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
-	m.total = of("total_hits", "Hits that descriptors with a limit were asked about.")
-	m.exceeded = of("over_limit", "Hits over a limit.")
-	m.near = of("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
-	m.fitting = of("within_limit", "Hits that a limit had room for.")
-	m.shadow = of("shadow_mode", "Hits over a limit in shadow_mode.")
-	m.notFound = vec("rate_limit_domain_not_found", "Requests of a domain without descriptors.", "domain")
+	if compatible {
+		m.names = &names{byName: make(map[string]*counters)}
+		r.MustRegister(m.names)
+	} else {
+		m.total = of("total_hits", "Hits that descriptors with a limit were asked about.")
+		m.exceeded = of("over_limit", "Hits over a limit.")
+		m.near = of("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
+		m.fitting = of("within_limit", "Hits that a limit had room for.")
+		m.shadow = of("shadow_mode", "Hits over a limit in shadow_mode.")
+		m.notFound = vec("rate_limit_domain_not_found", "Requests of a domain without descriptors.", "domain")
+	}
 	m.requests = vec("total_requests", "Calls.", "grpc_method").WithLabelValues("ShouldRateLimit")
 	times := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "ratelimit_service_response_time_seconds", Help: "Time of calls.",
@@ -78,7 +87,7 @@ func (m *Metrics) answered(start time.Time) {
 func (m *Metrics) of(l descriptors.Labels) *counters {
 	l = short(l)
 	get := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(l.Domain, l.Key1, l.Key2) }
-	return &counters{get(m.total), get(m.exceeded), get(m.near), get(m.fitting), get(m.shadow)}
+	return &counters{get(m.total), get(m.exceeded), get(m.near), get(m.fitting), get(m.shadow), nil, nil}
 }
 
 // forget removes the counters of a descriptor that the configuration no longer has: gateways
@@ -111,7 +120,11 @@ func label(text string) string {
 }
 
 // domainNotFound counts a request of a domain that is not configured.
-func (m *Metrics) domainNotFound(domain string) {
+func (m *Metrics) domainNotFound(domain string, descriptors int) {
+	if m.names != nil {
+		m.names.of(domain).unknown.Add(float64(descriptors))
+		return
+	}
 	domain = label(domain)
 	if _, found := m.unknown.Load(domain); !found {
 		if m.many.Load() >= maxDynamic {

@@ -96,11 +96,30 @@ func (c *call) list(code ratelimitv3.RateLimitResponse_Code) *Response {
 	return resp
 }
 
+// nearest returns the status that the headers are about, to be compatible: the last over a limit
+// that is not in quota_mode, or the first with the least remaining.
+func (c *call) nearest() (best *Status) {
+	least := uint32(math.MaxUint32)
+	for i := range c.items {
+		st := &c.statuses[i]
+		if st.CurrentLimit != nil && st.LimitRemaining < least {
+			best, least = st, st.LimitRemaining
+		}
+		if st.Code == overLimit && st.CurrentLimit != nil && !c.isQuota(&c.items[i]) {
+			best, least = st, 0
+		}
+	}
+	return best
+}
+
 // limitHeaders adds the headers of the descriptor that binds: the refusing one that resets
-// last or, to be compatible, the last; otherwise the one with the least remaining, also in
-// shadow_mode, or if all that refuse are hidden.
+// last; otherwise the one with the least remaining, also in shadow_mode, or if all that refuse are
+// hidden.
 func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 	var best *Status
+	if c.server.answers.Compatible {
+		best = c.nearest()
+	}
 	refused := false
 	for i := range c.items {
 		st := &c.statuses[i]
@@ -110,7 +129,8 @@ func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
 		st := &c.statuses[i]
 		switch {
 		case st.CurrentLimit == nil || refused && st.Code != overLimit:
-		case best == nil, refused && c.server.answers.Compatible,
+		case c.server.answers.Compatible:
+		case best == nil,
 			refused && st.DurationUntilReset.GetSeconds() > best.DurationUntilReset.GetSeconds(),
 			!refused && st.LimitRemaining < best.LimitRemaining:
 			best = st

@@ -47,6 +47,7 @@ type Server struct {
 	answers   settings.Answers
 	patient   bool // decisions may wait for a server
 	metrics   *Metrics
+	cache     *localCache // nil unless compatible
 	loaded    atomic.Pointer[loaded]
 	returns   sync.WaitGroup // refunds of calls that have ended
 }
@@ -74,6 +75,9 @@ type Options struct {
 // for the system's clock.
 func New(backend driver.Backend, c clock.Clock, o *Options) *Server {
 	s := &Server{table: cmp.Or(o.Table, new(policies.Table)), observer: cmp.Or[observe.Observer](o.Observer, observe.Nothing{}), answers: o.Answers, patient: o.Remote, metrics: o.Metrics}
+	if s.answers.Compatible {
+		s.cache = newLocalCache(s.answers.LocalCacheBytes)
+	}
 	if backend == nil {
 		return s
 	}
@@ -96,6 +100,9 @@ func (o trials) Decided(ctx context.Context, e observe.Decided) {
 	o.Observer.Decided(ctx, e)
 }
 
+// Cache returns the numbers of the local cache. It reports false if there is none.
+func (s *Server) Cache() (CacheStats, bool) { return s.cache.numbers(), s.cache != nil }
+
 // Set returns the configuration in force, or nil.
 func (s *Server) Set() *descriptors.Set {
 	if l := s.loaded.Load(); l != nil {
@@ -106,6 +113,11 @@ func (s *Server) Set() *descriptors.Set {
 
 // Load puts set in force. Calls that have begun end with the set before. Counts stay.
 func (s *Server) Load(set *descriptors.Set) {
+	s.metrics.loads.Inc()
+	if s.metrics.names != nil { // each request names its counters
+		s.loaded.Store(&loaded{set: set})
+		return
+	}
 	l, named := &loaded{set: set}, make(map[descriptors.Labels]bool)
 	for _, r := range set.Rules() {
 		l.counters = append(l.counters, s.metrics.of(r.Labels))
@@ -118,8 +130,11 @@ func (s *Server) Load(set *descriptors.Set) {
 			}
 		}
 	}
-	s.metrics.loads.Inc()
 }
+
+// Stats calls f for each counter of a limit or a domain, by its name in statsd. It reports false
+// unless the metrics are compatible.
+func (s *Server) Stats(f func(name string, value uint64)) bool { return s.metrics.stats(f) }
 
 // Wrong counts a configuration that was not put in force.
 func (s *Server) Wrong() { s.metrics.loadErrors.Inc() }
@@ -127,11 +142,26 @@ func (s *Server) Wrong() { s.metrics.loadErrors.Inc() }
 // ShouldRateLimit decides about a request. A refusal is not an error.
 func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, error) {
 	start := time.Now()
+	resp, err := s.answer(ctx, req)
+	s.metrics.answered(start)
+	return resp, err
+}
+
+// ShouldRateLimitHTTP is ShouldRateLimit for a call by HTTP. To be compatible, the metrics of calls
+// don't have it.
+func (s *Server) ShouldRateLimitHTTP(ctx context.Context, req *Request) (*Response, error) {
+	if s.answers.Compatible {
+		return s.answer(ctx, req)
+	}
+	return s.ShouldRateLimit(ctx, req)
+}
+
+// answer is ShouldRateLimit without metrics of calls.
+func (s *Server) answer(ctx context.Context, req *Request) (*Response, error) {
 	resp, err := s.decide(ctx, req)
 	if err != nil {
 		err = s.failed(err)
 	}
-	s.metrics.answered(start)
 	if err != nil && s.answers.Compatible {
 		err = status.Error(codes.Unknown, status.Convert(err).Message())
 	}

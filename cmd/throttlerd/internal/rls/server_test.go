@@ -3,7 +3,6 @@ package rls
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,7 +35,7 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	t.Helper()
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
-	s := &tested{New(memorybackend.NewDefault(), c, &Options{Answers: answers, Metrics: NewMetrics(prometheus.NewRegistry())}), t, c}
+	s := &tested{New(memorybackend.NewDefault(), c, &Options{Answers: answers, Metrics: NewMetrics(prometheus.NewRegistry(), answers.Compatible)}), t, c}
 	s.load(text)
 	return s
 }
@@ -390,7 +389,7 @@ func TestCompatible(t *testing.T) {
 		"minute=a", "OVER 0/2! 50s L: 2 M: 0 R: 50", // the first was charged
 		"hour=b +6 | minute=b +3", "OVER 0/5! 3590s 0/2! 50s L: 2 M: 0 R: 50", // the last that refuses
 	)
-	if over := valueOf(t, s.loaded.Load().counters[slices.IndexFunc(s.Set().Rules(), func(r *descriptors.Rule) bool { return r.Path == "d.minute" })].exceeded); over != 3 {
+	if over := s.metrics.names.of("d.minute").exceeded.(*hits).Load(); over != 3 {
 		t.Errorf("%v hits over the limit; want 1, 1 and 1", over)
 	}
 	_, err = s.ShouldRateLimit(t.Context(), &Request{})
@@ -423,7 +422,7 @@ func TestDynamicMetadata(t *testing.T) {
 func TestSeriesOfDescriptorsThatGo(t *testing.T) {
 	r := prometheus.NewRegistry()
 	s := newTested(t, settings.Answers{}, limits)
-	s.metrics = NewMetrics(r)
+	s.metrics = NewMetrics(r, false)
 	hits := func() (text string) {
 		all, err := r.Gather()
 		if err != nil {

@@ -47,8 +47,6 @@ type Backend struct {
 	MemcacheHostPort []string `env:"MEMCACHE_HOST_PORT"`
 	MemcacheSRV      string   `env:"MEMCACHE_SRV"`
 	MemcacheTLS      bool     `env:"MEMCACHE_TLS" envDefault:"false"`
-
-	LocalCacheBytes int64 `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0"`
 }
 
 var prefixForm = regexp.MustCompile(`^[\w.:/-]{1,64}$`) // as of prefix in package config
@@ -130,7 +128,7 @@ func (s *Settings) keys() keys {
 	}
 	// A cache of refusals repeats the store's answers, so it is always exact. It is off where
 	// envoyproxy/ratelimit's is, because a dashboard may show how often Redis is asked.
-	k["refusal_cache"] = s.LocalCacheBytes > 0
+	k["refusal_cache"] = s.LocalCacheBytes > 0 && !s.Compatible // package rls has a cache, then
 	k["on_failure"] = string(s.OnFailure)
 	if s.OnFailure == FailError {
 		k["on_failure"] = string(FailClosed) // an error that a call can return

@@ -127,6 +127,13 @@ type Answers struct {
 	// management server: its descriptors can't say that they are reports.
 	OwnHitsReport bool
 
+	// StopIncrement charges nothing but the descriptors that are over, if some are. It has an
+	// effect with Compatible: otherwise, refused requests charge nothing.
+	StopIncrement bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false"`
+
+	// LocalCacheBytes is the size of a cache of refusals. If zero, there is none.
+	LocalCacheBytes int64 `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0"`
+
 	// Deadline bounds a decision. A call with less time is answered before its own deadline.
 	Deadline time.Duration `env:"WEIR_DEADLINE" envDefault:"50ms"`
 

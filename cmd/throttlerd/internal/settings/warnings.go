@@ -39,7 +39,6 @@ var without = map[string]string{
 	"REDIS_POOL_SIZE":                               "the pool grows as it is needed",
 	"REDIS_TIMEOUT":                                 "WEIR_DEADLINE bounds the wait for each reply, and connecting may take 250 ms more",
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR":                  "WEIR_DEADLINE bounds each decision",
-	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT":       "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
 	"EXPIRATION_JITTER_MAX_SECONDS":                 "counts expire a second after their windows",
 }
 
@@ -102,6 +101,9 @@ func (s *Settings) Warnings(environ []string) (list []string) {
 	}
 	if s.ConfigFile != "" && vars["WEIR_ON_FAILURE"] != "" {
 		list = append(list, "WEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides")
+	}
+	if s.StopIncrement && !s.Compatible {
+		list = append(list, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT has no effect: refused requests charge nothing unless WEIR_COUNT_REFUSED or WEIR_COMPATIBLE is set")
 	}
 	if s.ShowKeys {
 		list = append(list, fmt.Sprintf("WEIR_SHOW_KEYS is set: the log, and /debug/weir on %s for everyone who reaches it, show the keys of refused clients, such as addresses, user names and API keys", s.Debug()))

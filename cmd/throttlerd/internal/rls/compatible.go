@@ -1,0 +1,130 @@
+package rls
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// prepare says how WEIR_COMPATIBLE charges: every count on its own, whatever the others have. A
+// count that a request names again is charged again, after the first time.
+func (c *call) prepare(ctx context.Context) error {
+	cached := c.cached()
+	for i := range c.items {
+		entry := &c.items[i]
+		if entry.kind != reports && entry.kind != checks {
+			continue
+		}
+		for j := range c.items[:i] {
+			if peer := &c.items[j]; entry.isCountOf(peer) {
+				entry.turn = max(entry.turn, peer.turn+1)
+			}
+		}
+		c.turns = max(c.turns, entry.turn)
+		if cached { // as STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT says
+			entry.kind = checks
+		}
+	}
+	if !c.server.answers.StopIncrement || cached {
+		return nil
+	}
+	return c.chargeOnlyOver(ctx)
+}
+
+// isCountOf reports whether two items are about one count.
+func (entry *item) isCountOf(peer *item) bool {
+	return (peer.kind == reports || peer.kind == checks) && entry.key == peer.key && entry.policy.Name == peer.policy.Name && entry.policy.Limits[0].Window == peer.policy.Limits[0].Window
+}
+
+// cached takes the items whose counts the local cache has as over. It reports whether the others
+// are charged nothing then.
+func (c *call) cached() bool {
+	cache, found := c.server.cache, false
+	if cache == nil {
+		return false
+	}
+	now := c.server.throttler.Clock().Now().UnixMilli()
+	for i := range c.items {
+		entry := &c.items[i]
+		if entry.kind != reports && entry.kind != checks || !cache.has(count{entry.policy.Name, entry.key}, now) {
+			continue
+		}
+		found = true
+		entry.kind, entry.exceeded = overBefore, true
+		c.refuse(entry, unknown)
+		entry.counters.refused(float64(entry.cost), c.isShadow(entry))
+		entry.counters.cached.Add(float64(entry.cost))
+		c.status(i, 0, (untilUnit(entry.limit, now)+999)/1000)
+	}
+	return found && c.server.answers.StopIncrement
+}
+
+// chargeOnlyOver makes checks of all items, except those that will be over their limit, if there
+// are any: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+func (c *call) chargeOnlyOver(ctx context.Context) error {
+	over := make([]bool, len(c.items))
+	for i := range c.items {
+		entry := &c.items[i]
+		if entry.kind != reports && entry.kind != checks {
+			continue
+		}
+		d, err := c.throttler.Peek(ctx, throttler.Charge{Policy: entry.policy, Key: entry.key})
+		if err != nil {
+			return err
+		}
+		if d.NumLimits() > 0 {
+			s := d.Limit(0)
+			over[i] = s.Used+entry.cost > entry.capacity(&s)
+		}
+	}
+	if !slices.Contains(over, true) {
+		return nil
+	}
+	for i := range c.items {
+		if entry := &c.items[i]; entry.kind == reports && !over[i] {
+			entry.kind = checks
+		}
+	}
+	return nil
+}
+
+// capacity returns how many hits s has room for: 0 if every request is refused, because the
+// policy that counts them has 1.
+func (entry *item) capacity(s *decision.Status) int64 {
+	if entry.limit.RequestsPerUnit == 0 && !entry.changed {
+		return 0
+	}
+	return s.Limit.Capacity()
+}
+
+// count adds the hits of an item, after which used are charged, to its counters: those over the
+// limit, those near it, and those within it.
+func (c *call) count(entry *item, s *decision.Status) {
+	n, capacity, used := entry.counters, uint64(entry.capacity(s)), uint64(s.Used)
+	near := uint64(math.Floor(float64(float32(capacity) * float32(c.server.answers.NearLimitRatio))))
+	hits := uint64(entry.cost)
+	before := used - hits // wraps around if the hits were not charged, as in envoyproxy/ratelimit
+	if !entry.exceeded {
+		n.fitting.Add(float64(hits))
+		switch {
+		case used <= near:
+		case before >= near:
+			n.near.Add(float64(hits))
+		default:
+			n.near.Add(float64(used - near))
+		}
+		return
+	}
+	over := hits
+	if before < capacity {
+		over = used - capacity
+		n.near.Add(float64(capacity - max(near, before)))
+	}
+	n.refused(float64(over), c.isShadow(entry))
+	if cache := c.server.cache; cache != nil && (s.Limit.Aligned || !s.Limit.Calendar.IsZero()) {
+		cache.add(count{entry.policy.Name, entry.key}, s.ResetAt.UnixMilli())
+	}
+}
