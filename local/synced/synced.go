@@ -328,8 +328,10 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 }
 
 // Reset implements driver.Backend. It makes no call: it removes the used units from the
-// count, and other processes learn of it by their next sync. If another process refunds an
-// earlier charge, it doesn't know that the charge was reset.
+// count, and other processes learn of it by their next sync. Each of them keeps the units that it
+// has added, and in a window sends them again, as after an eviction: these count again for all
+// processes. If another process refunds an earlier charge, it doesn't know that the charge was
+// reset.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
