@@ -30,7 +30,7 @@ type waitQueue struct {
 
 	// From the last answer, for the calls behind it.
 	next    time.Time     // when to ask: before, the answer would be no
-	ahead   bool          // next waits for a start that is taken, not for room: a refund changes nothing
+	ahead   bool          // next is askAhead before a start, not when there is room: a refund makes it no earlier
 	refused []Charge      // the charges that the answer refuses, or nil: other charges may fit earlier
 	terms   terms         // the terms of the answer
 	start   time.Time     // the earliest start of the first waiting call

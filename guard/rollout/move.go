@@ -42,7 +42,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 	}
 	d.wanted = r.wanted
 	defer d.endTurn()
-	place := b.follow(&d, r.place.member, r.place.version)
+	place := b.follow(&d, r.target.member, r.target.version)
 	placement := place.member.placement
 	for range maxHops {
 		answer, err := call(place.member, placement)
@@ -50,7 +50,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		if !errors.As(err, &away) {
 			if err == nil && !d.readOnly {
 				place.member.served.Add(1)
-				if place != r.place {
+				if place != r.target {
 					b.remember(d.partition, place)
 				}
 			}

@@ -171,7 +171,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	for range evaluationsAtOnce {
 		b.evaluationSlots <- struct{}{}
 	}
-	b.view.Store(&view{place: time.Now().UnixMilli()})
+	b.view.Store(&view{firstSeen: time.Now().UnixMilli()})
 	b.stats.Change(func(s *Stats) { s.Defaulted = make(map[string]int64) })
 	changed := func(openfeature.EventDetails) { b.advance(true) }
 	b.onEvent = &changed
@@ -237,7 +237,7 @@ func (b *Backend) Close() {
 // Down implements driver.Health: it reports on the backend that decides about the
 // partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
-	return b.routeOf(context.Background(), partition).place.member.backend.Down(partition)
+	return b.routeOf(context.Background(), partition).target.member.backend.Down(partition)
 }
 
 // Take implements driver.Backend.

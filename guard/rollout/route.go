@@ -10,8 +10,8 @@ import (
 
 // view is a state of the flag, as far as this process knows.
 type view struct {
-	number int64 // rises with each event
-	place  int64 // when this process first saw it, Unix ms
+	number    int64 // rises with each event
+	firstSeen int64 // by this process, Unix ms
 }
 
 // version returns the version of a move to m by a view of that time. Two processes
@@ -20,14 +20,13 @@ func (m *member) version(instant int64) int64 { return instant<<indexBits | m.in
 
 const indexBits = 6
 
-// advance starts a new view, either because an event invalidated every cached value
-// or because one client's value was seen to change. Its versions are newer than
-// every version that this process has made or observed, because hosts' clocks
-// differ.
+// advance starts a new view: an event invalidated every cached value, or one client's value has
+// changed without an event. Its versions are newer than every version that this process has made
+// or observed, because hosts' clocks differ.
 func (b *Backend) advance(event bool) *view {
 	for {
 		old := b.view.Load()
-		next := &view{number: old.number, place: max(time.Now().UnixMilli(), old.place+1, b.observed.Load()>>indexBits+1)}
+		next := &view{number: old.number, firstSeen: max(time.Now().UnixMilli(), old.firstSeen+1, b.observed.Load()>>indexBits+1)}
 		if event {
 			next.number++
 		}
@@ -58,13 +57,12 @@ type target struct {
 // backend that does not have them returns an ElsewhereError.
 type route struct {
 	keyed.Entry
-	wanted *member // the flag's value
-	place  target  // the wanted member, or where another process moved the counts
-	view   int64   // number of the view at the flag's evaluation
+	wanted *member   // the flag's value
+	target target    // of the wanted member, or where another process moved the counts
+	view   int64     // number of the view at the flag's evaluation
+	askAt  time.Time // when to evaluate the flag again
 
-	askAt time.Time // when to evaluate the flag again
-
-	// Until overrideUntil, place is used although the flag selects wanted: another process
+	// Until overrideUntil, target is used although the flag selects wanted: another process
 	// moved the counts, and this one has not seen the change yet.
 	overrideUntil time.Time
 }
@@ -121,21 +119,20 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 	return r
 }
 
-// nextRoute returns an updated route. old is the previous one, or nil, and wanted the
-// flag's current value.
+// nextRoute returns the route that follows old, which may be nil. wanted is the flag's value in
+// the view v. Counts are where the move of the highest version has put them. A move by a
+// later view has a higher version, so a process with an earlier view moves nothing back.
 func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) *route {
-	r := &route{wanted: wanted, place: target{wanted, wanted.version(v.place)}, view: v.number}
+	r := &route{wanted: wanted, target: target{wanted, wanted.version(v.firstSeen)}, view: v.number}
 	switch {
-	case old == nil:
-	case old.place.member == wanted:
-		r.place.version = max(r.place.version, old.place.version)
-	case old.place.version < r.place.version:
-	case old.wanted == wanted && now.Before(old.overrideUntil):
-		r.place, r.overrideUntil = old.place, old.overrideUntil // others have a later view
-	default:
-		// The flag changed without an event, or this process has disagreed with the
-		// others for longer than Keep.
-		r.place.version = wanted.version(b.advance(false).place)
+	case old == nil: // this process knows of no move
+	case old.target.member == wanted: // the counts are there
+		r.target.version = max(r.target.version, old.target.version)
+	case old.target.version < r.target.version: // v is later than the last move
+	case old.wanted == wanted && now.Before(old.overrideUntil): // another process has a later view than v
+		r.target, r.overrideUntil = old.target, old.overrideUntil
+	default: // the flag changed without an event, or its value here differs from others' for longer than Keep
+		r.target.version = wanted.version(b.advance(false).firstSeen)
 	}
 	return r
 }
@@ -144,11 +141,11 @@ func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) 
 func (b *Backend) remember(partition string, place target) {
 	name := b.routes.names.OfPartition(partition)
 	old := b.routes.get(name)
-	if old == nil || old.place == place {
+	if old == nil || old.target == place {
 		return
 	}
 	now := time.Now()
-	r := &route{wanted: old.wanted, place: place, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
+	r := &route{wanted: old.wanted, target: place, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
 	if place.member != r.wanted && !now.Before(r.overrideUntil) {
 		r.overrideUntil = now.Add(b.opts.Keep)
 	}

@@ -9,10 +9,11 @@ import (
 
 // A lease is the state of one key under one or several policies. The stripe's lock guards it.
 //
-// The invariant: the other backend counts the held units as used, in the windows of d. It
-// has charged them in takes of this process, and they were neither spent nor given back. So
-// spending one here needs no call and exceeds no quota. [lease.grant] adds units that a take
-// charged, [lease.spend] takes units for an answer or returns a refund, and [lease.drop] takes
+// The invariant: the other backend counts the held units as used, in the windows of d, and no
+// process has spent them or given them back. So spending one here, from since until the first
+// of these windows ends, needs no call and exceeds no quota. Units are added by [Backend.learn]:
+// those that a take charged, and those that it shows an earlier take without an answer to have
+// charged. [lease.spend] takes units for an answer, or returns a refund's. [lease.drop] takes
 // them all, with the settlement that gives them back.
 //
 // By the state that a take finds, [lease.next] chooses its step:

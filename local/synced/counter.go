@@ -214,21 +214,28 @@ func (c *count) level(l *limit, now int64) (x, bound float64) {
 	return x, -min(instant, float64(now)+goal*capacity)
 }
 
-// bound returns root i's last total of the count, in case the root has evicted the count.
-// It is 0 if that total no longer counts. It is negative if the root's total must reach it: the
-// root has lost its memory since, or has not replied, and this count continues another, from a
-// floor.
-func (c *count) bound(l *limit, i int, epoch uint32, now int64) float64 {
+// rootTotal returns root i's last total of the count, which the root begins at if it has evicted
+// the count, or 0 if that total no longer counts. raise reports that the root's total must reach
+// it in any case: the root has lost its memory since, or it has not replied, and the count
+// continues another, from a floor.
+func (c *count) rootTotal(l *limit, i int, epoch uint32, now int64) (total float64, raise bool) {
 	t, ok := c.views[i].tally(l, c.window)
 	switch {
 	case !ok:
-		return -c.floor.total
+		return c.floor.total, c.floor.total > 0
 	case l.kind == bucket && t.total <= float64(now):
-		return 0
-	case c.views[i].epoch != epoch:
-		return -t.total
+		return 0, false
 	}
-	return t.total
+	return t.total, t.total > 0 && c.views[i].epoch != epoch
+}
+
+// boundOf returns the bound of an entry with a total of the root: negative if the root's total
+// must reach it. See sync.lua.
+func boundOf(total float64, raise bool) float64 {
+	if raise {
+		return -total
+	}
+	return total
 }
 
 var chance = rand.Float64 // the simulations seed it

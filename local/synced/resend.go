@@ -124,9 +124,9 @@ func (w *writer) writeTotals(c *counter) {
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		bound := count.bound(l, w.a.index, w.a.epoch, w.now)
-		if count.views[w.a.index].answered() && bound < 0 {
-			w.writeTotal(c, k, bound)
+		total, raise := count.rootTotal(l, w.a.index, w.a.epoch, w.now)
+		if count.views[w.a.index].answered() && raise {
+			w.writeTotal(c, k, total)
 		}
 	}
 }

@@ -392,7 +392,8 @@ func (w *writer) write(c *counter) {
 		count.roll(l, w.now)
 		v := &count.views[w.a.index]
 		e := entry{c, v, count.part, count.pending(w.a.index), count.window}
-		x, bound := count.base(l), count.bound(l, w.a.index, w.a.epoch, w.now)
+		total, raise := count.rootTotal(l, w.a.index, w.a.epoch, w.now)
+		x, bound := count.base(l), boundOf(total, raise)
 		if l.kind == window {
 			x = count.window
 		}
@@ -402,8 +403,8 @@ func (w *writer) write(c *counter) {
 		case l.kind == bucket && w.a.lateness != inTime:
 			e.units = 0
 			x, bound = count.level(l, w.now)
-		case v.answered() && bound < 0:
-			w.writeTotal(c, k, bound)
+		case v.answered() && raise:
+			w.writeTotal(c, k, total)
 			continue
 		}
 		w.append(c, k, e, x, bound)
@@ -412,10 +413,10 @@ func (w *writer) write(c *counter) {
 
 // writeTotal adds an entry of count k of c with the total that the root had before it lost its
 // memory.
-func (w *writer) writeTotal(c *counter, k int, bound float64) {
+func (w *writer) writeTotal(c *counter, k int, total float64) {
 	count := &c.counts[k]
 	v := &count.views[w.a.index]
-	w.append(c, k, entry{c, v, v.acked, 0, count.window}, count.window, bound)
+	w.append(c, k, entry{c, v, v.acked, 0, count.window}, count.window, boundOf(total, true))
 }
 
 // append adds an entry for count k of c.
