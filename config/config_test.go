@@ -239,7 +239,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: policies.core.limits[0].quota is missing; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
 			"a limit in words that is none", "policies:\n  core:\n    limits:\n      - 60 each 1h\n",
-			`weir.yaml:4: policies.core.limits[0] is "60 each 1h"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31`,
+			`weir.yaml:4: policies.core.limits[0] is "60 each 1h"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour, 10 per 30 days or 10 per month`,
 		}, {
 			"a limit in words that no policy may have", "policies: {core: {limits: [60 per 1h burst 5]}}\n",
 			`weir.yaml:1: policies.core.limits[0]: limit is "60 per 1h burst 5": burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`,
@@ -321,7 +321,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, prefix, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
 				"weir.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"weir.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
-				"weir.yaml:7: policies.b is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +
+				"weir.yaml:7: policies.b is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour, 10 per 30 days or 10 per month\n" +
 				"weir.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
 	} {

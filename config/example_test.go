@@ -91,7 +91,7 @@ policies:
 	// Output:
 	// weir.yaml:3: redis.shards[0].primary is "localhost"; it must be a host and a port, such as 127.0.0.1:6379, the path of a socket, such as /run/redis.sock, or a URL, such as rediss://weir@127.0.0.1:6379/0
 	// weir.yaml:5: unknown key limit; did you mean limits? The keys here are limits, unit, hidden, parent, parent_key, on_failure, consistency, was, sync, low
-	// weir.yaml:6: policies.search is "30 each 1m"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31
+	// weir.yaml:6: policies.search is "30 each 1m"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour, 10 per 30 days or 10 per month
 }
 
 // A program's own keys are read by the same rules.

@@ -29,15 +29,13 @@ func (k Key) For(texts ...string) (string, error) {
 	if k.joins != nil {
 		return k.joinFor(texts)
 	}
-	want := 1
-	if k.make == nil {
-		want = 0
-	}
-	if len(texts) != want && !(want == 0 && len(texts) == 1 && texts[0] == "") {
-		return "", invalid.Errorf("middleware: Key.For has %d texts; this key takes %d", len(texts), want)
-	}
-	if k.make == nil {
+	switch {
+	case k.make == nil && strings.Join(texts, "") == "": // of Everyone
 		return everyone, nil
+	case k.make == nil:
+		return "", invalid.Errorf("middleware: Key.For has a text; Everyone takes none")
+	case len(texts) != 1:
+		return "", invalid.Errorf("middleware: Key.For has %d texts; this key takes 1", len(texts))
 	}
 	key, problem := k.make(texts[0])
 	if problem != "" {

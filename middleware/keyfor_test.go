@@ -70,7 +70,7 @@ func TestKeyForErrorsSayWhatWouldBeRight(t *testing.T) {
 		{middleware.Method(), []string{"get"}, "the method is get; it must be GET"},
 		{middleware.Method(), []string{"FETCH"}, "the method is FETCH; it must be one of net/http's"},
 		{middleware.RoutePattern(), []string{""}, "the route's pattern is empty"},
-		{middleware.Everyone(), []string{"alice"}, "1 texts; this key takes 0"},
+		{middleware.Everyone(), []string{"alice"}, "Everyone takes none"},
 		{middleware.FirstOf(alice, ip), []string{"alice"}, "FirstOf has keys of several kinds; call For of the one that the client has"},
 		{middleware.Join(alice, ip), []string{"alice"}, "1 texts; Join of 2 keys takes one for each"},
 		{middleware.Join(alice, ip), []string{"alice", "10.0.0.0/8"}, "a range"},

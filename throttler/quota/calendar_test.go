@@ -155,23 +155,22 @@ func TestCalendarsAsText(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"5 per month in":                      "such as 10 per 1m",
-		"5 per month from day":                "such as 10 per 1m",
-		"5 per month from day 0":              "such as 10 per 1m",
-		"5 per month from day 300":            "such as 10 per 1m",
+		"5 per month in":                      "the time zone after in is missing",
+		"5 per month from day":                "from is \"day\"; it must be a day",
+		"5 per month from day 0":              "from is \"day 0\"; it must be a day",
+		"5 per month from day 300":            "from is \"day 300\"; it must be a day of a month from 1 to 31",
 		"5 per month from day 32":             "calendar's day is 32, of a month; it must be from 1 to 31",
 		"5 per week from day 8":               "calendar's day is 8, of a week; it must be from 1 to 31, of a month, from 1, a Monday, to 7, of a week, or 0",
 		"5 per day from day 1":                "calendar's day is 1, of a day; it must be",
-		"5 per month from day 3 in UTC":       "such as 10 per 1m",
 		"5 per day in Europe/Atlantis":        `calendar's zone is "Europe/Atlantis": unknown time zone Europe/Atlantis; it must be a name of the IANA database`,
 		"5 per day in Local":                  `calendar's zone is "Local"`,
 		"5 per day in ../zone":                `calendar's zone is "../zone"`,
 		"5 per day aligned":                   "only a fixed-window has one, in place of window and aligned",
 		"5 per day sliding-log":               "calendar is day, of a sliding-log with a window of 0s, aligned false; only a fixed-window has one",
-		"5 per year":                          "such as 10 per 1m",
+		"5 per year":                          "window is \"year\"; it must be a time",
 		"5 per month burst 3":                 "burst is 3; only a",
-		"5 per month in Europe/Berlin 1h":     "such as 10 per 1m",
-		"5 per month in Europe/Berlin in UTC": "such as 10 per 1m",
+		"5 per month in Europe/Berlin 1h":     "\"1h\" is unknown; after the window there may be",
+		"5 per month in Europe/Berlin in UTC": "\"in\" is unknown",
 	} {
 		if l, err := ParseLimit(text); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is read as %v, %v; want %q", text, l, err, want)

@@ -22,5 +22,5 @@ func ExampleParseLimit() {
 	// Output:
 	// 5000 per 24h0m0s (fixed-window, aligned)
 	// 30 per 1m0s (token-bucket) with a burst of 10
-	// quota: limit is "30 a m"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31
+	// quota: limit is "30 a m"; it must be a quota, per, and a window, such as 10 per 1m, 10/hour, 10 per 30 days or 10 per month
 }

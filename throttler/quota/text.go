@@ -29,7 +29,10 @@ func (a *Algorithm) UnmarshalText(text []byte) error {
 	return err
 }
 
-const limitForm = "a quota, per, and a window, such as 10 per 1m, 10/hour or 10 per 30 days, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
+const (
+	limitForm  = "a quota, per, and a window, such as 10 per 1m, 10/hour, 10 per 30 days or 10 per month"
+	windowForm = "a time, such as 50ms, 1m or 1d, a number and a unit up to weeks, such as 15 minutes, or a second, minute, hour, day, week or month"
+)
 
 // limitText is the quota of a limit and the words after per.
 var limitText = regexp.MustCompile(`(?s)^\s*([^\s/]+)(?:\s+per\s+|\s*/\s*)(\S.*)$`)
@@ -57,83 +60,96 @@ var limitText = regexp.MustCompile(`(?s)^\s*([^\s/]+)(?:\s+per\s+|\s*/\s*)(\S.*)
 func ParseLimit(text string) (Limit, error) {
 	var l Limit
 	parts := limitText.FindStringSubmatch(text)
-	wrong := func() (Limit, error) {
+	if parts == nil {
 		return Limit{}, invalid.Errorf("quota: limit is %q; it must be %s", text, limitForm)
 	}
-	if parts == nil {
-		return wrong()
+	problem := l.parse(parts[1], strings.Fields(parts[2]))
+	if problem == "" {
+		problem = l.validate()
 	}
+	if problem != "" {
+		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
+	}
+	return l, nil
+}
+
+// parse sets l to a quota and the words after per, or returns what is wrong with them.
+func (l *Limit) parse(units string, words []string) (problem string) {
 	var err error
-	if l.Quota, err = strconv.ParseInt(parts[1], 10, 64); err != nil || !number.MatchString(parts[1]) {
-		return Limit{}, invalid.Errorf("quota: limit is %q: quota is %q; it must be a whole number from 1 to %d (2^53)", text, parts[1], int64(MaxQuota))
+	if l.Quota, err = strconv.ParseInt(units, 10, 64); err != nil || !number.MatchString(units) {
+		return fmt.Sprintf("quota is %q; it must be a whole number from 1 to %d (2^53)", units, int64(MaxQuota))
 	}
-	words := strings.Fields(parts[2])
-	var ok bool
-	if l.Calendar, words, ok = parseCalendar(words); !ok {
-		if l.Calendar != (Calendar{}) {
-			return wrong()
-		}
-		if l.Window, words, err = parsePer(words); err != nil {
-			return wrong()
+	if l.Calendar, words, problem = parseCalendar(words); problem != "" {
+		return problem
+	}
+	if l.Calendar.IsZero() {
+		if l.Window, words, problem = parsePer(words); problem != "" {
+			return problem
 		}
 	}
 	options := make(map[string]bool)
 	for len(words) > 0 {
-		option, tail, ok := l.parseOption(words)
-		if !ok {
-			return wrong()
+		var option string
+		if option, words, problem = l.parseOption(words); problem != "" {
+			return problem
 		}
 		if options[option] {
-			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, option)
+			return option + " is there twice; it must be there once"
 		}
-		options[option], words = true, tail
+		options[option] = true
 	}
-	if problem := l.validate(); problem != "" {
-		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
-	}
-	return l, nil
+	return ""
 }
 
 // units are the units of a window, by their names in the singular.
 var units = map[string]string{"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 
 // parsePer reads a window from the front of words, and returns the remaining words.
-func parsePer(words []string) (time.Duration, []string, error) {
+func parsePer(words []string) (d time.Duration, tail []string, problem string) {
 	text, tail := words[0], words[1:]
+	shown := text
 	switch unit := cmp.Or(units[text], text); {
 	case unit == "s", unit == "m", unit == "h":
 		text = "1" + unit
 	case number.MatchString(text) && len(tail) > 0:
 		unit, tail = tail[0], tail[1:]
+		shown += " " + unit
 		text += cmp.Or(units[strings.TrimSuffix(unit, "s")], unit)
 	}
 	d, err := ParseWindow(text)
-	return d, tail, err
+	if err != nil {
+		return 0, nil, fmt.Sprintf("window is %q; it must be %s", shown, windowForm)
+	}
+	return d, tail, ""
 }
 
 // parseOption reads an option, which may follow a limit's window, from the front of words,
 // and returns its name and the remaining words.
-func (l *Limit) parseOption(words []string) (option string, tail []string, ok bool) {
+func (l *Limit) parseOption(words []string) (option string, tail []string, problem string) {
 	option, tail = words[0], words[1:]
 	var err error
 	switch option {
 	case "aligned":
 		l.Aligned = true
-		return option, tail, true
+		return option, tail, ""
 	case "burst", "max-wait":
-		if len(tail) == 0 {
-			return "", nil, false
+		value := ""
+		if len(tail) > 0 {
+			value, tail = tail[0], tail[1:]
 		}
-		value := tail[0]
 		if option == "max-wait" {
-			l.MaxWait, err = ParseWindow(value)
-		} else if l.Burst, err = strconv.ParseInt(value, 10, 64); !number.MatchString(value) {
-			return "", nil, false
+			if l.MaxWait, err = ParseWindow(value); err != nil {
+				problem = fmt.Sprintf("max-wait is %q; it must be a time with its unit, such as 2s", value)
+			}
+		} else if l.Burst, err = strconv.ParseInt(value, 10, 64); err != nil || !number.MatchString(value) {
+			problem = fmt.Sprintf("burst is %q; it must be a whole number from 1 to %d (2^53)", value, int64(MaxQuota))
 		}
-		return option, tail[1:], err == nil
+		return option, tail, problem
 	}
-	l.Algorithm, err = ParseAlgorithm(option)
-	return "an algorithm", tail, err == nil
+	if l.Algorithm, err = ParseAlgorithm(option); err != nil {
+		problem = fmt.Sprintf("%q is unknown; after the window there may be %s, aligned, burst 20, max-wait 2s and, after day, week or month, in a time zone and from day 31", option, strings.Join(algorithmNames(), ", "))
+	}
+	return "an algorithm", tail, problem
 }
 
 // MarshalText returns the text that [ParseLimit] reads, or an error that wraps [ErrInvalid]
@@ -163,28 +179,37 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return text, nil
 }
 
-// parseCalendar reads a calendar from the front of words, and returns the remaining words. If it
-// is wrong, ok is false, and c is zero only if words begin with no period.
-func parseCalendar(words []string) (c Calendar, tail []string, ok bool) {
+// parseCalendar reads a calendar from the front of words, and returns the remaining words. It
+// returns all words if they begin with no period.
+func parseCalendar(words []string) (c Calendar, tail []string, problem string) {
 	period := words[0]
 	for name, letter := range units {
 		if period == letter {
 			period = name
 		}
 	}
+	var ok bool
 	if c.Period, ok = parsePeriod(period); !ok {
-		return Calendar{}, words, false
+		return Calendar{}, words, ""
 	}
-	words = words[1:]
-	if len(words) > 1 && words[0] == "in" {
-		c.Zone, words = words[1], words[2:]
+	for words = words[1:]; len(words) > 0; {
+		switch {
+		case words[0] == "in" && c.Zone == "" && len(words) == 1:
+			return c, nil, "the time zone after in is missing; it must be a name of the IANA database, such as Europe/Berlin"
+		case words[0] == "in" && c.Zone == "":
+			c.Zone, words = words[1], words[2:]
+		case words[0] == "from" && c.Day == 0:
+			value := strings.Join(words[1:min(len(words), 3)], " ")
+			n, err := strconv.ParseUint(strings.TrimPrefix(value, "day "), 10, 8)
+			if err != nil || value != fmt.Sprintf("day %d", n) || n == 0 {
+				return c, nil, fmt.Sprintf("from is %q; it must be a day of a month from 1 to 31, or of a week from 1, a Monday, to 7, such as from day 7", value)
+			}
+			c.Day, words = uint8(n), words[3:]
+		default:
+			return c, words, ""
+		}
 	}
-	if len(words) > 2 && words[0] == "from" && words[1] == "day" {
-		n, err := strconv.ParseUint(words[2], 10, 8)
-		ok = err == nil && number.MatchString(words[2])
-		c.Day, words = uint8(n), words[3:]
-	}
-	return c, words, ok
+	return c, words, ""
 }
 
 // MarshalText returns the text that [ParseLimit] reads after per, or an error that wraps
@@ -199,7 +224,7 @@ func (c Calendar) MarshalText() ([]byte, error) {
 // UnmarshalText sets c to the calendar that text describes, as in "month in Europe/Berlin".
 func (c *Calendar) UnmarshalText(text []byte) error {
 	if words := strings.Fields(string(text)); len(words) > 0 {
-		if parsed, tail, ok := parseCalendar(words); ok && len(tail) == 0 {
+		if parsed, tail, problem := parseCalendar(words); problem == "" && len(tail) == 0 {
 			if problem := parsed.problemIn(new(Limit)); problem != "" {
 				return invalid.Errorf("quota: %s", problem)
 			}
