@@ -85,6 +85,7 @@ func ClientIP(options *IPOptions) Key {
 // count under p64.
 func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	from, err := addressFrom(options)
+	err = cmp.Or(err, risingQuotas(p48, p56), risingQuotas(p56, p64))
 	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		addr := embedded(from.find(r))
 		switch {
@@ -96,6 +97,21 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 		network := ipKey(addr, 48)
 		return append(charges, p48.Charge(network), p56.Charge(ipKey(addr, 56)).Within(network), p64.Charge(ipKey(addr, 64)).Within(network))
 	}}}}
+}
+
+// risingQuotas returns an error if limits of inner can never refuse, because outer's are lower.
+func risingQuotas(outer, inner *throttler.Policy) error {
+	if outer == nil || inner == nil {
+		return nil // a nil policy is another error
+	}
+	for _, a := range outer.Limits {
+		for _, b := range inner.Limits {
+			if a.Algorithm == b.Algorithm && a.Window == b.Window && a.Calendar == b.Calendar && a.Quota < b.Quota {
+				return invalid.Errorf("middleware: IPv6Chain: policy %q allows %v, and %q, of a part of its addresses, %v, which none can reach; quotas must rise from p64 to p48", outer.Name, a, inner.Name, b)
+			}
+		}
+	}
+	return nil
 }
 
 func ipKey(addr netip.Addr, ipv6Prefix int) string {
@@ -217,6 +233,19 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 		}
 	}
 	return addr
+}
+
+// missesForwarded reports whether r comes from a trusted proxy that tells the client's address in
+// another header than X-Forwarded-For. A proxy's own checks have neither.
+func (s addressSource) missesForwarded(r *http.Request) bool {
+	if len(s.trusted) == 0 || len(r.Header["X-Forwarded-For"]) > 0 || chimiddleware.GetClientIPAddr(r.Context()).IsValid() {
+		return false
+	}
+	if len(r.Header["X-Real-Ip"]) == 0 && len(r.Header["Forwarded"]) == 0 {
+		return false
+	}
+	addr, ok := parseAddr(r.RemoteAddr)
+	return ok && s.trusts(addr)
 }
 
 // missesProxy reports whether r seems to come from a proxy that is not declared. A client can

@@ -128,6 +128,8 @@ type throttle struct {
 	routeWarned   atomic.Bool
 	nameChecked   atomic.Bool
 	proxyWarned   atomic.Bool
+	headerWarned  atomic.Bool
+	twiceWarned   atomic.Bool
 }
 
 func (t *throttle) validate() error {
@@ -220,6 +222,7 @@ func (t *throttle) decide(k *take) (err error) {
 	}
 	for outer := k.link.outer; outer != nil; outer = outer.outer {
 		t.warnName(k, outer)
+		t.warnTwice(k, outer)
 	}
 	t.throttler.WrongOverrides(t.Observer)
 	k.d, err = t.throttler.Take((*callContext)(k), k.charges...)
@@ -232,6 +235,12 @@ func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 		t.Observer.Warned(observe.Warned{
 			Text: "requests come through a proxy that is not declared, so that its clients share one count",
 			Hint: "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed",
+		})
+	}
+	if !t.headerWarned.Load() && t.missesForwarded(r) && !t.headerWarned.Swap(true) {
+		t.Observer.Warned(observe.Warned{
+			Text: "requests come from a trusted proxy without X-Forwarded-For, so that its clients share one count",
+			Hint: "the proxy must set X-Forwarded-For; or chi's middleware.ClientIPFromHeader(\"X-Real-IP\"), in front, reads that header",
 		})
 	}
 	if c.Key == unknown && !t.unknownWarned.Swap(true) {
@@ -284,8 +293,38 @@ func (t *throttle) warnName(k *take, outer *link) {
 	}
 }
 
+// warnTwice warns, once, if k's middleware and outer's charge one count.
+func (t *throttle) warnTwice(k *take, outer *link) {
+	if t.twiceWarned.Load() || k != &k.link.take || outer.m.throttler.Names != t.throttler.Names {
+		return
+	}
+	for i := range k.charges {
+		for j := range outer.charges {
+			a, b := &k.charges[i], &outer.charges[j]
+			if a.Policy == nil || b.Policy == nil || !sameCount(a, b) || t.twiceWarned.Swap(true) {
+				continue
+			}
+			t.Observer.Warned(observe.Warned{
+				Policy: a.Policy.Name, Text: "two middlewares charge a request to one count",
+				Hint: "one of them should be left out, or have a policy of another name",
+			})
+		}
+	}
+}
+
 func (t *throttle) keyedByAddress() bool {
 	return slices.ContainsFunc(t.classify.rules, func(r rule) bool { return len(r.addresses) > 0 })
+}
+
+func (t *throttle) missesForwarded(r *http.Request) bool {
+	for i := range t.classify.rules {
+		for _, from := range t.classify.rules[i].addresses {
+			if from.missesForwarded(r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (t *throttle) missesProxy(r *http.Request) bool {

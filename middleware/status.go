@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/internal/cause"
@@ -70,6 +71,7 @@ type status struct {
 	throttler *throttler.Throttler
 	classify  Classifier
 	StatusOptions
+	warned atomic.Bool // of a limit in front
 }
 
 // counted is a resource as GitHub's GET /rate_limit reports it.
@@ -120,6 +122,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	answer := statusAnswer{Resources: make(map[string]*resource)}
 	charges := slices.DeleteFunc(s.classify.Charges(r), func(c throttler.Charge) bool { return c.Policy != nil && c.Policy.Hidden })
+	s.warnLimited(r, charges)
 	if err := checkKeys(charges); err != nil {
 		s.fail(w, r, charges, err)
 		return
@@ -135,6 +138,21 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may have left
+}
+
+// warnLimited warns, once, that a middleware in front charges r to a count that s reports.
+func (s *status) warnLimited(r *http.Request, charges []throttler.Charge) {
+	for e := linkOf(r); e != nil && !s.warned.Load(); e = e.outer {
+		shared := slices.ContainsFunc(e.charges, func(a throttler.Charge) bool {
+			return slices.ContainsFunc(charges, func(b throttler.Charge) bool { return a.Policy != nil && b.Policy != nil && sameCount(&a, &b) })
+		})
+		if shared && e.m.throttler.Names == s.throttler.Names && e.m.DryRun == nil && !s.warned.Swap(true) {
+			s.Observer.Warned(observe.Warned{
+				Text: "requests for the status are charged, and refused when nothing remains",
+				Hint: "the status handler must not be behind the limit; with chi, use With or a Group for the routes that are limited",
+			})
+		}
+	}
 }
 
 // add adds d, a decision about charges, and returns the charges that d does not cover.

@@ -71,7 +71,7 @@ func (k Key) GoString() string { return k.String() }
 // Seal returns the text of plain, a receipt with that id, of IDBytes.
 func (k Key) Seal(id string, plain []byte) (text string, err error) {
 	if k.secret == "" {
-		return "", fmt.Errorf("%w: there is no key", ErrKey)
+		return "", fmt.Errorf("%w: there is no key; throttler.Options.ReceiptKey must be set, to the same in all processes", ErrKey)
 	}
 	seal, err := k.cipher(id)
 	if err != nil {
@@ -94,7 +94,7 @@ func (k Key) Unseal(text string) (id string, plain []byte, err error) {
 	case sealed[0] != version:
 		return "", nil, invalid.Errorf("receipt: version %d; this weir knows version %d", sealed[0], version)
 	case k.secret == "":
-		return "", nil, fmt.Errorf("%w: there is no key", ErrKey)
+		return "", nil, fmt.Errorf("%w: there is no key; throttler.Options.ReceiptKey must be set, to the same in all processes", ErrKey)
 	case string(keyID) != string(k.id[:]):
 		return "", nil, fmt.Errorf("%w: it needs receipt key %x, and this is %v", ErrKey, keyID, k)
 	}

@@ -90,7 +90,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	o.trips.Max, o.trips.Overflow, o.trips.Create = opts.MaxNames, tripKey{stats.Others, stats.Others, false}, o.newTrip
 	o.servers.Max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("weirprom: the registerer takes the metrics of one Observer, which may be that of several throttlers: %w", err)
 	}
 	return o, nil
 }

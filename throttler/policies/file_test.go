@@ -169,6 +169,21 @@ func TestAFileIsWrittenAsYAMLIs(t *testing.T) {
 	}
 }
 
+// Errors about JSON say what would be right.
+func TestMistakesInJSONSayWhatWouldBeRight(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"policies": [{"name": "core", "limit": "1 per 1h"}]}`: `unknown field "limit"; a policy has name, limits, unit`,
+		"{\n" + `"policies": {"core": "1 per 1h"}}`:             "line 2: policies is of type object; it must be a list",
+		"[]": "the text is of type array; it must be an object",
+		`{"overrides": [{"policy": "core", "key": "k", "blocked": "yes"}]}`:          "overrides.blocked is of type string; it must be true or false",
+		`{"policies": [{"name": "core", "limits": ["1 per 1h"], "hidden": "true"}]}`: "policies.hidden is of type string; it must be true or false",
+	} {
+		if _, err := policies.ParseJSON([]byte(text)); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+}
+
 // Limits that can never refuse are warned of, once for each version.
 func TestAFileWithALimitThatCanNeverRefuse(t *testing.T) {
 	var table policies.Table

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/jsontext"
@@ -45,11 +47,39 @@ func ParseJSON(text []byte) (Content, error) {
 			err = errors.New("there is more after the object")
 		}
 	}
+	if err != nil {
+		err = described(err)
+	}
 	if err = cmp.Or(mistake, err); err != nil {
 		return Content{}, invalid.Errorf("policies: %s%v", lineOf(text, err), err)
 	}
 	return c, nil
 }
+
+// described returns err, of encoding/json, with what would be right.
+func described(err error) error {
+	var kind *json.UnmarshalTypeError
+	if _, field, ok := strings.Cut(err.Error(), "json: unknown field "); ok {
+		return fmt.Errorf("unknown field %s; a policy has name, limits, unit, hidden, parent, parent_key and until, and an override policy, key, limits, blocked, unlimited, parent_key, until, owner and reason", field)
+	}
+	if errors.As(err, &kind) {
+		right := map[reflect.Kind]string{reflect.Slice: "a list", reflect.Struct: "an object", reflect.String: "a text", reflect.Bool: "true or false"}[kind.Type.Kind()]
+		if right == "" {
+			return err
+		}
+		return typeError{kind, fmt.Sprintf("%s is of type %s; it must be %s", cmp.Or(kind.Field, "the text"), kind.Value, right)}
+	}
+	return err
+}
+
+// typeError is an error with a place, in other words.
+type typeError struct {
+	error
+	text string
+}
+
+func (e typeError) Error() string { return e.text }
+func (e typeError) Unwrap() error { return e.error }
 
 // lineOf returns the line of err in text, or "" if err doesn't say where it is.
 func lineOf(text []byte, err error) string {

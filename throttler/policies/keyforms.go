@@ -20,6 +20,8 @@ type keyForms struct {
 	declared atomic.Bool
 	policies map[string]*policyForms // guarded by the mutex of Names
 	checked  atomic.Pointer[View]    // whose overrides were checked
+
+	misspelled map[string]bool // names that were warned of; guarded, too
 }
 
 // policyForms are the forms of the keys under a policy.
@@ -97,8 +99,8 @@ func (p *policyForms) wrong(key string) (problem, right string) {
 }
 
 // WrongOverrides warns, by o, of each policy that has an override for a key that no request has,
-// once. It looks at the overrides that the table's sources hold, after each change, up to 1000 of
-// a policy.
+// once, and of each policy's name in an override or plan that is a misspelling of a declared one. It
+// looks at what the table's sources hold, after each change, up to 1000 overrides of a policy.
 func (n *Names) WrongOverrides(o observe.Observer) {
 	if n.table == nil || !n.keys.declared.Load() {
 		return
@@ -114,7 +116,17 @@ func (n *Names) WrongOverrides(o observe.Observer) {
 			p.warned, found[name] = true, right
 		}
 	}
+	wrong := n.misspelled(view)
+	for name := range wrong {
+		if n.keys.misspelled == nil {
+			n.keys.misspelled = make(map[string]bool)
+		}
+		n.keys.misspelled[name] = true
+	}
 	n.mu.Unlock()
+	for name, right := range wrong {
+		o.Warned(observe.Warned{Policy: name, Text: "overrides or plans are for a policy that no request is charged under", Hint: "did you mean " + right + "?"})
+	}
 	for name, right := range found {
 		o.Warned(observe.Warned{Policy: name, Text: "an override is for a key of a form that no request has, and has no effect", Hint: right})
 	}

@@ -29,6 +29,12 @@ func (n *Names) Declare(list ...*quota.Policy) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range list {
+		if n.table == nil && p.Parent != "" {
+			return invalid.Errorf("policies: policy %q has the parent %q, and the throttler has no table of policies, which parents need; set throttler.Options.Policies, or leave the parent out", p.Name, p.Parent)
+		}
+		if !p.Until.IsZero() && (n.table == nil || n.table.View().Policy(p.Name) == nil) {
+			return invalid.Errorf("policies: policy %q has an end, and is not in the throttler's table of policies, where alone it has an effect; put it there, or leave Until out", p.Name)
+		}
 		switch o := n.declared[p.Name]; {
 		case n.table != nil && n.table.View().Policy(p.Name) != nil:
 		case o == nil:

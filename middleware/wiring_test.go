@@ -1,0 +1,117 @@
+package middleware_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
+)
+
+// Wirings that work and are probably mistakes are warned of, once.
+func TestWiringsThatAreWarnedOf(t *testing.T) {
+	core, other := policy("core", per(60, time.Hour)), policy("other", per(60, time.Hour))
+	proxied := middleware.ClientIP(&middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	type stack struct{ *throttler.Throttler }
+	wrap := func(s stack, c middleware.Classifier) func(http.Handler) http.Handler {
+		return must(newMiddleware(s.Throttler, c, nil))
+	}
+	for _, test := range []struct {
+		name    string
+		handler func(s stack) http.Handler
+		header  []string
+		want    string // of the warning, or "" for none
+	}{
+		{"a status behind the limit", func(s stack) http.Handler {
+			return wrap(s, everyone(core))(must(newStatus(s.Throttler, everyone(core), nil)))
+		}, nil, "requests for the status are charged"},
+		{"a status behind another limit", func(s stack) http.Handler {
+			return wrap(s, everyone(other))(must(newStatus(s.Throttler, everyone(core), nil)))
+		}, nil, ""},
+		{"one limit twice", func(s stack) http.Handler {
+			return wrap(s, everyone(core))(wrap(s, everyone(core))(status(200)))
+		}, nil, "core: two middlewares charge a request to one count"},
+		{"one policy for two keys", func(s stack) http.Handler {
+			return wrap(s, everyone(core))(wrap(s, middleware.Limit(core, middleware.Everyone()))(status(200)))
+		}, nil, ""},
+		{"a proxy with another header", func(s stack) http.Handler {
+			return wrap(s, middleware.Limit(core, proxied))(status(200))
+		}, []string{"X-Real-IP", "203.0.113.7"}, "requests come from a trusted proxy without X-Forwarded-For"},
+		{"a proxy's own check", func(s stack) http.Handler { return wrap(s, middleware.Limit(core, proxied))(status(200)) }, nil, ""},
+		{"a proxy with both headers", func(s stack) http.Handler {
+			return wrap(s, middleware.Limit(core, proxied))(status(200))
+		}, []string{"X-Real-IP", "203.0.113.7", "X-Forwarded-For", "203.0.113.7"}, ""},
+	} {
+		seen := new(warnings)
+		h := test.handler(stack{throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})})
+		for range 2 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = "10.0.0.1:99"
+			for i := 0; i < len(test.header); i += 2 {
+				r.Header.Set(test.header[i], test.header[i+1])
+			}
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if got := seen.take(); test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
+			t.Errorf("%s: the warnings are %q; want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A table that has overrides under a misspelled name is warned of, once.
+func TestOverridesOfAMisspelledPolicy(t *testing.T) {
+	var table policies.Table
+	if err := table.Source("code").Edit(func(e *policies.Edit) {
+		for _, name := range []string{"corr", "cor", "tier1", "export", "core2"} {
+			e.Override(policies.Override{Policy: name, Key: "everyone", Blocked: true})
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	seen := new(warnings)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Observer: seen})
+	h := must(newMiddleware(th, middleware.All(everyone(policy("core", per(60, time.Hour))), everyone(policy("tier2", per(60, time.Hour)))), nil))(status(200))
+	for range 2 {
+		expect(t, get(h), 200)
+	}
+	const text = "overrides or plans are for a policy that no request is charged under (did you mean core?)"
+	got := seen.take()
+	if slices.Sort(got); !slices.Equal(got, []string{"cor: " + text, "corr: " + text}) {
+		t.Errorf("the warnings are %q", got)
+	}
+}
+
+// A setting of a policy that needs a table is an error without one.
+func TestPoliciesThatNeedATable(t *testing.T) {
+	child, ending := policy("core", per(60, time.Hour)), policy("search", per(60, time.Hour))
+	child.Parent, child.ParentKey = "orgs", "acme"
+	ending.Until = t0
+	var table policies.Table
+	tables := map[*policies.Table][]string{
+		nil:    {"has the parent \"orgs\", and the throttler has no table of policies", "has an end, and is not in the throttler's table"},
+		&table: {"", "has an end, and is not in the throttler's table"},
+	}
+	for of, wants := range tables {
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: of})
+		for i, p := range []*throttler.Policy{child, ending} {
+			if _, err := middleware.New(th, everyone(p), nil); wants[i] == "" && err != nil || wants[i] != "" && (err == nil || !strings.Contains(err.Error(), wants[i])) {
+				t.Errorf("%s, a table %t: %v; want %q", p.Name, of != nil, err, wants[i])
+			}
+		}
+	}
+}
+
+func TestQuotasOfAnIPv6ChainMustRise(t *testing.T) {
+	th, _ := newThrottler()
+	_, err := middleware.New(th, middleware.IPv6Chain(policy("p48", per(3, time.Second)), policy("p56", per(3, time.Second)), policy("p64", per(9, time.Second)), nil), nil)
+	if err == nil || !strings.Contains(err.Error(), `policy "p56" allows 3 per 1s (fixed-window), and "p64", of a part of its addresses, 9 per 1s (fixed-window), which none can reach; quotas must rise from p64 to p48`) {
+		t.Errorf("got %v", err)
+	}
+}

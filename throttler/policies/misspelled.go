@@ -1,0 +1,56 @@
+package policies
+
+// isMisspelled reports whether name is other with one letter more, less or different, or with two
+// neighbors exchanged. Digits tell names apart: tier1 is no misspelling of tier2.
+func isMisspelled(name, other string) bool {
+	i := 0
+	for i < len(name) && i < len(other) && name[i] == other[i] {
+		i++
+	}
+	a, b := name[i:], other[i:]
+	switch len(a) - len(b) {
+	case 1:
+		return a[1:] == b && isLetter(a[0])
+	case -1:
+		return a == b[1:] && isLetter(b[0])
+	case 0:
+		if a == "" || !isLetter(a[0]) || !isLetter(b[0]) {
+			return false
+		}
+		return a[1:] == b[1:] || len(a) > 1 && a[0] == b[1] && a[1] == b[0] && a[2:] == b[2:]
+	}
+	return false
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// meantBy returns the policy whose name is misspelled as name in an override or a plan, or "". A
+// policy of that name may be charged without a middleware, if no name is near.
+func (n *Names) meantBy(v *View, name string) string {
+	if n.declared[name] != nil || n.keys.policies[name] != nil || (*v).Policy(name) != nil {
+		return ""
+	}
+	for declared := range n.keys.policies {
+		if isMisspelled(name, declared) {
+			return declared
+		}
+	}
+	return ""
+}
+
+// misspelled returns the names of policies with overrides or plans in v that are misspelled, and
+// what they are to be.
+func (n *Names) misspelled(v *View) map[string]string {
+	found := make(map[string]string)
+	for _, c := range v.contents {
+		for name, e := range c.names.entries() {
+			if e.overrides == nil && e.plan == nil || n.keys.misspelled[name] {
+				continue
+			}
+			if right := n.meantBy(v, name); right != "" {
+				found[name] = right
+			}
+		}
+	}
+	return found
+}
