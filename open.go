@@ -2,12 +2,14 @@ package weir
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,6 +18,8 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -221,11 +225,35 @@ func openRedis(shards []shard, o *throttler.Options, c *closers) (driver.Backend
 	if err != nil {
 		return nil, err
 	}
-	*c = append(*c, func() error { b.Close(); return nil })
+	*c = append(*c, func() error { b.Close(); return nil }, greet(b, weirlog.Ensure(o.Observer)))
 	if o.Clock == nil {
 		o.Clock = b.Clock()
 	}
 	return b, nil
+}
+
+// greetTimeout bounds the first call to the servers.
+const greetTimeout = 5 * time.Second
+
+// greet loads the scripts at b's servers in the background, and warns if one does not answer, before
+// a request shows it. The function that it returns ends the call.
+func greet(b *redisbackend.Backend, o observe.Observer) (end func() error) {
+	ctx, cancel := context.WithTimeout(context.Background(), greetTimeout)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.Load(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+			o.Warned(observe.Warned{
+				Text: "a server of weir.Open does not answer: " + err.Error(),
+				Hint: "until it does, requests are served without limits, unless the middleware has FailClosed",
+			})
+		}
+	}()
+	return func() error {
+		cancel()
+		<-done
+		return nil
+	}
 }
 
 func openMemcached(shards []shard, c *closers) (driver.Backend, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -71,6 +72,42 @@ func TestOpen(t *testing.T) {
 }
 
 // A wrong URL is an error that says what would be right, and quotes nothing of it.
+// dead receives the warning about a server.
+type dead struct {
+	observe.Nothing
+	warned chan string
+}
+
+func (d dead) Warned(e observe.Warned) { d.warned <- e.Text }
+
+// A server that does not answer is warned of before a request asks it. Close ends the call to one
+// that hangs.
+func TestOpenWarnsOfADeadServer(t *testing.T) {
+	o := dead{warned: make(chan string, 1)}
+	th, err := weir.Open("redis://127.0.0.1:1", &throttler.Options{Observer: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := <-o.warned; !strings.Contains(text, "a server of weir.Open does not answer: ") || !strings.Contains(text, "127.0.0.1:1: connect: connection refused") {
+		t.Errorf("the warning is %q", text)
+	}
+	if err := th.Close(); err != nil {
+		t.Error(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and does not answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	th, err = weir.Open("redis://"+listener.Addr().String(), &throttler.Options{Observer: o})
+	if err := errors.Join(err, th.Close()); err != nil {
+		t.Error(err)
+	}
+	if len(o.warned) > 0 {
+		t.Errorf("after Close: %q", <-o.warned)
+	}
+}
+
 func TestWrongURLs(t *testing.T) {
 	for urls, want := range map[string]string{
 		"":                                "the URL is empty; it must begin with redis://",
@@ -173,7 +210,7 @@ func TestLimitWarns(t *testing.T) {
 // from the backend and the middleware.
 func TestOneObserver(t *testing.T) {
 	server := testserver.Redis(t)
-	events := &events{failed: make(chan observe.Failed, 9), checked: make(chan observe.Checked, 99)}
+	events := &events{failed: make(chan observe.Failed, 9), warned: make(chan observe.Warned, 9), checked: make(chan observe.Checked, 99)}
 	th, err := weir.Open("redis://"+server.Addr, &throttler.Options{Observer: events})
 	if err != nil {
 		t.Fatal(err)

@@ -63,8 +63,17 @@ func described(err error) error {
 		return fmt.Errorf("unknown field %s; a policy has name, limits, unit, hidden, parent, parent_key and until, and an override policy, key, limits, blocked, unlimited, parent_key, until, owner and reason", field)
 	}
 	if errors.As(err, &kind) {
-		right := map[reflect.Kind]string{reflect.Slice: "a list", reflect.Struct: "an object", reflect.String: "a text", reflect.Bool: "true or false"}[kind.Type.Kind()]
-		if right == "" {
+		right := ""
+		switch kind.Type.Kind() { //nolint:exhaustive // the other kinds are of no field
+		case reflect.Slice:
+			right = "a list"
+		case reflect.Struct:
+			right = "an object"
+		case reflect.String:
+			right = "a text"
+		case reflect.Bool:
+			right = "true or false"
+		default:
 			return err
 		}
 		return typeError{kind, fmt.Sprintf("%s is of type %s; it must be %s", cmp.Or(kind.Field, "the text"), kind.Value, right)}
