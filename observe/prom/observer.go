@@ -4,6 +4,7 @@ package weirprom
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 
