@@ -94,7 +94,7 @@ func (sv *service) apply(list []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
 	if err == nil {
-		set, err = descriptors.New(list, sv.settings.MergeDomainConfig)
+		set, err = descriptors.NewWith(list, sv.settings.MergeDomainConfig, sv.settings.Compatible)
 	}
 	if err == nil {
 		err = sv.setLevels(set)
@@ -164,7 +164,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 			list, err = parse(s, texts, supports)
 		}
 		if err == nil {
-			_, err = descriptors.New(list, s.MergeDomainConfig)
+			_, err = descriptors.NewWith(list, s.MergeDomainConfig, s.Compatible)
 		}
 		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
 			err = nil // forward auth alone is a service, too

@@ -135,7 +135,7 @@ func (s *Service) readDescriptors(st *settings.Settings) error {
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
-	s.set, err = descriptors.New(list, st.MergeDomainConfig)
+	s.set, err = descriptors.NewWith(list, st.MergeDomainConfig, st.Compatible)
 	return err
 }
 

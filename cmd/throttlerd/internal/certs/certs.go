@@ -30,7 +30,7 @@ type Files struct {
 }
 
 // DefaultEvery is how long the contents of files are used before they are read again.
-const DefaultEvery = 10 * time.Second
+const DefaultEvery = time.Second
 
 // Config returns the configuration of a server. It reads the files again when a client connects
 // and every has passed since the last reading. While they are wrong, for example a key that does

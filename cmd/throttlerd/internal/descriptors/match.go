@@ -50,6 +50,9 @@ func (d *Domain) Key(key []byte, entries Entries) []byte {
 }
 
 func (n *node) find(key, value string) *node {
+	if n.joined != nil {
+		return n.findJoined(key, key+"_"+value)
+	}
 	if next := n.exact[pair{key, value}]; next != nil {
 		return next
 	}
@@ -59,6 +62,19 @@ func (n *node) find(key, value string) *node {
 		}
 	}
 	return n.byKey[key]
+}
+
+// findJoined is find, to be compatible.
+func (n *node) findJoined(key, full string) *node {
+	if next := n.joined[full]; next != nil {
+		return next
+	}
+	for i := range n.patterns {
+		if p := &n.patterns[i]; p.full.match(full) {
+			return p.next
+		}
+	}
+	return n.joined[key]
 }
 
 // match reports whether s contains the parts in order, the first at its beginning and the last

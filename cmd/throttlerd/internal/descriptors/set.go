@@ -15,6 +15,8 @@ import (
 type Set struct {
 	domains map[string]*Domain
 	list    []*Rule // by their Index
+
+	compatible bool
 }
 
 // Domain contains the descriptors of a domain.
@@ -33,7 +35,8 @@ type node struct {
 	valued   bool   // value_to_metric
 	exact    map[pair]*node
 	byKey    map[string]*node
-	patterns []pattern // in the order of the file
+	patterns []pattern        // in the order of the file
+	joined   map[string]*node // by full, to be compatible; otherwise nil
 }
 
 type pair struct{ key, value string }
@@ -42,6 +45,7 @@ type pair struct{ key, value string }
 type pattern struct {
 	key, value parts
 	anyValue   bool // a key without a value
+	full       parts
 	next       *node
 }
 
@@ -50,13 +54,17 @@ type parts []string
 
 // New returns the set of files, in the order of their names. A domain must be in one file,
 // unless merge is true. The error wraps quota.ErrInvalid.
-func New(files []*envoyfile.File, merge bool) (*Set, error) {
+func New(files []*envoyfile.File, merge bool) (*Set, error) { return NewWith(files, merge, false) }
+
+// NewWith is New. If compatible, the set finds rules like envoyproxy/ratelimit, which joins keys and
+// values: the entry (a, b) finds the key a_b.
+func NewWith(files []*envoyfile.File, merge, compatible bool) (*Set, error) {
 	files = slices.Clone(files)
 	envoyfile.Sort(files)
 	if err := envoyfile.Together(files, merge); err != nil {
 		return nil, err
 	}
-	s := &Set{domains: make(map[string]*Domain)}
+	s := &Set{domains: make(map[string]*Domain), compatible: compatible}
 	for _, f := range files {
 		name := f.Domain
 		d := s.domains[name]
@@ -85,7 +93,7 @@ func (s *Set) add(n *node, list []envoyfile.Descriptor, path string, keys []stri
 		case 1:
 			labels.Key2 = name
 		}
-		next, valued := n.next(d), valued || d.ValueToMetric
+		next, valued := n.next(d, s.compatible), valued || d.ValueToMetric
 		if d.RateLimit != nil {
 			next.rule = newRule(d, path, keys, labels, valued || d.DetailedMetric)
 			s.list = append(s.list, next.rule)
@@ -95,9 +103,12 @@ func (s *Set) add(n *node, list []envoyfile.Descriptor, path string, keys []stri
 }
 
 // next returns a new node for d below n.
-func (n *node) next(d *envoyfile.Descriptor) *node {
+func (n *node) next(d *envoyfile.Descriptor, compatible bool) *node {
 	if n.exact == nil {
 		n.exact, n.byKey = make(map[pair]*node), make(map[string]*node)
+	}
+	if compatible && n.joined == nil {
+		n.joined = make(map[string]*node)
 	}
 	key, value := d.Key, d.Value
 	next := &node{value: value, full: d.String(), valued: d.ValueToMetric}
@@ -110,7 +121,10 @@ func (n *node) next(d *envoyfile.Descriptor) *node {
 		n.exact[pair{key, value}] = next
 	}
 	if strings.Contains(key+value, "*") {
-		n.patterns = append(n.patterns, pattern{strings.Split(key, "*"), strings.Split(value, "*"), value == "", next})
+		n.patterns = append(n.patterns, pattern{strings.Split(key, "*"), strings.Split(value, "*"), value == "", strings.Split(next.full, "*"), next})
+	}
+	if compatible {
+		n.joined[next.full] = next
 	}
 	return next
 }

@@ -158,3 +158,31 @@ func TestDomainsOfSeveralFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// To be compatible, keys and values are joined, as envoyproxy/ratelimit joins them.
+func TestJoined(t *testing.T) {
+	f, err := envoyfile.Parse("a.yaml", []byte(`
+domain: d
+descriptors:
+  - {key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: x, value: "y*", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: q, value: r, rate_limit: {unit: day, requests_per_unit: 3}}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, compatible := range []bool{true, false} {
+		set, err := NewWith([]*envoyfile.File{f}, false, compatible)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range []*commonv3.RateLimitDescriptor_Entry{NewEntry("a", "b"), NewEntry("x_y", "z"), NewEntry("q_r", "any")} {
+			if r, _ := set.Domain("d").Match(nil, Entries{entry}); (r != nil) != compatible {
+				t.Errorf("compatible %t, %v: %v", compatible, entry, r)
+			}
+		}
+		if r, key := set.Domain("d").Match(nil, Entries{NewEntry("q", "r")}); r == nil || string(key) != "d?q=r" {
+			t.Errorf("compatible %t: %v, %s", compatible, r, key)
+		}
+	}
+}
