@@ -73,9 +73,12 @@ func InHandler() Classifier {
 
 // All joins the charges of classifiers: one decision takes all of them or none. Each charge
 // counts for its own key. Charges [Classifier.Within] one key are decided in one atomic step;
-// for others, see package quota.
+// for others, see package quota. Here 304s are free under the first and count under the second, and
+// secondary's Hidden is true, so that headers report core alone, as at GitHub:
 //
-// For a limit on all callers together, use two middlewares instead, as in the package comment. The
+//	All(Limit(core, caller), Limit(secondary, caller).NoRefund())
+//
+// For a limit on all callers together, use two middlewares instead, as under [New]. The
 // outer one's charge is refunded if the inner one refuses. The headers report the limit that binds
 // among all policies, except those that are Hidden.
 func All(classifiers ...Classifier) Classifier {

@@ -85,6 +85,37 @@ type Options struct {
 
 // New returns middleware that charges requests to t as classify determines. An invalid policy
 // or option is an error that wraps [throttler.ErrInvalid]. New panics if t is nil.
+//
+// A request is served without being charged only if the backend did not answer and neither
+// [Options.FailClosed] nor guard/fallback forbids it. A policy or cost that comes with the request
+// and is invalid is a 500. A request is charged if its handler panics, unless nothing of the
+// response was sent and [Options.RefundIf] reports that a 500 is free. It is charged, too, if the
+// client hangs up while the handler runs, or breaks off the request. [Options.Observer] receives
+// failures.
+//
+// Limits on one caller belong in one decision, by [All]. A limit on all callers together is a
+// separate middleware, in front of the one on each caller:
+//
+//	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	each, err := middleware.New(t, middleware.Limit(core, caller), nil)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
+//
+// Middlewares around each other form a chain. If one refuses the request, the outer ones refund
+// it, unless a handler behind them ran, or a response other than the refusal is sent. The headers
+// report the limit that binds in the chain, in each [Dialect] that one of its middlewares uses. If
+// a handler between two middlewares calls the inner one several times, the last call is in the
+// chain; each earlier one is charged and settled alone.
+//
+// The middleware is for net/http and chi; for Gin, Echo and Fiber, see docs/howto/frameworks.md.
+// The ResponseWriter implements the optional interfaces that the server's does,
+// http.ResponseController works, and a request keeps the forms, pattern and path values that
+// handlers set in it. If a handler writes nothing, an outer handler may still respond.
 func New(t *throttler.Throttler, classify Classifier, options *Options) (func(http.Handler) http.Handler, error) {
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
