@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http"
 
+	"github.com/weir-go/weir"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
@@ -44,10 +45,7 @@ func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
 
 func main() {
 	var table policies.Table
-	file, err := policies.WatchFile(table.Source("file"), "policies.json", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	file := weir.Must(policies.WatchFile(table.Source("file"), "policies.json", nil)) // or the error
 	defer file.Close()
 	h, err := newServer(&table, http.NotFoundHandler())
 	if err != nil {
