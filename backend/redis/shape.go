@@ -28,7 +28,8 @@ var shapes atomic.Pointer[shapeTable]
 
 func init() { shapes.Store(newShapes(lua.Decide, maxShapes)) }
 
-// shapeTable finds the script of a shape without a lock. Others is no shape, and has no script.
+// shapeTable finds the script of a shape without a lock. Its Overflow, "", is no shape, and has
+// no script.
 type shapeTable = stats.Cache[string, *script]
 
 type composer = func(settles bool, charges [][]byte) (script string, ok bool)
