@@ -477,3 +477,22 @@ func TestHidden(t *testing.T) {
 		)
 	}
 }
+
+// A limit that is over in shadow_mode passes, so its metadata is in the answer. An unlimited
+// descriptor is not replaced: there is no limit.
+func TestShadowMetadataAndReplacedUnlimited(t *testing.T) {
+	s := newTested(t, settings.Answers{DynamicMetadata: true}, `
+  - {key: trial, shadow_mode: true, metadata: {model: small}, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true, name: free}}
+  - {key: other, rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: free}]}}
+`)
+	for range 2 {
+		resp, err := s.ShouldRateLimit(t.Context(), request("trial=a"))
+		if err != nil || resp.GetDynamicMetadata().AsMap()["metadata"] == nil {
+			t.Errorf("%v, %v: want metadata", resp, err)
+		}
+	}
+	if got := s.ask(request("free=a | other=b")); !strings.HasPrefix(got, "OK unlimited 4/5") {
+		t.Error(got)
+	}
+}
