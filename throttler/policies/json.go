@@ -64,7 +64,7 @@ func described(err error) error {
 	}
 	if errors.As(err, &kind) {
 		right := ""
-		switch kind.Type.Kind() { //nolint:exhaustive // the other kinds are of no field
+		switch kind.Type.Kind() { // the other kinds are of no field
 		case reflect.Slice:
 			right = "a list"
 		case reflect.Struct:
