@@ -31,7 +31,9 @@ type memory struct {
 // NewMemory returns a Store in a table, for a program whose counts are in its memory, too: no other
 // process has them, and both end with the program.
 func NewMemory(table *policies.Table) Store {
-	return &memory{source: table.Source("operators"), overrides: make(map[[2]string]policies.Override)}
+	m := &memory{source: table.Source("operators"), overrides: make(map[[2]string]policies.Override)}
+	_, _ = m.Write(context.Background(), redispolicies.Change{}) // version 1, as a file's first: no change cannot be wrong
+	return m
 }
 
 func (*memory) FindPolicy(context.Context, string) (*quota.Policy, error) { return nil, nil }
