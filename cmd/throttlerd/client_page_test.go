@@ -72,6 +72,7 @@ func (d *daemon) act(status int, want string, fields ...string) {
 func TestActionsOnAClient(t *testing.T) {
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
+			t.Parallel() // its processes take their changes once a second
 			server := testserver.Redis(t)
 			text := strings.ReplaceAll(perYear, "requests_per_unit: 3", "requests_per_unit: 3, consistency: "+level)
 			d := started(t, text, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr, operators(t))
@@ -125,6 +126,7 @@ func TestActionsOnAClient(t *testing.T) {
 func TestActionsReachEveryProcess(t *testing.T) {
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
+			t.Parallel() // its processes take their changes once a second
 			server := testserver.Redis(t)
 			text := strings.ReplaceAll(perYear, "requests_per_unit: 3", "requests_per_unit: 3, consistency: "+level)
 			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, operators(t)}
@@ -260,6 +262,7 @@ func TestActionsInMemory(t *testing.T) {
 func TestActionsOnForwardAuth(t *testing.T) {
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
+			t.Parallel() // its processes take their changes once a second
 			server, addr := testserver.Redis(t), testserver.FreeAddr(t)
 			file := filepath.Join(t.TempDir(), "weir.yaml")
 			config := fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: '%s'}]}\npolicies: {core: {limits: [3 per 8760h aligned], consistency: %s}}\nforward_auth: {listen: '%s', trusted_proxies: [127.0.0.0/8], rules: [{charge: [core by ip]}]}\n", server.Addr, level, addr)

@@ -66,6 +66,7 @@ func limits(t *testing.T, texts ...string) (all []quota.Limit) {
 func TestOverridesOfDescriptors(t *testing.T) {
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
+			t.Parallel() // its processes take their changes once a second
 			server := testserver.Redis(t)
 			text := strings.ReplaceAll(perYear, "requests_per_unit: 3", "requests_per_unit: 3, consistency: "+level)
 			d := started(t, text, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr)
