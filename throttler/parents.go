@@ -80,7 +80,7 @@ func (l *links) callerCosts(costs []int64) []int64 {
 	return result
 }
 
-// costs returns the costs of all charges, from those of the caller's charges.
+// costs returns the costs of all charges, from the costs of the caller's charges.
 func (l *links) costs(callers []int64) []int64 {
 	result := make([]int64, len(l.Up))
 	for i := range result {

@@ -1,5 +1,5 @@
 // Package clientpage serves a page about one client of a running program: what it has used, what
-// refuses it, until when, and which override is in force; and, for operators who sign in, changes of
+// refuses it, until when, and which override is in force; and, for operators after a sign-in, changes of
 // that: limits of its own, a block, and the end of both, a reset.
 package clientpage
 
@@ -83,7 +83,7 @@ type Options struct {
 	Operators   string
 	NoOperators string
 
-	// Label returns the text for a key in the log, and in the list for visitors who do not sign in.
+	// Label returns the text for a key in the log, and in the list without a sign-in.
 	Label func(key string) string
 
 	Log *slog.Logger

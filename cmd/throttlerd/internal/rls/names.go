@@ -16,7 +16,7 @@ type names struct {
 	byName map[string]*counters
 }
 
-// hits is a counter. It is exported if it is not 0, like those of envoyproxy/ratelimit.
+// hits is a counter. It is exported if it is not 0, as in envoyproxy/ratelimit.
 type hits struct{ atomic.Uint64 }
 
 func (h *hits) Add(n float64) { h.Uint64.Add(uint64(n)) }
