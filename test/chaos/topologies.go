@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -247,12 +248,7 @@ func clusterFailover(s *stack, random *rand.Rand, _ time.Duration) (*fault, erro
 // judged returns the shard if the load has keys there. Otherwise, no decision can show that it
 // works again.
 func (s *stack) judged(name string) []string {
-	for _, n := range s.allShards() {
-		if n == name {
-			return []string{name}
-		}
-	}
-	return nil
+	return slices.DeleteFunc(s.allShards(), func(shard string) bool { return shard != name })
 }
 
 // isPrimary reports whether a server says that it is a primary.

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/weir-go/weir/test/chaos/internal/history"
@@ -36,57 +35,31 @@ func (d *decision) charged() bool {
 func (d *decision) failed() bool { return d.returned && d.Fate != history.Answered }
 
 // read returns the decisions in the files of w.
-func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
-	var decisions []*decision
+func (w *worker) read(shardOf map[int]string) (decisions []*decision, err error) {
 	for _, name := range w.records {
 		file, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		byID := make(map[int64]*decision)
-		lines := bufio.NewScanner(file)
-		for n := 1; lines.Scan() && err == nil; n++ {
-			line := lines.Text()
-			if strings.HasPrefix(line, "call") {
-				var id int64
-				var d *decision
-				d, id, err = parseCall(line)
-				d.process, d.shard = w.work.Process, shardOf[d.key]
-				byID[id] = d
-				decisions = append(decisions, d)
+		for lines := json.NewDecoder(file); err == nil; {
+			var r record
+			if err = lines.Decode(&r); err != nil {
+				break
+			}
+			if r.Answer != nil {
+				byID[r.ID].answer, byID[r.ID].returned = *r.Answer, true
 				continue
 			}
-			var a answer
-			if a, err = parseAnswer(line); err == nil {
-				byID[a.ID].answer, byID[a.ID].returned = a, true
-			}
-			if err != nil {
-				err = fmt.Errorf("%s, line %d: %w", name, n, err)
-			}
-		}
-		if err == nil {
-			err = lines.Err()
+			byID[r.ID] = &decision{process: w.work.Process, peek: r.Peek, key: r.Key, shard: shardOf[r.Key], call: r.At}
+			decisions = append(decisions, byID[r.ID])
 		}
 		_ = file.Close()
-		if err != nil {
-			return nil, err
+		if !errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return decisions, nil
-}
-
-func parseCall(line string) (d *decision, id int64, err error) {
-	d = new(decision)
-	fields := strings.Split(line, " ")
-	if len(fields) != 5 {
-		return d, 0, fmt.Errorf("%q has %d fields, not 5", line, len(fields))
-	}
-	var errs [3]error
-	id, errs[0] = strconv.ParseInt(fields[1], 10, 64)
-	d.call, errs[1] = strconv.ParseInt(fields[2], 10, 64)
-	d.key, errs[2] = strconv.Atoi(fields[4])
-	d.peek = fields[3] == "peek"
-	return d, id, errors.Join(errs[:]...)
 }
 
 // run is the record of a run.

@@ -9,8 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -201,11 +199,7 @@ func (c *crew) client(ctx context.Context, i int) error {
 // process that is killed leaves a record of its possible decision.
 func (c *crew) decide(key int, peek bool) error {
 	id := c.last.Add(1)
-	op := "take"
-	if peek {
-		op = "peek"
-	}
-	if _, err := fmt.Fprintf(c.file, "call %d %d %s %d\n", id, history.Monotonic(), op, key); err != nil {
+	if err := c.write(record{ID: id, At: history.Monotonic(), Peek: peek, Key: key}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
@@ -217,20 +211,37 @@ func (c *crew) decide(key int, peek bool) error {
 	}
 	d, err := decide(ctx, chargeOf(key))
 	took, stalled := end()
-	a := answer{ID: id, At: history.Monotonic(), Took: took, Stalled: stalled, Fate: history.FateOf(err)}
+	a := answer{At: history.Monotonic(), Took: took, Stalled: stalled, Fate: history.FateOf(err)}
 	if err == nil {
 		s := d.Limit(0)
 		a.Allowed, a.Degraded, a.Used, a.Reset, a.Decided = d.Allowed, d.Degraded, s.Used, s.ResetAt.UnixMilli(), d.At().UnixMilli()
 	} else {
-		a.Error = strings.ReplaceAll(err.Error(), "\n", " ")
+		a.Error = err.Error()
 	}
-	_, err = fmt.Fprintln(c.file, a)
+	return c.write(record{ID: id, Answer: &a})
+}
+
+// write writes a record by one call, so that the records of a process that is killed are complete.
+func (c *crew) write(r record) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = c.file.Write(append(line, '\n'))
 	return err
+}
+
+// record is a line in a worker's file: the call of a decision, or its answer.
+type record struct {
+	ID     int64
+	At     int64 // of the call, by history.Monotonic
+	Peek   bool
+	Key    int
+	Answer *answer // nil in the record of a call
 }
 
 // answer is the return of a decision.
 type answer struct {
-	ID            int64
 	At            int64 // by history.Monotonic
 	Took, Stalled time.Duration
 	Fate          history.Fate
@@ -240,27 +251,4 @@ type answer struct {
 	Reset         int64 // ms
 	Decided       int64 // ms, by the process's clock
 	Error         string
-}
-
-// String returns a as a line of a record, as read by parseAnswer.
-func (a answer) String() string {
-	return fmt.Sprintf("return %d %d %d %d %s %t %t %d %d %d %s", a.ID, a.At, a.Took, a.Stalled, a.Fate, a.Allowed, a.Degraded, a.Used, a.Reset, a.Decided, a.Error)
-}
-
-func parseAnswer(line string) (a answer, err error) {
-	fields := strings.SplitN(line, " ", 12)
-	if len(fields) != 12 {
-		return a, fmt.Errorf("%q has %d fields, not 12", line, len(fields))
-	}
-	numbers := make([]int64, 12)
-	for _, i := range []int{1, 2, 3, 4, 8, 9, 10} {
-		if numbers[i], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
-			return a, err
-		}
-	}
-	return answer{
-		ID: numbers[1], At: numbers[2], Took: time.Duration(numbers[3]), Stalled: time.Duration(numbers[4]),
-		Fate: history.Fate(fields[5]), Allowed: fields[6] == "true", Degraded: fields[7] == "true",
-		Used: numbers[8], Reset: numbers[9], Decided: numbers[10], Error: fields[11],
-	}, nil
 }
