@@ -21,19 +21,20 @@ import (
 var (
 	// Weir counts in Redis, with a cache of refusals in front, or in memory if its
 	// Config names no server.
-	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, c.Redis != "") }}
+	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, c.Redis != "", 0) }}
 
 	// weirUncached asks Redis about every request.
-	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, false) }}
+	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, false, 0) }}
 
 	// weirDeadline gives each decision a deadline, as the middleware does.
-	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: openWeirDeadline}
+	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, c.Redis != "", 5*time.Second) }}
 
 	// weirManyLimits decides about six limits of three algorithms at once.
 	weirManyLimits = Peer{Name: "weir, 2 policies of 3 limits", Role: Variant, Open: openWeirManyLimits}
 )
 
-func openWeir(c Config, caches bool) (*Limiter, error) {
+// openWeir opens weir with one window. A server has serverTime for each decision, if that is not 0.
+func openWeir(c Config, caches bool, serverTime time.Duration) (*Limiter, error) {
 	backend, closeAll, err := weirBackend(c)
 	if err == nil && caches {
 		backend, err = refusals.New(backend, nil)
@@ -42,24 +43,15 @@ func openWeir(c Config, caches bool) (*Limiter, error) {
 		return nil, err
 	}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
-	l := weirLimiter(backend, nil, closeAll, policy)
+	t := throttler.New(backend, nil)
+	if serverTime > 0 {
+		t = t.WithServerTime(serverTime)
+	}
+	l := weirLimiter(t, closeAll, policy)
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	// The default deadline is so short that a busy machine would serve without a limit.
-	l.Wrap, err = middleware.New(throttler.New(backend, nil), middleware.Limit(policy, key), &middleware.Options{Deadline: 5 * time.Second})
+	l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), &middleware.Options{Deadline: 5 * time.Second})
 	return l, err
-}
-
-func openWeirDeadline(c Config) (*Limiter, error) {
-	backend, closeAll, err := weirBackend(c)
-	if err == nil && c.Redis != "" {
-		backend, err = refusals.New(backend, nil)
-	}
-	if err != nil {
-		return nil, err
-	}
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
-	w := &weirTaker{throttler.New(backend, nil).WithServerTime(5 * time.Second), []*throttler.Policy{policy}}
-	return &Limiter{Take: w.takeOne, Close: closeAll}, nil
 }
 
 func openWeirManyLimits(c Config) (*Limiter, error) {
@@ -145,12 +137,12 @@ func openPolicies(c Config, o *throttler.Options, policies ...*throttler.Policy)
 	if err != nil {
 		return nil, err
 	}
-	return weirLimiter(backend, o, closeAll, policies...), nil
+	return weirLimiter(throttler.New(backend, o), closeAll, policies...), nil
 }
 
 // weirLimiter decides under one policy, or under two together.
-func weirLimiter(backend driver.Backend, o *throttler.Options, closeAll func(), policies ...*throttler.Policy) *Limiter {
-	w := &weirTaker{throttler.New(backend, o), policies}
+func weirLimiter(t *throttler.Throttler, closeAll func(), policies ...*throttler.Policy) *Limiter {
+	w := &weirTaker{t, policies}
 	if len(policies) == 1 {
 		return &Limiter{Take: w.takeOne, Close: closeAll}
 	}
