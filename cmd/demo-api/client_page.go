@@ -11,7 +11,6 @@ import (
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
 )
 
@@ -23,10 +22,9 @@ func (s *settings) clientPage(stack *config.Stack, table *policies.Table, log *s
 	if err := s.checkOperators(stack.Config); err != nil {
 		return nil, nil, err
 	}
-	counts := &operator.Counts{Service: inspect.RunningFile(stack.Config), Throttler: throttler.New(stack.Backend, &throttler.Options{Clock: stack.Clock()}), Table: table}
-	o := &clientpage.Options{
-		Counts:    func() *operator.Counts { return counts },
-		Throttler: stack.Throttler,
+	service := inspect.RunningFile(stack.Config)
+	return clientpage.New(&clientpage.Options{
+		Stack: stack, Table: table, Service: func() *inspect.Service { return service },
 		Kinds: []clientpage.Kind{
 			clientpage.Of("user", "User", "alice", clientpage.SubjectOf, callerPolicies...),
 			clientpage.Of("address", "Address", "203.0.113.7", clientpage.AddressOf, callerPolicies...),
@@ -37,20 +35,7 @@ func (s *settings) clientPage(stack *config.Stack, table *policies.Table, log *s
 		NoStore:   "policies_at in the configuration must name the Redis server of overrides.",
 		Operators: s.operatorsFile(stack.Config), NoOperators: "For buttons that raise, block and reset, operators_file in the configuration must name a file with a NAME:PASSWORD in each line.",
 		Label: operator.Hash, Log: log,
-	}
-	store, close, err := stack.Config.OpenPolicies()
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case store != nil:
-		o.Store = store
-	case stack.Config.Backend == "memory":
-		o.Store = clientpage.NewMemory(table)
-	}
-	if close == nil {
-		close = func() error { return nil }
-	}
-	return clientpage.New(o), close, nil
+	})
 }
 
 // operatorsFile returns the name of the file of operators, or "". In the configuration it is
@@ -63,14 +48,7 @@ func (s *settings) operatorsFile(c *config.Config) string {
 }
 
 func (s *settings) checkOperators(c *config.Config) error {
-	file := s.operatorsFile(c)
-	if file == "" {
-		return nil
-	}
-	if _, err := clientpage.ReadOperators(file); err != nil {
-		return fmt.Errorf("operators_file: %w", err)
-	}
-	return nil
+	return clientpage.CheckOperators("operators_file", s.operatorsFile(c))
 }
 
 func organisationOf(name string) (string, error) { return organisationKey(name), nil }

@@ -19,43 +19,18 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	_ "time/tzdata" // calendars of limits, also in an image without a database of zones
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weir-go/weir/cmd/internal/build"
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/throttler/policies"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "demo-api:", err)
-	var usage *usageError
-	if errors.As(err, &usage) {
-		os.Exit(2)
-	}
-	os.Exit(1)
+	cmdline.Main("demo-api", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }
-
-func init() { redis.SetLogger(noLog{}) }
-
-// noLog drops the messages that go-redis would write to stderr in its own form. The errors of
-// decisions report the same.
-type noLog struct{}
-
-func (noLog) Printf(context.Context, string, ...any) {}
-
-// usageError is about the arguments or the configuration file.
-type usageError struct{ error }
 
 // run runs the program: it serves until ctx is done. Text for people goes to stdout, the log
 // to stderr.
@@ -74,17 +49,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return nil
 	}
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	if err := program.plans(table, c); err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	for _, warning := range warnings(c, program) {
 		log.Warn(warning)
 	}
 	s, err := c.Open()
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	defer func() {
 		if err := s.Close(); err != nil {
@@ -93,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}()
 	unwatch, err := program.watchPolicies(table, c.File, observed.observer)
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	defer unwatch()
 	observed.export(s.Stats())
@@ -104,12 +79,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	client, closeClient, err := program.clientPage(s, table, log)
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	defer func() { _ = closeClient() }() // nothing was written that could be lost
 	api, debug, err := routes(program, s, observed, client)
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	return serve(ctx, program, s, api, debug, stdout, log)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/cmd/internal/build"
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 )
 
 func TestArguments(t *testing.T) {
@@ -50,7 +51,7 @@ func TestArguments(t *testing.T) {
 		if text := fmt.Sprint(err); test.wantError == "" && err != nil || test.wantError != "" && text != test.wantError {
 			t.Errorf("%s: got error %v, want %q", test.args, err, test.wantError)
 		}
-		var usage *usageError
+		var usage *cmdline.UsageError
 		if errors.As(err, &usage) != test.usage {
 			t.Errorf("%s: exit code 2 is %v, want %v", test.args, !test.usage, test.usage)
 		}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/files"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
@@ -172,7 +173,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		wrong = append(wrong, err)
 	}
 	if err := errors.Join(wrong...); err != nil {
-		return &usageError{fmt.Errorf("the configuration is wrong\n%w", err)}
+		return cmdline.Usage(fmt.Errorf("the configuration is wrong\n%w", err))
 	}
 	fmt.Fprintln(stdout, "the configuration is right")
 	return nil

@@ -5,6 +5,7 @@ import (
 	"net"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 	"github.com/weir-go/weir/config"
@@ -19,7 +20,7 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	}
 	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, sv.observed.Observer)
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	p := &port{network: "tcp", addr: string(keys.Listen), connections: ports.HTTP(), certs: sv.settings.HTTPCerts()}
 	p.isStranger = func(a net.Addr) bool { return keys.IsStranger(a.String()) }

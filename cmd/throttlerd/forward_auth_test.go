@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
@@ -87,7 +88,7 @@ func TestForwardAuthIsChecked(t *testing.T) {
 	}
 	var out, log bytes.Buffer
 	err := run(t.Context(), []string{"-check"}, []string{"WEIR_CONFIG=" + file}, &out, &log)
-	if wrong := (*usageError)(nil); !errors.As(err, &wrong) || !strings.Contains(err.Error(), `"apis" is no policy of the file; it must be one of api`) {
+	if wrong := (*cmdline.UsageError)(nil); !errors.As(err, &wrong) || !strings.Contains(err.Error(), `"apis" is no policy of the file; it must be one of api`) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -14,15 +14,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
-	"syscall"
 	_ "time/tzdata" // calendars of limits, also in an image without a database of zones
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weir-go/weir/cmd/internal/build"
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 )
 
@@ -30,36 +27,12 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
-	if err == nil || errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "throttlerd:", err)
-	var usage *usageError
-	if errors.As(err, &usage) {
-		os.Exit(2)
-	}
-	os.Exit(1)
+	cmdline.Main("throttlerd", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr) })
 }
 
 // gcPercent is the default of GOGC. The heap of a service that keeps its counts elsewhere is
 // small, and at 100 its collection takes a sixth of the CPU. GOMEMLIMIT bounds it as usual.
 const gcPercent = 400
-
-func init() { redis.SetLogger(noLog{}) }
-
-// noLog drops the messages that go-redis would write to stderr in its own form. The errors of
-// decisions report the same.
-type noLog struct{}
-
-func (noLog) Printf(context.Context, string, ...any) {}
-
-// usageError is about the arguments, the environment or a file.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
 
 const help = `throttlerd is Envoy's rate limit service.
 
@@ -88,7 +61,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err != nil {
-		return &usageError{fmt.Errorf("%w\nrun throttlerd -h for help", err)}
+		return cmdline.Usage(fmt.Errorf("%w\nrun throttlerd -h for help", err))
 	}
 	if *printVersion {
 		fmt.Fprint(stdout, build.Line("throttlerd"))
@@ -96,7 +69,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	s, err := settings.Read(environ)
 	if err != nil {
-		return &usageError{fmt.Errorf("the environment is wrong, nothing was started\n%w", err)}
+		return cmdline.Usage(fmt.Errorf("the environment is wrong, nothing was started\n%w", err))
 	}
 	log := newLog(s, stderr)
 	for _, warning := range s.Warnings(environ) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/tracing"
 	"github.com/weir-go/weir/config"
@@ -24,7 +25,7 @@ type observation struct {
 func newObservation(ctx context.Context, s *settings.Settings, log *slog.Logger) (*observation, error) {
 	t, err := tracing.New(ctx, &s.Tracing)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cmdline.Usage(err)
 	}
 	page := &weirdebug.Options{ClientPage: "/debug/weir/client"}
 	if s.ShowKeys {

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weir-go/weir/cmd/internal/build"
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/admin"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/files"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
@@ -97,19 +98,19 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		err = checkShares(c, isAlone(s, program.ForwardAuth))
 	}
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	if s.ConfigFile != "" {
 		// Before Open: the policies and overrides of a server are above the file's.
 		watch, err := policies.WatchFile(table.Source("file"), s.ConfigFile, &policies.FileOptions{Parse: c.ParsePolicies, Observer: observed.Observer})
 		if err != nil {
-			return &usageError{err}
+			return cmdline.Usage(err)
 		}
 		defer watch.Close()
 	}
 	stack, err := c.Open()
 	if err != nil {
-		return &usageError{err}
+		return cmdline.Usage(err)
 	}
 	defer func() {
 		if err := stack.Close(); err != nil {
@@ -122,7 +123,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	sv.hasForwardAuth = program.ForwardAuth != nil
 	if s.ConfigType != "FILE" {
 		if sv.xds, err = xds.NewClient(s.XDS, log, sv.apply); err != nil {
-			return &usageError{err}
+			return cmdline.Usage(err)
 		}
 		defer sv.xds.Close()
 	}

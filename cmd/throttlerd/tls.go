@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/weir-go/weir/cmd/internal/cmdline"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/certs"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/ports"
 )
@@ -22,7 +23,7 @@ func (p *port) listen(log *slog.Logger) (net.Listener, error) {
 	if p.certs != nil {
 		var err error
 		if c, err = p.certs.Config(certs.DefaultEvery, log); err != nil {
-			return nil, &usageError{err}
+			return nil, cmdline.Usage(err)
 		}
 	}
 	l, err := net.Listen(p.network, p.addr)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,61 +11,35 @@ import (
 	"strings"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
-// checkRequest is a request of checks, which charge nothing, in the JSON form of Envoy's service.
-type checkRequest struct {
-	Domain      string            `json:"domain"`
-	Descriptors []checkDescriptor `json:"descriptors"`
-}
-
-type checkDescriptor struct {
-	Entries []checkEntry `json:"entries"`
-	Hits    string       `json:"hitsAddend"`
-}
-
-type checkEntry struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-}
-
-// checkResponse is the part of the answer that explain shows.
-type checkResponse struct {
-	Statuses []checkStatus `json:"statuses"`
-}
-
-type checkStatus struct {
-	Code  string `json:"code"`
-	Limit *struct {
-		Requests   int64  `json:"requestsPerUnit"`
-		Unit       string `json:"unit"`
-		Name       string `json:"name"`
-		Multiplier int64  `json:"unitMultiplier"`
-	} `json:"currentLimit"`
-	Remaining int64  `json:"limitRemaining"`
-	Reset     string `json:"durationUntilReset"`
-}
-
 // fill sets what s says of a count.
-func (s *checkStatus) fill(row *operator.Row) {
-	if s.Limit == nil {
+func fill(row *operator.Row, s *ratelimitv3.RateLimitResponse_DescriptorStatus) {
+	limit := s.GetCurrentLimit()
+	if limit == nil {
 		row.Notes = []string{"no rule with a limit, or a hidden one"}
-		if s.Remaining > 0 {
+		if s.GetLimitRemaining() > 0 {
 			row.Notes = []string{"unlimited"}
 		}
 		return
 	}
-	row.Rule = cmp.Or(s.Limit.Name, row.Rule)
+	row.Rule = cmp.Or(limit.GetName(), row.Rule)
 	var unit envoyfile.Unit
-	_ = unit.UnmarshalText([]byte(s.Limit.Unit)) // a unit of a newer service has no window
-	row.Limit = &quota.Limit{Quota: s.Limit.Requests, Window: unit.Window() * time.Duration(max(s.Limit.Multiplier, 1)), Aligned: true}
-	row.Used = max(s.Limit.Requests-s.Remaining, 0)
-	row.Refused = s.Code == "OVER_LIMIT" || s.Remaining == 0
-	if d, err := time.ParseDuration(s.Reset); err == nil {
-		end := time.Now().Add(d)
+	_ = unit.UnmarshalText([]byte(limit.GetUnit().String())) // a unit of a newer service has no window
+	requests, multiplier := int64(limit.GetRequestsPerUnit()), limit.GetUnitMultiplier().GetValue()
+	row.Limit = &quota.Limit{Quota: requests, Window: unit.Window() * time.Duration(max(multiplier, 1)), Aligned: true}
+	row.Used = max(requests-row.Remaining, 0)
+	row.Refused = s.GetCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT || row.Remaining == 0
+	if s.GetDurationUntilReset() != nil {
+		end := time.Now().Add(s.GetDurationUntilReset().AsDuration())
 		row.ResetAt = &end
 		if row.Refused {
 			row.RetryAt = &end
@@ -88,33 +61,28 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 	if err != nil {
 		return err
 	}
-	question := checkRequest{Domain: args[0]}
+	question := &ratelimitv3.RateLimitRequest{Domain: args[0]}
 	for _, entries := range descriptors {
-		d := checkDescriptor{Hits: "0"}
+		d := &commonv3.RateLimitDescriptor{HitsAddend: wrapperspb.UInt64(0)}
 		for _, entry := range entries {
-			d.Entries = append(d.Entries, checkEntry(entry))
+			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: entry.Key, Value: entry.Value})
 		}
 		question.Descriptors = append(question.Descriptors, d)
 	}
-	text, err := json.Marshal(question)
-	if err != nil {
-		return err
-	}
-	answer, err := post(ctx, u.String(), text)
+	answer, err := post(ctx, u.String(), question)
 	if err != nil {
 		return fmt.Errorf("%s: %w", u.Redacted(), err)
 	}
-	if len(answer.Statuses) != len(descriptors) {
-		return fmt.Errorf("%s: the answer has %d statuses; it must be from a throttlerd, with one for each of %d descriptors", u.Redacted(), len(answer.Statuses), len(descriptors))
+	if len(answer.GetStatuses()) != len(descriptors) {
+		return fmt.Errorf("%s: the answer has %d statuses; it must be from a throttlerd, with one for each of %d descriptors", u.Redacted(), len(answer.GetStatuses()), len(descriptors))
 	}
-	for i := range answer.Statuses {
-		s := &answer.Statuses[i]
+	for i, status := range answer.GetStatuses() {
 		var entries []string
 		for _, entry := range descriptors[i] {
 			entries = append(entries, entry.Key+"="+entry.Value)
 		}
-		row := operator.Row{Rule: strings.Join(entries, " "), Policy: "-", Key: "-", Remaining: s.Remaining}
-		s.fill(&row)
+		row := operator.Row{Rule: strings.Join(entries, " "), Policy: "-", Key: "-", Remaining: int64(status.GetLimitRemaining())}
+		fill(&row, status)
 		e.Counts = append(e.Counts, row)
 		e.Refused = e.Refused || row.Refused
 		if row.RetryAt != nil && (e.RetryAt == nil || row.RetryAt.After(*e.RetryAt)) {
@@ -125,22 +93,28 @@ func (e *explained) ask(ctx context.Context, from string, args []string) error {
 	return nil
 }
 
-func post(ctx context.Context, u string, text []byte) (answer checkResponse, err error) {
+// post asks a throttlerd, by the JSON form of Envoy's service.
+func post(ctx context.Context, u string, question *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	text, err := protojson.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u, bytes.NewReader(text))
 	if err != nil {
-		return answer, err
+		return nil, err
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return answer, err
+		return nil, err
 	}
 	defer closing(response.Body)
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err == nil && response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
 		err = fmt.Errorf("the answer is %s: %s", response.Status, bytes.TrimSpace(body))
 	}
-	if err == nil {
-		err = json.Unmarshal(body, &answer)
+	if err != nil {
+		return nil, err
 	}
-	return answer, err
+	answer := new(ratelimitv3.RateLimitResponse)
+	return answer, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, answer)
 }

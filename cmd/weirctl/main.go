@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/weir-go/weir/cmd/internal/build"
 )
@@ -47,15 +47,11 @@ exit status:
 `
 
 func main() {
-	redis.SetLogger(noLog{}) // main prints the errors
+	logging.Disable() // of go-redis: main prints the errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
-
-type noLog struct{}
-
-func (noLog) Printf(context.Context, string, ...any) {}
 
 // command is one run of a command.
 type command struct {

@@ -25,9 +25,9 @@ const (
 	maxName     = 64
 )
 
-// ReadOperators reads a file of operators: a NAME:PASSWORD in each line. Empty lines, and lines that
+// readOperators reads a file of operators: a NAME:PASSWORD in each line. Empty lines, and lines that
 // begin with #, are left out. The error says which line is wrong, and never the password.
-func ReadOperators(file string) (map[string]string, error) {
+func readOperators(file string) (map[string]string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -59,6 +59,18 @@ func ReadOperators(file string) (map[string]string, error) {
 	return list, nil
 }
 
+// CheckOperators returns what is wrong with a file of operators, or nil if there is none. setting
+// names the file in the program's configuration.
+func CheckOperators(setting, file string) error {
+	if file == "" {
+		return nil
+	}
+	if _, err := readOperators(file); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	return nil
+}
+
 // access lets operators in, by HTTP's basic authentication.
 type access struct {
 	file     string
@@ -73,7 +85,7 @@ func newAccess(file string) *access {
 }
 
 // operator returns the name of the operator that sent r. If there is none, it has answered r.
-func (a *access) operator(w http.ResponseWriter, r *http.Request, p *Page) (name string, ok bool) {
+func (a *access) operator(w http.ResponseWriter, r *http.Request, p *page) (name string, ok bool) {
 	name, password, sent := r.BasicAuth()
 	if !sent {
 		a.challenge(w)
@@ -97,14 +109,14 @@ func (a *access) operator(w http.ResponseWriter, r *http.Request, p *Page) (name
 		http.Error(w, "too many wrong passwords from this address; try again in a minute", http.StatusTooManyRequests)
 		return "", false
 	}
-	list, err := ReadOperators(a.file)
+	list, err := readOperators(a.file)
 	if err != nil {
-		p.log.Error("operators: no operator can sign in", "error", err)
+		p.Log.Error("operators: no operator can sign in", "error", err)
 		http.Error(w, "the file of operators is wrong, as the log says", http.StatusInternalServerError)
 		return "", false
 	}
 	if !matches(list, name, password) {
-		p.log.Warn("operators: a wrong name or password", "address", address)
+		p.Log.Warn("operators: a wrong name or password", "address", address)
 		a.challenge(w)
 		return "", false
 	}

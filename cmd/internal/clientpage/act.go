@@ -83,7 +83,7 @@ func (v *view) act(r *http.Request) (done string, err error) {
 	if err != nil {
 		return "", err
 	}
-	c := v.page.Counts()
+	c := v.page.counts()
 	if c == nil {
 		return "", errStore{errors.New("no configuration is in force yet, as the log says")}
 	}
@@ -94,7 +94,7 @@ func (v *view) act(r *http.Request) (done string, err error) {
 	} else {
 		done, err = v.change(r.Context(), c, a)
 	}
-	log := v.page.log.With("operator", v.Operator, "action", a.name, "policy", a.policy, "key", v.page.Label(a.key), "reason", a.reason, "address", r.RemoteAddr)
+	log := v.page.Log.With("operator", v.Operator, "action", a.name, "policy", a.policy, "key", v.page.Label(a.key), "reason", a.reason, "address", r.RemoteAddr)
 	if err != nil {
 		log.Warn("operators: an action failed", "error", err)
 		return "", err
@@ -130,12 +130,12 @@ func (v *view) reset(ctx context.Context, c *operator.Counts, a *action) error {
 		}
 		return fmt.Errorf("nothing is counted for %s under %s", operator.Printable(a.key), a.policy)
 	}
-	return v.page.Throttler.Reset(ctx, throttler.Charge{Policy: matches[0].Policy, Key: a.key, Partition: a.partition})
+	return v.page.Stack.Throttler.Reset(ctx, throttler.Charge{Policy: matches[0].Policy, Key: a.key, Partition: a.partition})
 }
 
 // change writes an override, or removes it, and waits until that is in force.
 func (v *view) change(ctx context.Context, c *operator.Counts, a *action) (done string, err error) {
-	store := v.page.Store
+	store := v.page.store
 	if store == nil {
 		return "", errors.New(v.page.NoStore)
 	}

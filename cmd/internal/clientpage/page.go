@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
+	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
@@ -31,7 +32,7 @@ import (
 //go:embed page.html
 var source string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"args": func(v *view, c client) arguments { return arguments{v, c} }}).Parse(source))
+var html = template.Must(template.New("page").Funcs(template.FuncMap{"args": func(v *view, c client) arguments { return arguments{v, c} }}).Parse(source))
 
 // arguments are those of the template of a client.
 type arguments struct {
@@ -63,22 +64,22 @@ func Keys(example string) Kind {
 	return Kind{Name: "key", Label: "Key", Example: example}
 }
 
-// Options configures a Page.
+// Options configures the page.
 type Options struct {
-	// Counts returns the configuration now, or nil if there is none yet. It has the Table of
-	// policies in force.
-	Counts func() *operator.Counts
+	// Stack has the counts. Overrides are kept in its Redis server of policies or, if all counts
+	// are in memory, in Table. Otherwise there are none to change, and NoStore says what must be set.
+	Stack   *config.Stack
+	NoStore string
 
-	// Throttler resets counts.
-	Throttler *throttler.Throttler
+	// Table has the policies and overrides in force.
+	Table *policies.Table
+
+	// Service returns the configuration now, or nil if there is none yet.
+	Service func() *inspect.Service
 
 	Kinds []Kind
 
-	// Store keeps overrides. If nil, there are none to change, and NoStore says what must be set.
-	Store   Store
-	NoStore string
-
-	// Operators is the name of a file for ReadOperators. If empty, the page only shows, and
+	// Operators is the name of a file with a NAME:PASSWORD in each line. If empty, the page only shows, and
 	// NoOperators says what must be set.
 	Operators   string
 	NoOperators string
@@ -89,31 +90,51 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Page is the handler of the page.
-type Page struct {
+// page is the handler of the page.
+type page struct {
 	Options
-	access *access
-	log    *slog.Logger
+	store  Store                // nil if there is none
+	peeks  *throttler.Throttler // reads counts, without the table
+	access *access              // nil if the page only shows
 }
 
-// New returns the handler of the page, for any path.
-func New(o *Options) http.Handler {
-	p := &Page{Options: *o, log: o.Log}
+// New returns the handler of the page, for any path. The caller must call close.
+func New(o *Options) (handler http.Handler, close func() error, err error) {
+	p := &page{Options: *o, peeks: throttler.New(o.Stack.Backend, &throttler.Options{Clock: o.Stack.Clock()})}
 	if o.Operators != "" {
 		p.access = newAccess(o.Operators)
 	}
+	close = func() error { return nil }
+	stored, closeStored, err := o.Stack.Config.OpenPolicies()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case stored != nil:
+		p.store, close = stored, closeStored
+	case o.Stack.Config.Backend == "memory":
+		p.store = newMemory(o.Table)
+	}
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.log.Warn("operators: a request from another site was refused", "origin", r.Header.Get("Origin"))
+		p.Log.Warn("operators: a request from another site was refused", "origin", r.Header.Get("Origin"))
 		http.Error(w, "the request came from a page of another site; open this page, and press the button there", http.StatusForbidden)
 	}))
-	return protection.Handler(p)
+	return protection.Handler(p), close, nil
+}
+
+// counts returns the counts of the configuration now, or nil if there is none yet.
+func (p *page) counts() *operator.Counts {
+	service := p.Service()
+	if service == nil {
+		return nil
+	}
+	return &operator.Counts{Service: service, Throttler: p.peeks, Table: p.Table}
 }
 
 // maxForm bounds the body of a form.
 const maxForm = 64 << 10
 
-func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	acts := r.Method == http.MethodPost
 	if !acts && r.Method != http.MethodGet && r.Method != http.MethodHead || acts && p.access == nil {
 		allowed := "GET, HEAD"
@@ -167,7 +188,7 @@ func (v *view) fail(err error) {
 
 // view is the data of the page.
 type view struct {
-	page  *Page
+	page  *page
 	query url.Values
 
 	At         time.Time
@@ -213,7 +234,7 @@ func (v *view) Policy() string                    { return v.query.Get("policy")
 func (v *view) Here() string                      { return "?" + v.query.Encode() }
 func (v *view) Acts() bool                        { return v.page.access != nil }
 func (v *view) NoStore() string                   { return v.page.NoStore }
-func (v *view) Stores() bool                      { return v.page.Store != nil }
+func (v *view) Stores() bool                      { return v.page.store != nil }
 func (v *view) SwitchOn() string                  { return v.page.NoOperators }
 func (v *view) Lasts() []string                   { return lasts }
 func (v *view) IsLookup() bool                    { return v.Client() != "" }
@@ -223,7 +244,7 @@ func (v *view) LimitText(r operator.Row) string   { return operator.LimitText(*r
 
 // Names returns the names of the policies, for the form.
 func (v *view) Names() []string {
-	if c := v.page.Counts(); c != nil {
+	if c := v.page.counts(); c != nil {
 		return c.Service.Names()
 	}
 	return nil
@@ -267,7 +288,7 @@ func (v *view) Note(r operator.Row) string {
 
 // look finds the client of the query.
 func (v *view) look(ctx context.Context) {
-	c := v.page.Counts()
+	c := v.page.counts()
 	if v.IsLookup() && c == nil && v.Error == "" {
 		v.fail(errStore{errors.New("no configuration is in force yet, as the log says")})
 	}
@@ -300,8 +321,8 @@ func (v *view) find(ctx context.Context, c *operator.Counts) error {
 		if one.Limits = operator.LimitTexts(m.Policy.Limits); one.Override != nil && len(one.Override.Limits) > 0 {
 			one.Limits = operator.LimitTexts(one.Override.Limits)
 		}
-		if v.page.Store != nil {
-			if one.Stored, err = v.page.Store.Find(ctx, one.Policy, one.Key); err != nil {
+		if v.page.store != nil {
+			if one.Stored, err = v.page.store.Find(ctx, one.Policy, one.Key); err != nil {
 				v.NoOverride = err.Error()
 			}
 		}
@@ -352,10 +373,10 @@ func (v *view) matches(c *operator.Counts) ([]inspect.Match, error) {
 
 // list lists the overrides in force.
 func (v *view) list(ctx context.Context) {
-	if v.page.Store == nil {
+	if v.page.store == nil {
 		return
 	}
-	err := v.page.Store.Overrides(ctx, func(o policies.Override) bool {
+	err := v.page.store.Overrides(ctx, func(o policies.Override) bool {
 		if !o.Until.IsZero() && !v.At.Before(o.Until) {
 			return true
 		}
@@ -388,7 +409,7 @@ func (v *view) Refusers() string {
 
 func (v *view) write(w http.ResponseWriter) {
 	var text bytes.Buffer
-	if err := page.Execute(&text, v); err != nil {
+	if err := html.Execute(&text, v); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -28,9 +28,9 @@ type memory struct {
 	overrides map[[2]string]policies.Override // by policy and key
 }
 
-// NewMemory returns a Store in a table, for a program whose counts are in its memory, too: no other
+// newMemory returns a Store in a table, for a program whose counts are in its memory, too: no other
 // process has them, and both end with the program.
-func NewMemory(table *policies.Table) Store {
+func newMemory(table *policies.Table) Store {
 	m := &memory{source: table.Source("operators"), overrides: make(map[[2]string]policies.Override)}
 	_, _ = m.Write(context.Background(), redispolicies.Change{}) // version 1, as a file's first: no change cannot be wrong
 	return m
