@@ -233,6 +233,9 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	if e.outer == nil {
 		c.end()
 	}
+	if returned {
+		e.warnUnreported()
+	}
 	e.copyBack()
 }
 

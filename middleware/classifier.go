@@ -211,6 +211,24 @@ func (c Classifier) least() int {
 	return n
 }
 
+// sharesPolicy reports whether two rules charge under one policy, with the same marks.
+func (c Classifier) sharesPolicy() bool {
+	type marked struct {
+		name string
+		flags
+	}
+	rules := make(map[marked]int)
+	for i, r := range c.rules {
+		for _, p := range r.policies {
+			if j, again := rules[marked{p.Name, r.flags}]; again && j != i {
+				return true
+			}
+			rules[marked{p.Name, r.flags}] = i
+		}
+	}
+	return false
+}
+
 // dynamic reports whether c may make charges under policies that it does not know.
 func (c Classifier) dynamic() bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.dynamic })

@@ -108,6 +108,7 @@ func (k *take) report(policy string, cost int64) error {
 }
 
 func (k *take) note(policy string, cost int64) error {
+	k.link.m.unreported.Store(unreportedMax)
 	if k.state > charged {
 		return errSettled
 	}

@@ -52,6 +52,9 @@ func Receipt(r *http.Request) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("middleware: Receipt: the request has no decision: %w", throttler.ErrUnavailable)
 	}
+	for outer := e; outer != nil; outer = outer.outer {
+		outer.m.unreported.Store(unreportedMax) // the settlement reports the cost
+	}
 	return e.m.throttler.Receipt(d)
 }
 

@@ -127,12 +127,16 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
 	m.Observer = weirlog.Ensure(cmp.Or(m.Observer, t.Observer()))
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
+	if !classify.marks(costReported) {
+		m.unreported.Store(unreportedMax)
+	}
 	if err := m.setDialects(); err != nil {
 		return nil, err
 	}
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
+	m.sharesPolicy = classify.sharesPolicy()
 	m.throttler = t.WithServerTime(m.Deadline)
 	for _, r := range classify.rules {
 		if err := t.Declare(r.policies...); err != nil {
@@ -161,7 +165,12 @@ type throttle struct {
 	proxyWarned   atomic.Bool
 	headerWarned  atomic.Bool
 	twiceWarned   atomic.Bool
+	sharesPolicy  bool         // two rules charge under one policy
+	unreported    atomic.Int32 // requests without a reported cost, up to unreportedMax
 }
+
+// unreportedMax is how many requests without a reported cost are warned of, if none had one.
+const unreportedMax = 10
 
 func (t *throttle) validate() error {
 	if err := t.classify.validate(); err != nil {
@@ -237,6 +246,9 @@ func (t *throttle) classifyRequest(e *link) {
 	for i := range t.classify.rules {
 		rule, before := &t.classify.rules[i], len(e.charges)
 		e.charges = rule.appendCharges(e.charges, e.received)
+		if t.sharesPolicy {
+			t.warnTwice(e.charges[before:], e.charges[:before], "two parts of All charge")
+		}
 		for j := before; j < min(len(e.charges), len(e.flags)); j++ { // more charges are an error of Take
 			e.flags[j] = rule.flags
 		}
@@ -253,7 +265,9 @@ func (t *throttle) decide(k *take) (err error) {
 	}
 	for outer := k.link.outer; outer != nil; outer = outer.outer {
 		t.warnName(k, outer)
-		t.warnTwice(k, outer)
+		if k == &k.link.take && outer.m.throttler.Names == t.throttler.Names {
+			t.warnTwice(k.charges, outer.charges, "two middlewares charge")
+		}
 	}
 	t.throttler.WrongOverrides(t.Observer)
 	k.d, err = t.throttler.Take((*callContext)(k), k.charges...)
@@ -324,22 +338,42 @@ func (t *throttle) warnName(k *take, outer *link) {
 	}
 }
 
-// warnTwice warns, once, if k's middleware and outer's charge one count.
-func (t *throttle) warnTwice(k *take, outer *link) {
-	if t.twiceWarned.Load() || k != &k.link.take || outer.m.throttler.Names != t.throttler.Names {
+// warnTwice warns, once, if a charge is to one count with an earlier one of the request. who says
+// who makes them.
+func (t *throttle) warnTwice(charges, earlier []throttler.Charge, who string) {
+	if t.twiceWarned.Load() {
 		return
 	}
-	for i := range k.charges {
-		for j := range outer.charges {
-			a, b := &k.charges[i], &outer.charges[j]
+	for i := range charges {
+		for j := range earlier {
+			a, b := &charges[i], &earlier[j]
 			if a.Policy == nil || b.Policy == nil || !sameCount(a, b) || t.twiceWarned.Swap(true) {
 				continue
 			}
 			t.Observer.Warned(observe.Warned{
-				Policy: a.Policy.Name, Text: "two middlewares charge a request to one count",
+				Policy: a.Policy.Name, Text: who + " a request to one count",
 				Hint: "one of them should be left out, or have a policy of another name",
 			})
 		}
+	}
+}
+
+// warnUnreported warns, once, if the first handlers that have returned behind e's middleware
+// have not reported the cost of charges marked CostReported.
+func (e *link) warnUnreported() {
+	m := e.m
+	if m.unreported.Load() >= unreportedMax {
+		return
+	}
+	e.c.mu.Lock()
+	silent := e.state == charged && e.reports == nil
+	e.c.mu.Unlock()
+	if silent && m.unreported.Add(1) == unreportedMax {
+		m.Observer.Warned(observe.Warned{
+			Policy: e.charges[slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })].Policy.Name,
+			Text:   "charges are marked CostReported, and handlers report no cost, so that each request costs its estimate",
+			Hint:   "handlers call SetCost, or set the header that Options.CostHeader names; otherwise, CostReported should be left out",
+		})
 	}
 }
 

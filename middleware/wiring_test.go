@@ -41,6 +41,15 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 		{"one policy for two keys", func(s stack) http.Handler {
 			return wrap(s, everyone(core))(wrap(s, middleware.Limit(core, middleware.Everyone()))(status(200)))
 		}, nil, ""},
+		{"one limit twice in All", func(s stack) http.Handler {
+			return wrap(s, middleware.All(everyone(core), everyone(core)))(status(200))
+		}, nil, "core: two parts of All charge a request to one count"},
+		{"one policy for two keys in All", func(s stack) http.Handler {
+			return wrap(s, middleware.All(everyone(core), middleware.Limit(core, middleware.Everyone())))(status(200))
+		}, nil, ""},
+		{"a fixed and a reported cost", func(s stack) http.Handler {
+			return wrap(s, middleware.All(everyone(core), everyone(core).CostReported()))(status(200))
+		}, nil, ""},
 		{"a proxy with another header", func(s stack) http.Handler {
 			return wrap(s, middleware.Limit(core, proxied))(status(200))
 		}, []string{"X-Real-IP", "203.0.113.7"}, "requests come from a trusted proxy without X-Forwarded-For"},
@@ -60,6 +69,47 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 			h.ServeHTTP(httptest.NewRecorder(), r)
 		}
 		if got := seen.take(); test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
+			t.Errorf("%s: the warnings are %q; want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// CostReported without a report is warned of, unless one of the first handlers reports, or takes the
+// receipt for somebody else to settle.
+func TestCostsThatNoHandlerReports(t *testing.T) {
+	const want = "rows: charges are marked CostReported, and handlers report no cost, so that each request costs its estimate (handlers call SetCost, or set the header that Options.CostHeader names; otherwise, CostReported should be left out)"
+	for _, test := range []struct {
+		name    string
+		options *middleware.Options
+		handler http.HandlerFunc
+		want    []string
+	}{
+		{"no report", nil, func(http.ResponseWriter, *http.Request) {}, []string{want}},
+		{"a report for another policy", nil, func(_ http.ResponseWriter, r *http.Request) { _ = middleware.SetCostOf(r, "row", 2) }, []string{want}},
+		{"a report", nil, func(_ http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 2) }, nil},
+		{"a late report", nil, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			_ = middleware.SetCost(r, 2)
+		}, nil},
+		{"a header", &middleware.Options{CostHeader: "X-Cost"}, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "2") }, nil},
+		{"a header that is not set", &middleware.Options{CostHeader: "X-Cost"}, status(200).ServeHTTP, []string{want}},
+		{"a receipt", nil, func(_ http.ResponseWriter, r *http.Request) { must(middleware.Receipt(r)) }, nil},
+		{"304s", nil, status(304).ServeHTTP, nil},
+	} {
+		seen := new(warnings)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen, ReceiptKey: make([]byte, 16)})
+		rows := middleware.All(everyone(policy("core", per(60, time.Hour))), everyone(policy("rows", per(60, time.Hour))).CostReported())
+		h := must(newMiddleware(th, rows, test.options))(test.handler)
+		for range 9 {
+			get(h)
+		}
+		if got := seen.take(); len(got) > 0 {
+			t.Errorf("%s: after 9 requests %q", test.name, got)
+		}
+		for range 11 {
+			get(h)
+		}
+		if got := seen.take(); !slices.Equal(got, test.want) {
 			t.Errorf("%s: the warnings are %q; want %q", test.name, got, test.want)
 		}
 	}

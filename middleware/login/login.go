@@ -65,7 +65,7 @@ type Guard struct {
 }
 
 // New returns a Guard: each account, which name finds, has the limits of perAccount, and each
-// client, as address finds it, the limits of perAddress. Let perAddress allow more than perAccount:
+// client, as address finds it, the limits of perAddress, which must not be below those of perAccount:
 // many users may share an address.
 //
 // An invalid argument is an error that wraps [throttler.ErrInvalid]. New panics if t is nil.
@@ -89,6 +89,9 @@ func New(t *throttler.Throttler, perAccount *throttler.Policy, name Name, perAdd
 			return nil, invalid.Errorf("login: policy %q has a limit in-flight, whose units come back after each guess; use another algorithm", p.Name)
 		}
 	}
+	if err := allowsMore(perAddress, perAccount); err != nil {
+		return nil, err
+	}
 	attempts := middleware.All(
 		middleware.Limit(perAddress, address), // first, for it stops an attacker
 		middleware.ClassifierFunc(g.charge, perAccount),
@@ -108,6 +111,26 @@ func New(t *throttler.Throttler, perAccount *throttler.Policy, name Name, perAdd
 		return nil, err
 	}
 	return g, nil
+}
+
+// allowsMore returns an error if a limit of an address, in at least the time of an account's, is
+// below it: the account's could never refuse a client at one address.
+func allowsMore(perAddress, perAccount *throttler.Policy) error {
+	if perAddress == nil {
+		return nil // another error
+	}
+	for _, a := range perAddress.Limits {
+		most := a.Quota
+		if a.Algorithm.Drains() {
+			most += a.Capacity()
+		}
+		for _, b := range perAccount.Limits {
+			if a.Length() >= b.Length() && most < b.Capacity() {
+				return invalid.Errorf("login: policy %q, of an address, allows %v, and %q, of an account, %v; an address, which many users may share, must be allowed more", perAddress.Name, a, perAccount.Name, b)
+			}
+		}
+	}
+	return nil
 }
 
 // attempt is an attempt to log in.

@@ -309,9 +309,20 @@ func TestMistakes(t *testing.T) {
 		"policy \"c\" has a limit in-flight": func() (*login.Guard, error) {
 			return login.New(th, policy(t, "c: 5 per 30s in-flight"), login.Form("x"), address, ip, nil)
 		},
+		"policy \"b\", of an address, allows 20 per 1h0m0s (fixed-window), and \"a\", of an account, 30 per 15m0s": func() (*login.Guard, error) {
+			return login.New(th, policy(t, "a: 9 per day, 30 per 15m"), login.Form("x"), address, ip, nil)
+		},
+		"\"b\", of an address, allows 3 per 1h0m0s (token-bucket), and \"a\"": func() (*login.Guard, error) {
+			return login.New(th, account, login.Form("x"), policy(t, "b: 3 per hour token-bucket burst 1"), ip, nil)
+		},
 	} {
 		if _, err := make(); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want ErrInvalid with %q", err, want)
+		}
+	}
+	for _, limits := range []string{"5 per hour", "3 per minute", "3 per hour token-bucket burst 20", "20 per day"} {
+		if _, err := login.New(throttler.New(memorybackend.NewDefault(), nil), account, login.Form("x"), policy(t, "b: "+limits), ip, nil); err != nil {
+			t.Errorf("%s of an address: %v", limits, err)
 		}
 	}
 	g, err := login.New(th, account, login.Form("x"), address, ip, nil)
