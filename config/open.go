@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/local/shares"
+	"github.com/weir-go/weir/observe"
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -51,13 +52,20 @@ type Stack struct {
 
 // Open reads a file and opens the Stack that it describes. A server that doesn't answer
 // within a second is logged, but is not an error: the file's on_failure applies until it
-// answers. The caller must close the Stack.
+// answers. The observer is warned of Config.Warnings. The caller must close the Stack.
 func Open(file string, options *Options) (*Stack, error) {
 	c, err := Read(file, options)
 	if err != nil {
 		return nil, err
 	}
-	return c.Open()
+	s, err := c.Open()
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range c.Warnings() {
+		weirlog.Ensure(s.Throttler.Observer()).Warned(observe.Warned{Text: warning})
+	}
+	return s, nil
 }
 
 // Open opens the Stack that c describes, as the function Open does.

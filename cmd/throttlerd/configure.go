@@ -112,6 +112,9 @@ func (sv *service) apply(list []*envoyfile.File, err error) error {
 	sv.rls.Load(set)
 	sv.tellHealth()
 	sv.log.Info("a configuration is in force", "rules", len(set.Rules()))
+	for _, warning := range envoyfile.Warnings(list) {
+		sv.log.Warn(warning)
+	}
 	if set.Empty() {
 		sv.log.Warn("the configuration has no domain: every request is allowed", "dir", watcher(sv.settings).Dir)
 	}
@@ -149,6 +152,9 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	c, err := s.Config(&config.Options{Log: log, Program: program, Levels: true, Table: new(policies.Table), CountsHavePolicies: true})
 	if err == nil {
 		supports = c.Supports
+		for _, warning := range c.Warnings() {
+			fmt.Fprintln(stdout, "warning:", warning)
+		}
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))
 	}
 	wrong := []error{err, checkOperators(s.Operators), checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
@@ -166,6 +172,11 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		}
 		if err == nil {
 			_, err = descriptors.NewWith(list, s.MergeDomainConfig, s.Compatible)
+		}
+		if err == nil {
+			for _, warning := range envoyfile.Warnings(list) {
+				fmt.Fprintln(stdout, "warning:", warning)
+			}
 		}
 		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
 			err = nil // forward auth alone is a service, too

@@ -228,6 +228,25 @@ func TestCheckReadsCertificates(t *testing.T) {
 	}
 }
 
+// What has no effect is warned of by -check, and in the log.
+func TestWarnings(t *testing.T) {
+	d := started(t, "domain: d\ndescriptors:\n- {key: a, shadow_mode: true, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]}\n")
+	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	config := filepath.Join(d.dir, "weir.yaml")
+	if err := os.WriteFile(config, []byte("backend: memory\npolicies: {core: [10 per 10s, 600 per 600s]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, log bytes.Buffer
+	err := run(t.Context(), []string{"-check"}, []string{"WEIR_CONFIG=" + config, "RUNTIME_ROOT=" + d.dir}, &out, &log)
+	if err != nil || !strings.Contains(out.String(), "warning: ") || !strings.Contains(out.String(), "limit 1, 600 per 10m0s (fixed-window), can never refuse") || !strings.HasSuffix(out.String(), "the configuration is right\n") {
+		t.Errorf("%v, %s", err, &out)
+	}
+	const shadow = ".yaml: descriptors[0].shadow_mode has no effect"
+	if !strings.Contains(out.String(), shadow) || !strings.Contains(d.log.String(), shadow) {
+		t.Errorf("%q is not in\n%s\nand\n%s", shadow, &out, d.log)
+	}
+}
+
 func TestCheckReadsCertificatesOfTheManagementServer(t *testing.T) {
 	var out, log bytes.Buffer
 	err := run(t.Context(), []string{"-check"}, []string{"BACKEND_TYPE=memory", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=none.crt"}, &out, &log)

@@ -121,14 +121,21 @@ func checkFile(file, kind string, o *checkOptions) checked {
 // checkTogether checks all files of descriptors as one configuration.
 func checkTogether(list []checked, o *checkOptions) {
 	envoyfile.Sort(o.ratelimits)
-	err := envoyfile.Together(o.ratelimits, o.merge)
-	if err == nil {
+	if err := envoyfile.Together(o.ratelimits, o.merge); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			for i := range list {
+				if strings.HasPrefix(line, list[i].File+": ") {
+					list[i].Right, list[i].Problems = false, append(list[i].Problems, line)
+					break
+				}
+			}
+		}
 		return
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
+	for _, warning := range envoyfile.Warnings(o.ratelimits) {
 		for i := range list {
-			if strings.HasPrefix(line, list[i].File+": ") {
-				list[i].Right, list[i].Problems = false, append(list[i].Problems, line)
+			if text, found := strings.CutPrefix(warning, list[i].File+": "); found {
+				list[i].Warnings = append(list[i].Warnings, text)
 				break
 			}
 		}
@@ -180,7 +187,7 @@ func checkRateLimit(file string, text []byte, o *checkOptions) ([]string, error)
 	if err == nil {
 		o.ratelimits = append(o.ratelimits, f)
 	}
-	return nil, err
+	return nil, err // checkTogether warns
 }
 
 func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, err error) {

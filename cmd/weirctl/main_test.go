@@ -135,7 +135,7 @@ func TestCheck(t *testing.T) {
 func TestCheckDescriptors(t *testing.T) {
 	edge := write(t, "edge.yaml", "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token-bucket}}]\n")
 	flow := write(t, "flow.json", `{"domain": "other", "descriptors": []}`)
-	if out, wrong, status := weirctl(t, "check", edge, flow); status != 0 || !strings.Contains(out, edge+": right (ratelimit)") || !strings.Contains(out, flow+": right (ratelimit)") {
+	if out, wrong, status := weirctl(t, "check", edge, flow); status != 0 || !strings.Contains(out, edge+": right (ratelimit)") || !strings.Contains(out, flow+`: warning: the domain "other" has no rate_limit`) || !strings.Contains(out, flow+": right (ratelimit)") {
 		t.Errorf("right files: exit status %d, %s%s", status, out, wrong)
 	}
 	again := write(t, "again.yaml", "# the domain is in the other file, too\ndescriptors: [{key: b}]\ndomain: edge\n")

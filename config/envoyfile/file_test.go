@@ -236,6 +236,45 @@ func TestTogether(t *testing.T) {
 }
 
 // No text is a panic, and each mistake of a file that is not empty has a line.
+func TestWarnings(t *testing.T) {
+	const limited = "rate_limit: {unit: day, requests_per_unit: 1}"
+	for _, c := range []struct{ name, text, want string }{
+		{"no limit at all", one("{key: a, descriptors: [{key: b}]}"), `the domain "d" has no rate_limit, so that every request is allowed, unless it brings its own limit`},
+		{"no limit below", one("{key: a, value: x, descriptors: [{key: b}]}\n- {key: b, " + limited + "}"), `descriptors[0], of key "a", has no effect: neither it nor a descriptor below it has a rate_limit, and it is no exception to another that has one`},
+		{"a level deeper", one("{key: a, descriptors: [{key: b}, {key: c, " + limited + "}]}"), `descriptors[0].descriptors[0], of key "b", has no effect: neither it nor a descriptor below it has a rate_limit, and it is no exception to another that has one`},
+		{"an exception to a narrower one", one("{key: a, value: x}\n- {key: a, value: y, " + limited + "}"), `descriptors[0], of key "a", has no effect: neither it nor a descriptor below it has a rate_limit, and it is no exception to another that has one`},
+		{"an exception", one("{key: a, value: x}\n- {key: a, " + limited + "}"), ""},
+		{"an exception to a pattern", one("{key: a, value: xy}\n- {key: a, value: 'x*', " + limited + "}"), ""},
+		{"an exception to a key with a star", one("{key: ab}\n- {key: 'a*', " + limited + "}"), ""},
+		{"an exception to one that is joined", one("{key: a_b}\n- {key: a, " + limited + "}"), ""},
+		{"an exception to one with limits below", one("{key: a, value: x, descriptors: [{key: b}]}\n- {key: a, descriptors: [{key: b, " + limited + "}]}"), ""},
+		{"shadow_mode above", one("{key: a, shadow_mode: true, descriptors: [{key: b, " + limited + "}]}"), "descriptors[0].shadow_mode has no effect: the descriptor has no rate_limit, and the mode is not for those below it"},
+		{"modes above", one("{key: a, quota_mode: true, detailed_metric: true, value_to_metric: true, descriptors: [{key: b, " + limited + "}]}"), "descriptors[0].quota_mode has no effect: the descriptor has no rate_limit, and the mode is not for those below it\nf.yaml: descriptors[0].detailed_metric has no effect: the descriptor has no rate_limit, and the mode is not for those below it"},
+		{"modes of a limit", one("{key: a, shadow_mode: true, detailed_metric: true, " + limited + "}"), ""},
+		{"one that replaces nothing", one("{key: a, rate_limit: {unlimited: true, replaces: [{name: b}]}}\n- {key: b, " + limited + "}"), `descriptors[0].rate_limit.replaces[0] has no effect: no limit of the domain has the name "b"`},
+		{"one that replaces another", one("{key: a, rate_limit: {unlimited: true, replaces: [{name: b}]}}\n- {key: b, descriptors: [{key: c, rate_limit: {name: b, unlimited: true}}]}"), ""},
+		{"one behind every value", one("{key: a, value: '*', " + limited + "}\n- {key: a, value: 'b*', " + limited + "}\n- {key: a, value: b, " + limited + "}"), `descriptors[1], of key "a", has no effect: descriptors[0], before it, matches every value`},
+		{"one in front of every value", one("{key: a, value: 'b*', " + limited + "}\n- {key: a, value: '*', " + limited + "}"), ""},
+	} {
+		f, err := envoyfile.Parse("f.yaml", []byte(c.text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := c.want
+		if want != "" {
+			want = "f.yaml: " + want
+		}
+		if got := strings.Join(envoyfile.Warnings([]*envoyfile.File{f}), "\n"); got != want {
+			t.Errorf("%s: %s\nwant %s", c.name, got, want)
+		}
+	}
+	exception, err := envoyfile.Parse("a.yaml", []byte(one("{key: a, value: x}")), nil)
+	other, err2 := envoyfile.Parse("b.yaml", []byte(one("{key: a, "+limited+"}")), nil)
+	if got := envoyfile.Warnings([]*envoyfile.File{exception, other}); err != nil || err2 != nil || got != nil {
+		t.Errorf("an exception in another file of the domain: %q, %v, %v", got, err, err2)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(limit("calendar: month in Europe/Berlin from day 31, requests_per_unit: 0x10, algorithm: sliding-log, burst: 3"))
 	f.Add(limit("unit: hour, unit_multiplier: 3, requests_per_unit: 5, replaces: [{name: a}]"))

@@ -244,6 +244,19 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
+	for want, p := range map[string]*throttler.Policy{
+		"policy is nil; it must be a policy":                                      nil,
+		`policy "p": limit 0: window is missing; an in-flight has one, the lease`: {Name: "p", Limits: []throttler.Limit{{Quota: 3, Algorithm: throttler.InFlight}}},
+		`policy "p": limit 0: window is 0s; it must be from 1ms`:                  {Name: "p", Limits: []throttler.Limit{{Quota: 3}}},
+	} {
+		wrong, err := transport.New(th, transport.ByHost(p), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&http.Client{Transport: wrong}).Get("http://example.com"); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 	free, err := transport.New(th, func(*http.Request) []throttler.Charge { return nil }, &transport.Options{Base: roundTripper(func(*http.Request) (*http.Response, error) {
 		return answer(http.StatusOK), nil
 	})})

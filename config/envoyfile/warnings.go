@@ -1,0 +1,127 @@
+package envoyfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Warnings describes what has no effect in files that are one configuration and have no mistakes:
+// envoyproxy/ratelimit accepts it without a word. Each begins with the name of a file.
+func Warnings(files []*File) (list []string) {
+	var domains []string
+	levels := make(map[string][]sibling) // the descriptors at the top of a domain
+	for _, f := range files {
+		if !slices.Contains(domains, f.Domain) {
+			domains = append(domains, f.Domain)
+		}
+		levels[f.Domain] = append(levels[f.Domain], siblings(f.Source, "descriptors", f.Descriptors)...)
+	}
+	for _, name := range domains {
+		w := warner{names: make(map[string]bool)}
+		if level := levels[name]; !slices.ContainsFunc(level, sibling.limits) {
+			i := slices.IndexFunc(files, func(f *File) bool { return f.Domain == name })
+			w.add(files[i].Source, "the domain %q has no rate_limit, so that every request is allowed, unless it brings its own limit", name)
+		} else {
+			w.collect(level)
+			w.warn(level)
+		}
+		list = append(list, w.list...)
+	}
+	return list
+}
+
+// warner collects the warnings of a domain.
+type warner struct {
+	names map[string]bool // of limits
+	list  []string
+}
+
+func (w *warner) add(source, format string, args ...any) {
+	w.list = append(w.list, source+": "+fmt.Sprintf(format, args...))
+}
+
+// sibling is a descriptor and its place.
+type sibling struct {
+	source, place string
+	*Descriptor
+}
+
+func siblings(source, place string, list []Descriptor) (all []sibling) {
+	for i := range list {
+		all = append(all, sibling{source, fmt.Sprintf("%s[%d]", place, i), &list[i]})
+	}
+	return all
+}
+
+func (s sibling) below() []sibling { return siblings(s.source, s.place+".descriptors", s.Descriptors) }
+
+func (s sibling) limits() bool { return s.Descriptor.limits() }
+
+// limits reports whether d or a descriptor below it has a limit.
+func (d *Descriptor) limits() bool {
+	return d.RateLimit != nil || slices.ContainsFunc(d.Descriptors, func(d Descriptor) bool { return d.limits() })
+}
+
+// isWide reports whether s finds other values than its own.
+func (s sibling) isWide() bool { return s.Value == "" || strings.Contains(s.Key+s.Value, "*") }
+
+// covers reports whether d may be an exception to s, which is wide.
+func (s sibling) covers(d sibling) bool {
+	return s.Descriptor != d.Descriptor && (strings.Contains(s.Key, "*") || s.Key == d.Key || strings.HasPrefix(d.String(), s.Key+"_"))
+}
+
+func (w *warner) collect(level []sibling) {
+	for _, d := range level {
+		if d.RateLimit != nil && d.RateLimit.Name != "" {
+			w.names[d.RateLimit.Name] = true
+		}
+		w.collect(d.below())
+	}
+}
+
+func (w *warner) warn(level []sibling) {
+	var wide []sibling // with limits
+	everyValue := make(map[string]sibling)
+	for _, d := range level {
+		if d.isWide() && d.limits() {
+			wide = append(wide, d)
+		}
+	}
+	for _, d := range level {
+		if !d.limits() {
+			if !slices.ContainsFunc(wide, func(s sibling) bool { return s.covers(d) }) {
+				w.add(d.source, "%s, of key %q, has no effect: neither it nor a descriptor below it has a rate_limit, and it is no exception to another that has one", d.place, d.Key)
+			}
+			continue
+		}
+		if s, found := everyValue[d.Key]; found && d.isWide() {
+			w.add(d.source, "%s, of key %q, has no effect: %s, before it, matches every value", d.place, d.Key, s.place)
+		}
+		if d.Value == "*" {
+			everyValue[d.Key] = d
+		}
+		w.warnOfLimit(d)
+		w.warn(d.below())
+	}
+}
+
+// warnOfLimit warns of what has no effect in d alone.
+func (w *warner) warnOfLimit(d sibling) {
+	if d.RateLimit == nil {
+		for _, mode := range []struct {
+			name string
+			set  bool
+		}{{"shadow_mode", d.ShadowMode}, {"quota_mode", d.QuotaMode}, {"detailed_metric", d.DetailedMetric}} {
+			if mode.set {
+				w.add(d.source, "%s.%s has no effect: the descriptor has no rate_limit, and the mode is not for those below it", d.place, mode.name)
+			}
+		}
+		return
+	}
+	for i, r := range d.RateLimit.Replaces {
+		if !w.names[r.Name] {
+			w.add(d.source, "%s.rate_limit.replaces[%d] has no effect: no limit of the domain has the name %q", d.place, i, r.Name)
+		}
+	}
+}
