@@ -101,29 +101,22 @@ func (s *shard) serve(key string, charges []quota.Charge) {
 	}
 }
 
-// exchange makes first, and the changes that join the queue until the states are read.
-func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
-	began, ctx := time.Now(), context.WithoutCancel(first[0].ctx)
-	states, err := s.callSwap(ctx, charges, s.endOf(first, began), nil)
+// exchange makes the changes of group whose callers still wait when the states are read. Changes
+// that join the queue meanwhile are left to the next exchange: older states must not refuse them.
+func (s *shard) exchange(key string, charges []quota.Charge, group []*change) {
+	began, ctx := time.Now(), context.WithoutCancel(group[0].ctx)
+	end := s.endOf(group, began)
+	states, err := s.callSwap(ctx, charges, end, nil)
+	group = slices.DeleteFunc(group, func(c *change) bool { return !s.changes.Remove(key, c) })
 	if err != nil {
-		first = slices.DeleteFunc(first, func(c *change) bool { return !s.changes.Remove(key, c) })
-		s.finish(first, errNotRead(err))
+		s.finish(group, errNotRead(err))
 		return
 	}
-	var group []*change
 	for conflicts := 0; states != nil && err == nil; conflicts++ {
 		if conflicts > 0 { // each is another process' success: random waits let processes take turns
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
-		joined := s.changes.Take(key)
-		group = append(group, joined...)
-		end := s.endOf(group, began)
 		args := states.apply(group, s.backend.margin)
-		if args == nil {
-			// A refusal stores nothing, so callers that joined after the read need newer states.
-			joiners := slices.DeleteFunc(joined, func(c *change) bool { return slices.Contains(first, c) })
-			group, args = s.applyAgain(ctx, charges, end, group, joiners)
-		}
 		switch {
 		case args == nil:
 			states = nil
@@ -134,20 +127,6 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		}
 	}
 	s.finish(group, err)
-}
-
-// applyAgain reads the states again, and makes all changes again, if there are joiners. If it
-// can't read, it finishes the joiners, and returns the others, which keep their outcomes.
-func (s *shard) applyAgain(ctx context.Context, charges []quota.Charge, end time.Time, group, joiners []*change) (remaining []*change, args []arg) {
-	if len(joiners) == 0 {
-		return group, nil
-	}
-	states, err := s.callSwap(ctx, charges, end, nil)
-	if err != nil {
-		s.finish(joiners, errNotRead(err))
-		return slices.DeleteFunc(group, func(c *change) bool { return slices.Contains(joiners, c) }), nil
-	}
-	return group, states.apply(group, s.backend.margin)
 }
 
 func errNotRead(err error) error {

@@ -227,18 +227,25 @@ func TestLeaveAnExchange(t *testing.T) {
 	}
 	take := func(ctx context.Context) chan error { return takeBy(ctx, e.Throttler) }
 	e.reads.held.Store(true)
-	e.stores.held.Store(true)
+	before := take(t.Context()) // the others wait for the end of its exchange
+	<-e.reads.came
 	firstContext, leaveFirst := context.WithCancel(t.Context())
 	first := take(firstContext)
-	<-e.reads.came
+	e.awaitSwaps(t, 2)
 	unsentContext, leaveUnsent := context.WithCancel(t.Context())
 	unsent := take(unsentContext)
-	e.awaitSwaps(t, 2)
+	e.awaitSwaps(t, 3)
 	sentContext, leaveSent := context.WithCancel(t.Context())
 	sent := take(sentContext)
-	e.awaitSwaps(t, 3)
-	last := take(t.Context())
 	e.awaitSwaps(t, 4)
+	last := take(t.Context())
+	e.awaitSwaps(t, 5)
+	e.reads.open <- struct{}{}
+	if err := <-before; err != nil {
+		t.Fatal(err)
+	}
+	e.stores.held.Store(true)
+	<-e.reads.came
 
 	leaveUnsent()
 	if err := <-unsent; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnavailable) {
@@ -266,12 +273,12 @@ func TestLeaveAnExchange(t *testing.T) {
 	if err := <-last; err != nil {
 		t.Error(err)
 	}
-	if used := e.used(t); used != 4 {
-		t.Errorf("%d used, want 4: the other version's, the last, and those of the two callers who left late", used)
+	if used := e.used(t); used != 5 {
+		t.Errorf("%d used, want 5: the other version's, the first and the last exchange's, and those of the two callers who left late", used)
 	}
 }
 
-// A caller that joins an exchange whose states were read before is not refused by them.
+// A caller that comes while an exchange reads is not refused by its states.
 func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
 	e := newExchange(t)
 	full := e.fill(t)
@@ -293,7 +300,7 @@ func TestStatesOfBeforeACallRefuseNothing(t *testing.T) {
 	}
 }
 
-// If newer states can't be read, the callers that the first states refuse stay refused.
+// If the next exchange can't read, the callers that the states before it refused stay refused.
 func TestNewerStatesThatAreLost(t *testing.T) {
 	e := newExchange(t)
 	e.fill(t)
