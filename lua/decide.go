@@ -13,7 +13,7 @@ import (
 const (
 	mostWeight    = 185
 	chargeWeight  = 3
-	settledWeight = 6 // added for a charge in a settlement
+	settledWeight = 7 // added for a charge in a settlement
 	limitSettled  = 1 // added for each of its limits
 	atMostWeight  = 1
 	logsWeight    = 22 // for the functions of logs
@@ -141,7 +141,7 @@ func (s *shape) arguments() (names, form string) {
 	for _, c := range s.charges {
 		switch {
 		case s.settles:
-			add(c.words, "charged@, spent@, generation@, ", "I7I7I4")
+			add(c.words, "charged@, spent@, generation@, renews@, ", "I7I7I4I1")
 		case c.mode == quota.AtMost:
 			add(c.words, "asked@, ", "I7")
 		default:
@@ -152,6 +152,9 @@ func (s *shape) arguments() (names, form string) {
 				add(l.words, "shape$, quota$, capacity$, ", "I7I7I7")
 			} else {
 				add(l.words, "shape$, capacity$, ", "I7xxxxxxxI7")
+			}
+			if l.isCalendar {
+				add(l.words, "closes$, ", "I6")
 			}
 			if s.settles {
 				add(l.words, "mark$, fraction_of_mark$, ", "I6I7")

@@ -11,9 +11,9 @@
 --            1 whether counts move between backends: then the caller begins a count
 --            for each charge
 --              7 cost, which mode AtMost may lower; to settle: 7 charged cost, 7 real cost,
---              both 2^54 to renew a cost above 0, 4 generation
+--              4 generation, 1 whether its units in flight are renewed
 --              for each limit
---                1 kind, 6 window ms, 7 quota or the end of a calendar's window, 7 capacity
+--                1 kind, 6 window ms, 7 quota, 7 capacity, and 6 the end of a calendar's window
 --                to settle: 6 mark, 7 fraction of the mark
 --            27 more if the only limit is a fixed window: see single_window.lua
 -- Returns  the decisions' replies, concatenated in one string. A reply is

@@ -35,6 +35,7 @@ type kind struct {
 	form           string // for struct.pack
 	fields         []string
 	ends           string // an expression: when a fixed window that opens now ends
+	isCalendar     bool   // the caller passes that end, closes$
 	isSingleWindow bool   // its state can be digits: see single_window.lua
 	isLog          bool
 }
@@ -48,7 +49,7 @@ var kinds = [...]kind{
 	4: {name: "sliding log", weight: 14, file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 	5: {name: "token bucket", weight: 17, file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
 	6: {name: "leaky bucket", weight: 23, file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
-	7: {name: "calendar window", weight: 9, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "quota$"},
+	7: {name: "calendar window", weight: 9, file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "closes$", isCalendar: true},
 
 	12: {name: "in flight", weight: 14, file: readSections("algorithms/sliding_log.lua", "algorithms/in_flight.lua"), form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 }

@@ -51,7 +51,7 @@ func (l *limit) fits() string {
 }
 
 // asksQuota reports whether quota$ is a local.
-func (l *limit) asksQuota() bool { return l.file.contains("prepare") || l.ends == "quota$" }
+func (l *limit) asksQuota() bool { return l.file.contains("prepare") }
 
 // size returns the number of bytes of a record of l.
 func (l *limit) size() int { return 7 + formBytes(l.form) }
@@ -98,9 +98,9 @@ func (c *charge) newWords() words {
 	switch held {
 	case 0:
 	case len(c.limits): // and there is nothing to charge
-		changes = "body@ or charged@ > MAX_COUNT"
+		changes = "body@ or renews@ == 1"
 	default: // if the state is lost, algorithm.State.renew makes all records
-		changes, lost = "cost@ > 0 or body@", "not body"+number+" and charged"+number+" > MAX_COUNT"
+		changes, lost = "cost@ > 0 or body@", "not body"+number+" and renews"+number+" == 1"
 	}
 	return words{
 		"@": number, "LOST": lost, "GIVES": words{"@": number}.expand(gives), "CHANGES": words{"@": number}.expand(changes), "INDEX": strconv.Itoa(c.number - 1),

@@ -76,14 +76,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	for i := range charges {
 		c := &charges[i]
 		shape = append(shape, nextCharge)
-		switch {
-		case st == nil:
-			buf = algorithm.AppendUint(buf, 7, c.Cost)
-		case st.Renews && c.Cost > 0:
-			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, renews), 7, renews)
-		default:
-			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, c.Cost), 7, st.Costs[i])
-		}
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
 		if st == nil && c.Mode != quota.Enforce {
 			shape = append(shape, lua.Mode+byte(c.Mode))
 			if c.Mode == quota.AtMost {
@@ -91,7 +84,13 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 			}
 		}
 		if st != nil {
+			buf = algorithm.AppendUint(buf, 7, st.Costs[i])
 			buf = algorithm.AppendUint(buf, 4, int64(charged[0].Mark.Generation))
+			if st.Renews && c.Cost > 0 {
+				buf = append(buf, 1)
+			} else {
+				buf = append(buf, 0)
+			}
 		}
 		for k := range c.Policy.Limits {
 			kind := len(buf)
@@ -114,9 +113,6 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	}
 	return j
 }
-
-// renews is both costs of a charge in a renewal. No other cost is as large.
-const renews = 1 << 54
 
 // newJob returns a job about charges, with nothing packed yet.
 func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {

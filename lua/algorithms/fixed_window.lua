@@ -1,7 +1,6 @@
 -- fixed_window.lua: a count and the window's reset time, which is set only when the window
 -- opens, as in throttler/algorithm/fixed_window.go. An aligned window opens on a multiple of its length.
--- For a calendar's window the caller passes its end in place of the quota. ENDS is the end of
--- a window that opens now.
+-- ENDS is the end of a window that opens now; the caller passes a calendar's.
 
 --@ bring
 if reset_at$ <= now then used$ = 0 end

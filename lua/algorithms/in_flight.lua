@@ -8,11 +8,11 @@
 add_entry(log$, min(cost@, 1), now)
 
 --@ settle
-if charged@ <= MAX_COUNT then
+if renews@ == 0 then
   take_from_entry(log$, mark$, 1)
 elseif not take_from_entry(log$, mark$, 1) and log$.sum >= capacity$ then
   lapsed = true
 end
 
 --@ renew
-if charged@ > MAX_COUNT and not lapsed then add_entry(log$, 1, now) end
+if renews@ == 1 and not lapsed then add_entry(log$, 1, now) end

@@ -12,16 +12,17 @@ import (
 // and writes the replies.
 
 // AppendLimit appends l in the form that scripts read to decide at now: 1 kind, 6 window, 7
-// quota, 7 capacity. A calendar's window has its end in place of the quota.
+// quota, 7 capacity, and 6 the end of a calendar's window.
 func AppendLimit(b []byte, l *quota.Limit, now int64) []byte {
 	n := limitOf(l)
 	b = append(b, byte(n.kind))
 	b = AppendUint(b, windowBytes, n.window)
-	if n.kind == calendarKind {
-		n.quota = endOf(n.calendar, now)
-	}
 	b = appendCount(b, n.quota)
-	return appendCount(b, n.capacity)
+	b = appendCount(b, n.capacity)
+	if n.kind == calendarKind {
+		b = appendInstant(b, endOf(n.calendar, now))
+	}
+	return b
 }
 
 // ReadReply reads b, a script's reply about a state after a decision at now about cost, and
