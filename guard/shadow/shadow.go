@@ -65,7 +65,6 @@ type Backend struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	stats   stats.Counts[Stats]
-	took    struct{ serving, candidate latencies }
 }
 
 var _ driver.Backend = (*Backend)(nil)
@@ -120,10 +119,8 @@ func (b *Backend) Close() {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	began := time.Now()
 	d, err := b.serving.Take(ctx, r)
 	if err == nil && !d.Degraded { // otherwise it has charged nothing to the counts that are compared
-		b.took.serving.note(time.Since(began))
 		b.show(r.Charges(), shown{request: r, decision: d})
 	}
 	return d, err

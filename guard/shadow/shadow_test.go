@@ -88,9 +88,6 @@ func TestAgreement(t *testing.T) {
 	if s.Compared != 71 || s.Agreed != 71 || s.Unsettled != 0 {
 		t.Errorf("got %+v, want 71 compared and agreed", s)
 	}
-	if s.Serving.P50 <= 0 || s.Serving.P50 > s.Serving.P99 || s.Serving.P99 > s.Serving.Max || s.Candidate.P50 <= 0 {
-		t.Errorf("latencies %+v, %+v", s.Serving, s.Candidate)
-	}
 }
 
 // The candidate joins in the middle of a window: it waits for the next, and then is in step.

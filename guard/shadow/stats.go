@@ -1,12 +1,6 @@
 package shadow
 
-import (
-	"math/bits"
-	"sync/atomic"
-	"time"
-
-	"github.com/weir-go/weir/throttler/decision"
-)
+import "github.com/weir-go/weir/throttler/decision"
 
 // Stats has counts since New.
 type Stats struct {
@@ -22,25 +16,10 @@ type Stats struct {
 	Failed    int64 `json:"failed"`      // the candidate returned an error
 	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate did not receive it
 	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate never made, or has already forgotten
-
-	Serving   Latency `json:"serving"`
-	Candidate Latency `json:"candidate"`
-}
-
-// Latency is the duration of takes. Each quantile is rounded up by at most a
-// quarter.
-type Latency struct {
-	P50 time.Duration `json:"p50_ns"`
-	P99 time.Duration `json:"p99_ns"`
-	Max time.Duration `json:"max_ns"`
 }
 
 // Stats returns the counts so far.
-func (b *Backend) Stats() Stats {
-	s := b.stats.Now()
-	s.Serving, s.Candidate = b.took.serving.quantiles(), b.took.candidate.quantiles()
-	return s
-}
+func (b *Backend) Stats() Stats { return b.stats.Now() }
 
 // compare counts, and reports whether two decisions, about counts in step, differ.
 func (s *Stats) compare(inStep bool, serving, candidate decision.Decision) bool {
@@ -72,52 +51,4 @@ func (s *Stats) compare(inStep bool, serving, candidate decision.Decision) bool 
 	}
 	s.Agreed++
 	return false
-}
-
-// latencies counts durations by their size: four classes for each power of two
-// of nanoseconds.
-type latencies struct {
-	classes [4 * 64]atomic.Int64
-	max     atomic.Int64
-}
-
-func (l *latencies) note(d time.Duration) {
-	l.classes[classOf(d)].Add(1)
-	for {
-		highest := l.max.Load()
-		if int64(d) <= highest || l.max.CompareAndSwap(highest, int64(d)) {
-			return
-		}
-	}
-}
-
-// classOf returns the class of d: its highest bit and the two after it.
-func classOf(d time.Duration) int {
-	n := uint64(max(d, 4))
-	power := bits.Len64(n) - 1
-	return 4*power + int(n>>(power-2)&3)
-}
-
-// highestOf returns the longest duration of a class.
-func highestOf(class int) time.Duration {
-	power := class / 4
-	return time.Duration(1)<<power + time.Duration(class%4+1)<<(power-2) - 1
-}
-
-func (l *latencies) quantiles() Latency {
-	var total int64
-	for i := range l.classes {
-		total += l.classes[i].Load()
-	}
-	longest := time.Duration(l.max.Load())
-	quantileOf := func(quantile int64) time.Duration {
-		rank := (total*quantile + 99) / 100
-		for i := range l.classes {
-			if rank -= l.classes[i].Load(); rank <= 0 && total > 0 {
-				return min(highestOf(i), longest)
-			}
-		}
-		return longest
-	}
-	return Latency{P50: quantileOf(50), P99: quantileOf(99), Max: longest}
 }

@@ -3,7 +3,6 @@ package shadow
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/keyed"
@@ -73,7 +72,6 @@ func (w *worker) show(ctx context.Context, s shown) {
 	if !opens(serving) {
 		p = inStep
 	}
-	began := time.Now()
 	d, err := w.b.candidate.TakeAt(ctx, s.request, p)
 	switch elsewhere := (*handoff.ElsewhereError)(nil); {
 	case errors.As(err, &elsewhere):
@@ -84,7 +82,6 @@ func (w *worker) show(ctx context.Context, s shown) {
 		w.missed(s.request.Charges(), &s)
 		return
 	}
-	w.b.took.candidate.note(time.Since(began))
 	candidate := decision.FromDriver(d)
 	inStep, differs := w.steps.inStep(s.request.Charges(), &s.decision, &d), false
 	w.b.stats.Change(func(s *Stats) { differs = s.compare(inStep, serving, candidate) })
