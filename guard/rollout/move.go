@@ -19,15 +19,15 @@ type decision struct {
 	partition  string // of the charges
 	readOnly   bool   // a peek
 	serverTime time.Duration
-	wanted     *member
+	selected   *member           // by the flag
 	turn       chan struct{}     // nil until this decision holds it
 	arrivals   []handoff.Arrival // of the next call
 }
 
 // maxHops bounds the calls that one decision makes to the members. One is usual, and
 // two when the counts move. Each further call needs another process that moved them
-// with a newer version in the meantime: a call goes to the target of a newer
-// version, or to the same target with the missing counts as arrivals. While the flag
+// with a newer version in the meantime: a call goes to the place of a newer
+// version, or to the same one with the missing counts as arrivals. While the flag
 // never rests, the context ends the decision: 256 calls were too few for one of many
 // goroutines.
 const maxHops = 4096
@@ -40,18 +40,18 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 	if err := ctx.Err(); err != nil {
 		return driver.Decision{}, err
 	}
-	d.wanted = r.wanted
+	d.selected = r.selected
 	defer d.endTurn()
-	place := b.follow(&d, r.target.member, r.target.version)
-	placement := place.member.placement
+	at := b.follow(&d, r.place.member, r.place.version)
+	placement := at.member.placement
 	for range maxHops {
-		answer, err := call(place.member, placement)
+		answer, err := call(at.member, placement)
 		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
 			if err == nil && !d.readOnly {
-				place.member.served.Add(1)
-				if place != r.target {
-					b.remember(d.partition, place)
+				at.member.served.Add(1)
+				if at != r.place {
+					b.remember(d.partition, at)
 				}
 			}
 			return answer, err
@@ -59,17 +59,17 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		if err := b.waitTurn(ctx, &d); err != nil {
 			return driver.Decision{}, err
 		}
-		next, err := b.fetch(ctx, &d, place, away.Counts)
+		next, err := b.fetch(ctx, &d, at, away.Counts)
 		if err != nil {
 			return driver.Decision{}, err
 		}
 		placement = next.member.placement
-		if next == place {
-			placement = &handoff.Placement{Backend: place.member.id, Keep: b.opts.Keep, Version: place.version, Arrivals: d.arrivals}
-		} else if next.member != place.member {
+		if next == at {
+			placement = &handoff.Placement{Backend: at.member.id, Keep: b.opts.Keep, Version: at.version, Arrivals: d.arrivals}
+		} else if next.member != at.member {
 			b.stats.Change(func(s *Stats) { s.Followed++ })
 		}
-		place = next
+		at = next
 	}
 	return driver.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, driver.ErrUnavailable)
 }
@@ -96,12 +96,12 @@ func (d *decision) endTurn() {
 	}
 }
 
-// fetch asks the other members to release the counts in locations, which place lacks, to
-// place. It makes them d's arrivals, and returns place. If a newer version has placed one of them
-// elsewhere, fetch returns the target of that version. For a read-only decision nothing
-// is released, and the arrivals are copies.
-func (b *Backend) fetch(ctx context.Context, d *decision, place target, locations []handoff.Location) (target, error) {
-	next := place
+// fetch asks the other members to release the counts in locations, which the member of to lacks,
+// to it. It makes them d's arrivals, and returns to. If a move of a newer version has put one of
+// them elsewhere, fetch returns that place. For a read-only decision nothing is released, and the
+// arrivals are copies.
+func (b *Backend) fetch(ctx context.Context, d *decision, to place, locations []handoff.Location) (place, error) {
+	next := to
 	for _, w := range locations {
 		if owner := b.byID[w.Owner]; owner != nil {
 			owner.named.Store(true)
@@ -110,26 +110,26 @@ func (b *Backend) fetch(ctx context.Context, d *decision, place target, location
 			next = b.follow(d, b.byID[w.Owner], w.Version)
 		}
 	}
-	if next != place {
+	if next != to {
 		return next, nil
 	}
-	release := d.release(place, b.opts.Keep, locations)
+	release := d.release(to, b.opts.Keep, locations)
 	for _, source := range b.members {
-		if source == place.member || next != place {
+		if source == to.member || next != to {
 			continue
 		}
-		released, err := b.release(ctx, source, place.member, release)
+		released, err := b.release(ctx, source, to.member, release)
 		if err != nil {
-			return target{}, err
+			return place{}, err
 		}
-		next = b.arrive(d, place, next, source, released)
+		next = b.arrive(d, to, next, source, released)
 	}
 	return next, nil
 }
 
-// release returns the request to release the counts in locations to a target that lacks
+// release returns the request to release the counts in locations to a member that lacks
 // them. It makes them d's arrivals, as new counts until a member releases them.
-func (d *decision) release(to target, keep time.Duration, locations []handoff.Location) handoff.ReleaseRequest {
+func (d *decision) release(to place, keep time.Duration, locations []handoff.Location) handoff.ReleaseRequest {
 	d.arrivals = make([]handoff.Arrival, len(locations))
 	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ServerTime: d.serverTime, ReadOnly: d.readOnly}
 	for i, w := range locations {
@@ -142,8 +142,8 @@ func (d *decision) release(to target, keep time.Duration, locations []handoff.Lo
 }
 
 // arrive adds the counts that a member has released to d's arrivals, and returns the
-// target of the newest version known by then.
-func (b *Backend) arrive(d *decision, to, next target, from *member, released []handoff.Released) target {
+// place by the newest version known by then.
+func (b *Backend) arrive(d *decision, to, next place, from *member, released []handoff.Released) place {
 	for i := range d.arrivals {
 		a := &d.arrivals[i]
 		if !a.Due || len(released) == 0 {
@@ -171,18 +171,18 @@ func (b *Backend) arrive(d *decision, to, next target, from *member, released []
 	return next
 }
 
-// follow returns the target where that version has placed counts. If the chosen member
-// is not configured in this process, or is lost and not the wanted one, the wanted one
-// takes over under a newer version.
-func (b *Backend) follow(d *decision, chosen *member, version int64) target {
-	b.observe(version)
-	if chosen != nil {
-		chosen.named.Store(true)
-		if chosen == d.wanted || !b.lost(chosen, d.partition) {
-			return target{chosen, version}
+// follow returns the place where a move of that version has put counts. If its member is not
+// configured in this process, or is lost and not the selected one, the selected one takes over
+// under a newer version.
+func (b *Backend) follow(d *decision, m *member, version int64) place {
+	b.noteVersion(version)
+	if m != nil {
+		m.named.Store(true)
+		if m == d.selected || !b.lost(m, d.partition) {
+			return place{m, version}
 		}
 	}
-	return target{d.wanted, d.wanted.version(version>>indexBits + 1)}
+	return place{d.selected, d.selected.version(version>>indexBits + 1)}
 }
 
 // release asks a member to release counts to another. A lost member is not asked: its

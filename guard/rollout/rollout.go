@@ -89,10 +89,10 @@ type Backend struct {
 	byID     map[handoff.BackendID]*member
 	fallback *member
 
-	view     atomic.Pointer[view]
-	observed atomic.Int64 // the latest version observed from another process
-	routes   routes
-	turns    [64]chan struct{} // one decision at a time fetches counts of a partition
+	lastChange atomic.Pointer[flagChange]
+	newest     atomic.Int64 // version of another process's move
+	routes     routes
+	turns      [64]chan struct{} // one decision at a time fetches counts of a partition
 
 	evaluationSlots chan struct{} // one element for each free slot
 	stuckUntil      atomic.Int64  // until then callers do not wait for a slot, Unix ns
@@ -171,9 +171,9 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	for range evaluationsAtOnce {
 		b.evaluationSlots <- struct{}{}
 	}
-	b.view.Store(&view{firstSeen: time.Now().UnixMilli()})
+	b.lastChange.Store(&flagChange{seenAt: time.Now().UnixMilli()})
 	b.stats.Change(func(s *Stats) { s.Defaulted = make(map[string]int64) })
-	changed := func(openfeature.EventDetails) { b.advance(true) }
+	changed := func(openfeature.EventDetails) { b.flagChanged(true) }
 	b.onEvent = &changed
 	for _, event := range events {
 		b.client.AddHandler(event, b.onEvent)
@@ -237,7 +237,7 @@ func (b *Backend) Close() {
 // Down implements driver.Health: it reports on the backend that decides about the
 // partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
-	return b.routeOf(context.Background(), partition).target.member.backend.Down(partition)
+	return b.routeOf(context.Background(), partition).place.member.backend.Down(partition)
 }
 
 // Take implements driver.Backend.

@@ -8,63 +8,71 @@ import (
 	"github.com/weir-go/weir/internal/keyed"
 )
 
-// view is a state of the flag, as far as this process knows.
-type view struct {
-	number    int64 // rises with each event
-	firstSeen int64 // by this process, Unix ms
+// Where counts are
+//
+// A count is at one member at a time. Each move of it has a version: the time at which a process
+// saw the flag change. The invariant: counts are where the move of the highest version has put
+// them. Members keep to it, and release or take in nothing for a lower one. So a process with an
+// old value of the flag moves nothing back: it is rejected with an ElsewhereError, and follows.
+//
+// A route is what this process believes. It has two members, which differ only while another
+// process has seen a later change of the flag: the one that the flag selects here, and the one
+// where the counts are. From a difference on, this process follows for Keep; after that, its own
+// value of the flag is a change of its own.
+
+// flagChange is the last change of the flag that this process has seen.
+type flagChange struct {
+	number int64 // rises with each event
+	seenAt int64 // Unix ms; versions of moves are made of it
 }
 
-// version returns the version of a move to m by a view of that time. Two processes
-// may have views of the same millisecond; the member's index orders them.
-func (m *member) version(instant int64) int64 { return instant<<indexBits | m.index }
+// version returns the version of a move to m after a change seen at that time. Two processes may
+// see changes in the same millisecond; the member's index orders them.
+func (m *member) version(seenAt int64) int64 { return seenAt<<indexBits | m.index }
 
 const indexBits = 6
 
-// advance starts a new view: an event invalidated every cached value, or one client's value has
-// changed without an event. Its versions are newer than every version that this process has made
-// or observed, because hosts' clocks differ.
-func (b *Backend) advance(event bool) *view {
+// flagChanged notes a change of the flag: an event invalidated every cached value, or one client's
+// value has changed without an event. Its versions are newer than every version that this process
+// has made, or has seen of others, because hosts' clocks differ.
+func (b *Backend) flagChanged(event bool) *flagChange {
 	for {
-		old := b.view.Load()
-		next := &view{number: old.number, firstSeen: max(time.Now().UnixMilli(), old.firstSeen+1, b.observed.Load()>>indexBits+1)}
+		old := b.lastChange.Load()
+		next := &flagChange{number: old.number, seenAt: max(time.Now().UnixMilli(), old.seenAt+1, b.newest.Load()>>indexBits+1)}
 		if event {
 			next.number++
 		}
-		if b.view.CompareAndSwap(old, next) {
+		if b.lastChange.CompareAndSwap(old, next) {
 			return next
 		}
 	}
 }
 
-// observe records the version of another process.
-func (b *Backend) observe(version int64) {
+// noteVersion notes the version of another process's move.
+func (b *Backend) noteVersion(version int64) {
 	for {
-		observed := b.observed.Load()
-		if version <= observed || b.observed.CompareAndSwap(observed, version) {
+		newest := b.newest.Load()
+		if version <= newest || b.newest.CompareAndSwap(newest, version) {
 			return
 		}
 	}
 }
 
-// target is the member where counts are, or will be, and the version that placed them
-// there.
-type target struct {
+// place is a member where counts are, or will be, and the version of the move there.
+type place struct {
 	member  *member
 	version int64
 }
 
-// route is the target to try first for the counts of a partition. It is a hint: a
-// backend that does not have them returns an ElsewhereError.
+// route is the place to try first for the counts of a partition.
 type route struct {
 	keyed.Entry
-	wanted *member   // the flag's value
-	target target    // of the wanted member, or where another process moved the counts
-	view   int64     // number of the view at the flag's evaluation
-	askAt  time.Time // when to evaluate the flag again
+	selected   *member // by the flag, at its last evaluation
+	change     int64   // number of the last change of the flag then
+	evaluateAt time.Time
 
-	// Until overrideUntil, target is used although the flag selects wanted: another process
-	// moved the counts, and this one has not seen the change yet.
-	overrideUntil time.Time
+	place       place
+	followUntil time.Time // if place is of another member than the selected one
 }
 
 // routes remembers routes by partition, up to a bound.
@@ -102,52 +110,51 @@ func (r *routes) put(n keyed.Name, next *route) {
 func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 	name, now := b.routes.names.OfPartition(partition), time.Now()
 	old := b.routes.get(name)
-	v := b.view.Load()
-	if old != nil && old.view == v.number && now.Before(old.askAt) {
+	change := b.lastChange.Load()
+	if old != nil && old.change == change.number && now.Before(old.evaluateAt) {
 		return old
 	}
-	wanted, problem := b.evaluate(ctx, partition)
+	selected, problem := b.evaluate(ctx, partition)
 	if old != nil && problem == problemTimeout {
-		wanted = old.wanted // nothing says that it changed
+		selected = old.selected // nothing says that it changed
 	}
-	r := b.nextRoute(old, v, wanted, now)
-	r.askAt = now.Add(b.opts.Refresh)
+	r := b.nextRoute(old, change, selected, now)
+	r.evaluateAt = now.Add(b.opts.Refresh)
 	if problem != "" {
-		r.askAt = now.Add(min(b.opts.Refresh, time.Second))
+		r.evaluateAt = now.Add(min(b.opts.Refresh, time.Second))
 	}
 	b.routes.put(name, r)
 	return r
 }
 
-// nextRoute returns the route that follows old, which may be nil. wanted is the flag's value in
-// the view v. Counts are where the move of the highest version has put them. A move by a
-// later view has a higher version, so a process with an earlier view moves nothing back.
-func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) *route {
-	r := &route{wanted: wanted, target: target{wanted, wanted.version(v.firstSeen)}, view: v.number}
+// nextRoute returns the route that follows old, which may be nil, when the flag selects a member
+// after that change.
+func (b *Backend) nextRoute(old *route, change *flagChange, selected *member, now time.Time) *route {
+	r := &route{selected: selected, change: change.number, place: place{selected, selected.version(change.seenAt)}}
 	switch {
 	case old == nil: // this process knows of no move
-	case old.target.member == wanted: // the counts are there
-		r.target.version = max(r.target.version, old.target.version)
-	case old.target.version < r.target.version: // v is later than the last move
-	case old.wanted == wanted && now.Before(old.overrideUntil): // another process has a later view than v
-		r.target, r.overrideUntil = old.target, old.overrideUntil
-	default: // the flag changed without an event, or its value here differs from others' for longer than Keep
-		r.target.version = wanted.version(b.advance(false).firstSeen)
+	case old.place.member == selected: // the counts are there
+		r.place.version = max(r.place.version, old.place.version)
+	case old.place.version < r.place.version: // the change is later than the last move
+	case old.selected == selected && now.Before(old.followUntil): // another process has seen a later change
+		r.place, r.followUntil = old.place, old.followUntil
+	default: // the flag changed without an event, or its value differs from other processes' for longer than Keep
+		r.place.version = selected.version(b.flagChanged(false).seenAt)
 	}
 	return r
 }
 
-// remember records that the counts of a partition are at a target.
-func (b *Backend) remember(partition string, place target) {
+// remember records where the counts of a partition are.
+func (b *Backend) remember(partition string, found place) {
 	name := b.routes.names.OfPartition(partition)
 	old := b.routes.get(name)
-	if old == nil || old.target == place {
+	if old == nil || old.place == found {
 		return
 	}
 	now := time.Now()
-	r := &route{wanted: old.wanted, target: place, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
-	if place.member != r.wanted && !now.Before(r.overrideUntil) {
-		r.overrideUntil = now.Add(b.opts.Keep)
+	r := &route{selected: old.selected, change: old.change, evaluateAt: old.evaluateAt, place: found, followUntil: old.followUntil}
+	if found.member != r.selected && !now.Before(r.followUntil) {
+		r.followUntil = now.Add(b.opts.Keep)
 	}
 	b.routes.put(name, r)
 }
