@@ -9,19 +9,19 @@ import (
 
 // A lease is the state of one key under one or several policies. The stripe's lock guards it.
 //
-// The invariant: the other backend counts the held units as used, in the windows of d, and no
-// process has spent them or given them back. So spending one here, from since until the first
+// The invariant: the other backend counts the held units as used, in the windows of granted, and
+// no process has spent them or given them back. So spending one here, from since until the first
 // of these windows ends, needs no call and exceeds no quota. Units are added by [Backend.learn]:
 // those that a take charged, and those that it shows an earlier take without an answer to have
-// charged. [lease.spend] takes units for an answer, or returns a refund's. [lease.drop] takes
+// charged. [lease.spend] takes units for an answer, or returns a refund's. [lease.refund] takes
 // them all, with the settlement that gives them back.
 //
 // By the state that a take finds, [lease.next] chooses its step:
 //
 //	more units than it costs    spend: it is answered from them
-//	its cost was refused last   aside: it asks the other backend, and leases nothing
+//	its cost was refused last   askAlone: it asks the other backend, and leases nothing
 //	a renewal in progress       wait: it waits for the end of the renewal
-//	a key that is not busy      aside
+//	a key that is not busy      askAlone
 //	otherwise                   renew: it takes a lease
 type lease struct {
 	keyed.Entry
@@ -29,16 +29,16 @@ type lease struct {
 	limits keyed.Name   // the limits of all charges of the last take
 
 	held         int64           // units
-	d            driver.Decision // the last take that leased units
-	since, until int64           // the time of d, and when the first of its windows ends, in ms
+	granted      driver.Decision // the last take that leased units
+	since, until int64           // the time of granted, and when the first of its windows ends, in ms
 
 	demand  demand
 	lastAsk int64    // ms
 	renewal *renewal // the renewal in progress, or nil
 
 	// Of the other backend's last answer.
-	free    int64 // units that no process held
-	refused int64 // the cost that it refused; 0 if it allowed the take
+	free        int64 // units that no process held
+	refusedCost int64 // the cost of the take, if it refused it; otherwise 0
 
 	tally tally
 }
@@ -47,26 +47,26 @@ type lease struct {
 type step int
 
 const (
-	spend step = iota // answer from the held units
-	wait              // for the renewal in progress
-	aside             // ask the other backend about itself alone
-	renew             // take a lease
+	spend    step = iota // answer from the held units
+	wait                 // for the renewal in progress
+	askAlone             // ask the other backend about itself alone
+	renew                // take a lease
 )
 
 // next returns the next step of a take of cost at now. The last unit is not spent before the
 // next lease has been asked for: the client would read that nothing remains. While units are
 // lost, only a renewal finds them.
 func (l *lease) next(now, cost, busy int64) step {
-	tooMuch := l.refused > 0 && cost >= l.refused
+	refused := l.refusedCost > 0 && cost >= l.refusedCost
 	switch {
 	case l.held > cost && now >= l.since: // Take has dropped the units of windows that have ended
 		return spend
-	case l.held < cost && tooMuch && (l.renewal != nil || l.tally.lost == 0):
-		return aside
+	case l.held < cost && refused && (l.renewal != nil || l.tally.lost == 0):
+		return askAlone
 	case l.renewal != nil:
 		return wait
-	case l.held < cost && !tooMuch && l.tally.lost == 0 && l.demand.perSecond(now) < busy:
-		return aside
+	case l.held < cost && !refused && l.tally.lost == 0 && l.demand.perSecond(now) < busy:
+		return askAlone
 	}
 	return renew
 }
@@ -102,7 +102,7 @@ func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	d := driver.NewDecision(*r)
 	d.Allowed = true
 	results := d.Results()
-	copy(results, l.d.Results())
+	copy(results, l.granted.Results())
 	i := 0
 	for _, c := range d.Charges() {
 		for k := range c.Policy.Limits {
@@ -131,12 +131,12 @@ func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver
 
 // note records in l the free, refused and used units that d, a take, reports.
 func (l *lease) note(d *driver.Decision) {
-	if l.free, l.refused = free(d), 0; !d.Allowed {
-		l.refused = d.Charges()[0].Cost
+	if l.free, l.refusedCost = free(d), 0; !d.Allowed {
+		l.refusedCost = d.Charges()[0].Cost
 	}
-	if sameResets(&l.d, d) {
+	if sameResets(&l.granted, d) {
 		for i := range d.Results() {
-			l.d.Results()[i].Used = d.Results()[i].Used
+			l.granted.Results()[i].Used = d.Results()[i].Used
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (l *lease) note(d *driver.Decision) {
 // grant adds the units of d, an allowed take.
 func (l *lease) grant(d *driver.Decision) {
 	l.held += d.Charges()[0].Cost
-	l.d = d.About(driver.NewRequest(d.Request.Now, keyed.Clone(d.Charges())...))
+	l.granted = d.About(driver.NewRequest(d.Request.Now, keyed.Clone(d.Charges())...))
 	l.until = d.Results()[0].ResetAt
 	for _, result := range d.Results() {
 		l.until = min(l.until, result.ResetAt)
@@ -152,13 +152,13 @@ func (l *lease) grant(d *driver.Decision) {
 	l.since = d.Request.Now
 }
 
-// drop forgets l's held units, and returns the settlement that refunds them. It copies the
+// refund forgets l's held units, and returns the settlement that refunds them. It copies the
 // results, which later takes change while the settlement is made without the lock.
-func (l *lease) drop() driver.Settlement {
-	r := l.d.Request
+func (l *lease) refund() driver.Settlement {
+	r := l.granted.Request
 	charged := driver.NewDecision(withCost(&r, l.held))
 	charged.Allowed = true
-	copy(charged.Results(), l.d.Results())
+	copy(charged.Results(), l.granted.Results())
 	st := driver.Settlement{Charged: charged, Costs: make([]int64, len(r.Charges()))}
 	l.held = 0
 	return st

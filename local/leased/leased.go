@@ -215,7 +215,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		}
 		next := l.next(r.Now, cost, b.busy)
 		if next == wait && !late.IsZero() && time.Now().After(late) {
-			next = aside // the time of the renewal in progress began later than this take's
+			next = askAlone // the time of the renewal in progress began later than this take's
 		}
 		switch next {
 		case spend:
@@ -223,9 +223,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.local++
 			s.mu.Unlock()
 			return d, nil
-		case aside:
+		case askAlone:
 			s.mu.Unlock()
-			d, err := b.askAside(ctx, s, l, r)
+			d, err := b.askAlone(ctx, s, l, r)
 			return b.askAgain(ctx, s, l, r, d, err)
 		case renew:
 			d, err := b.renew(ctx, s, l, r, cost)
@@ -308,8 +308,8 @@ func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, e
 	return d, err
 }
 
-// askAside asks the other backend about r alone, and notes in l how many units are free.
-func (b *Backend) askAside(ctx context.Context, s *stripe, l *lease, r driver.Request) (driver.Decision, error) {
+// askAlone asks the other backend about r alone, and notes in l how many units are free.
+func (b *Backend) askAlone(ctx context.Context, s *stripe, l *lease, r driver.Request) (driver.Decision, error) {
 	d, err := b.ask(ctx, r)
 	if err == nil && !d.Degraded {
 		s.mu.Lock()
@@ -327,17 +327,17 @@ func (b *Backend) askAgain(ctx context.Context, s *stripe, l *lease, r driver.Re
 	}
 	defer b.renewals.RUnlock()
 	s.mu.Lock()
-	if l.held == 0 || l.ended(r.Now) || !sameResets(&l.d, &d) || l.held+free(&d) < r.Charges()[0].Cost {
+	if l.held == 0 || l.ended(r.Now) || !sameResets(&l.granted, &d) || l.held+free(&d) < r.Charges()[0].Cost {
 		s.mu.Unlock()
 		return d, nil
 	}
-	st := l.drop()
+	st := l.refund()
 	s.mu.Unlock()
 	st.Now, st.ServerTime = r.Now, r.ServerTime
 	if b.settle(context.WithoutCancel(ctx), &st) != nil { // a caller that leaves must not lose the lease
 		return d, nil
 	}
-	return b.askAside(ctx, s, l, r)
+	return b.askAlone(ctx, s, l, r)
 }
 
 // Peek implements driver.Backend. It asks the other backend, and reports the units that
@@ -371,7 +371,7 @@ func (b *Backend) addHeld(d *driver.Decision, bound int64) {
 	if s, l := b.find(d.Charges()); l != nil {
 		defer s.mu.Unlock()
 		if held := min(l.held, bound); held > 0 && !l.ended(d.Request.Now) {
-			addHeld(d, &l.d, held)
+			addHeld(d, &l.granted, held)
 		}
 	}
 }
@@ -389,7 +389,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	units, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
-		if even && l.held > max(units, 0) && !l.ended(st.Now) && sameWindows(&l.d, &st.Charged) {
+		if even && l.held > max(units, 0) && !l.ended(st.Now) && sameWindows(&l.granted, &st.Charged) {
 			defer s.mu.Unlock()
 			r := st.Charged.Request
 			r.Now = st.Now
@@ -403,12 +403,12 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 // Reset implements driver.Backend. It drops this process's leases of the counts at once.
 // Other processes spend the units that they hold, and nothing after that.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	defer b.drop(r.Charges()) // after an error, too: counts that were not reset get their units back
+	defer b.forget(r.Charges()) // after an error, too: counts that were not reset get their units back
 	return b.wrapped.Reset(ctx, r)
 }
 
-// drop removes from the table each lease that covers any of charges, alone or with others.
-func (b *Backend) drop(charges []quota.Charge) {
+// forget removes from the table each lease that covers any of charges, alone or with others.
+func (b *Backend) forget(charges []quota.Charge) {
 	names := b.namesOf(charges)
 	for _, n := range names {
 		s := b.stripeOf(n)

@@ -31,7 +31,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	case d.Degraded: // the leased counts were not asked
 		return d, nil
 	case l.Removed(), l.limits != b.limitsOf(r.Charges()): // it was reset or evicted, or they changed, during the call
-		return b.answerAside(s, &r, d, cost), nil
+		return b.answerOnce(s, &r, d, cost), nil
 	default:
 		b.learn(s, l, &d, total, units)
 		if d.Allowed {
@@ -62,11 +62,11 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units in
 	if !d.Allowed {
 		units = 0
 	}
-	found := l.found(d, total, units)
+	found := l.findLost(d, total, units)
 	b.stats.found.Add(found)
 	if d.Allowed {
 		b.stats.leases.Add(1)
-		if l.held > 0 && !sameWindows(&l.d, d) {
+		if l.held > 0 && !sameWindows(&l.granted, d) {
 			s.expire(l)
 		}
 		l.grant(d)
@@ -76,8 +76,8 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units in
 	s.holding[l] = struct{}{}
 }
 
-// answerAside answers r by d, a take of a lease that answers no later request.
-func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
+// answerOnce answers r by d, a take of a lease that answers no later request.
+func (b *Backend) answerOnce(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
 	if !d.Allowed {
 		return d
 	}
@@ -85,7 +85,7 @@ func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, c
 	l := &lease{}
 	l.grant(&d)
 	answer := l.answer(r, &d, cost)
-	s.lose(l)
+	s.refund(l)
 	return answer
 }
 

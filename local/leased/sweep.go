@@ -47,23 +47,23 @@ func (b *Backend) collect(now int64) []driver.Settlement {
 	return settlements
 }
 
-// reclaim appends to settlements the settlements of lost units, and of the units held by keys that
-// have asked for nothing since silentSince.
+// reclaim appends the refunds that wait, and those of the units held by keys that have asked for
+// nothing since silentSince.
 func (s *stripe) reclaim(settlements []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for l := range s.holding {
 		if l.lastAsk <= silentSince {
-			s.lose(l)
+			s.refund(l)
 		}
 		if l.held == 0 {
 			delete(s.holding, l)
 		}
 	}
-	for _, st := range s.lost {
+	for _, st := range s.refunds {
 		if st.Now = now; slices.ContainsFunc(st.Charged.Results(), func(r driver.Result) bool { return r.ResetAt > now }) {
 			settlements = append(settlements, st)
 		}
 	}
-	s.lost = nil
+	s.refunds = nil
 	return settlements
 }
 
@@ -132,11 +132,11 @@ func (b *Backend) keep(st *driver.Settlement) {
 	s := b.stripeOf(b.nameOf(charges))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lost) >= s.Most {
+	if len(s.refunds) >= s.Most {
 		b.stats.stranded.Add(charges[0].Cost)
 		return
 	}
-	s.lost = append(s.lost, *st)
+	s.refunds = append(s.refunds, *st)
 }
 
 // Stats contains counts since New.

@@ -12,7 +12,7 @@ type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*lease]
 	holding map[*lease]struct{} // leases that may hold units
-	lost    []driver.Settlement // for the next sweep
+	refunds []driver.Settlement // which the next sweep makes
 	swept   int                 // where the sweep continues
 	local   int64               // decisions made without a call
 }
@@ -31,20 +31,19 @@ func (s *stripe) get(n keyed.Name) *lease {
 // forget removes l from the table. The next sweep refunds its units.
 func (s *stripe) forget(l *lease) {
 	s.Remove(l)
-	s.lose(l)
+	s.refund(l)
 }
 
-// lose takes the held units from l. The next sweep refunds them to windows that haven't
-// ended.
-func (s *stripe) lose(l *lease) {
+// refund takes the held units from l. The next sweep refunds them to windows that haven't ended.
+func (s *stripe) refund(l *lease) {
 	if l.held > 0 {
-		s.lost = append(s.lost, l.drop())
+		s.refunds = append(s.refunds, l.refund())
 	}
 }
 
 // expire forgets l's windows, and leaves its held units to the next sweep: a window has ended,
 // or the limits have changed.
 func (s *stripe) expire(l *lease) {
-	s.lose(l)
-	l.until, l.refused, l.d = 0, 0, driver.Decision{}
+	s.refund(l)
+	l.until, l.refusedCost, l.granted = 0, 0, driver.Decision{}
 }

@@ -12,34 +12,34 @@ import (
 // of this process alone, which thus includes all units leased of the key, even by a take
 // that the other backend executes after its caller has gone.
 type tally struct {
-	total      int64 // units of that count, by the other backend's last answer
-	lost       int64 // units of takes without an answer, not yet found by a later answer
-	unanswered int64 // the part of lost that the requests themselves cost
-	failed     bool  // the last take had no answer
+	total     int64 // units of that count, by the other backend's last answer
+	lost      int64 // units of takes without an answer, not yet found by a later answer
+	lostCosts int64 // the part of lost that their requests cost
+	failed    bool  // the last take had no answer
 }
 
 // lose records that a take of units, for a request of that cost, had no answer.
 func (t *tally) lose(units, cost int64) {
 	t.failed = true
 	t.lost += units
-	t.unanswered += cost
+	t.lostCosts += cost
 }
 
-// found returns the units that takes without an answer have leased in the windows of l's
+// findLost returns the units that takes without an answer have leased in the windows of l's
 // last answer. d is the next answer: it leased units, or is a refusal, and reports that total.
 // The costs of requests without an answer remain charged.
-func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
+func (l *lease) findLost(d *driver.Decision, total, units int64) (found int64) {
 	t := &l.tally
 	// Since total was last read, no other window has been open. After a reset, the windows are
 	// others, but may end at the same instants. A refusal does not tell them apart.
-	if sameResets(&l.d, d) && (!d.Allowed || sameWindows(&l.d, d)) {
+	if sameResets(&l.granted, d) && (!d.Allowed || sameWindows(&l.granted, d)) {
 		// No more than was lost: the count may contain a take of a lease that was forgotten.
 		made := min(max(total-t.total-units, 0), t.lost)
-		costs := min(made, t.unanswered)
+		costs := min(made, t.lostCosts)
 		found = made - costs
-		t.lost, t.unanswered = t.lost-made, t.unanswered-costs
+		t.lost, t.lostCosts = t.lost-made, t.lostCosts-costs
 	} else {
-		t.lost, t.unanswered = 0, 0
+		t.lost, t.lostCosts = 0, 0
 	}
 	t.total, t.failed = total, false
 	return found
