@@ -2,10 +2,9 @@ package shares
 
 // bucket is a token bucket: the tokens that it had at an instant. Negative tokens are a debt.
 //
-// Package algorithm keeps when a bucket is full. A share that grows would then add tokens at
-// once, which another process may have spent, and a share of no units never fills. So this
-// bucket keeps tokens. Under one share, its results are equal to package algorithm's to the
-// last bit: the gain since the instant is computed only when needed, and no fraction is lost.
+// Package algorithm keeps the time when a bucket is full, and so its tokens change with the rate,
+// which each division changes, even to none. This bucket keeps the tokens, and under one share its
+// results are equal to package algorithm's to the last bit.
 type bucket struct {
 	instant   int64 // ms
 	tokens    int64
