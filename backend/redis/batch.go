@@ -289,7 +289,7 @@ func splitReply(reply []byte, parts int) (first, tail []byte, err error) {
 	}
 	size := 1
 	switch {
-	case isDigits(reply):
+	case '0' <= reply[0] && reply[0] <= '9':
 		if parts != 1 {
 			return nil, nil, errReply
 		}

@@ -23,19 +23,17 @@ const (
 // the digits of its state before.
 const digits = 19
 
-// isDigits reports whether a reply begins with digits.
-func isDigits(reply []byte) bool { return '0' <= reply[0] && reply[0] <= '9' }
-
 // errForeign reports that neither this nor an earlier version of weir wrote a key's value.
 var errForeign = errors.New("the key holds something other than a count, or a count of a newer version")
 
 // errReply reports a reply that no script gives.
 var errReply = errors.New("the script's reply has an unknown form")
 
-// readTake reads the reply to a take, r. It fails if the script can't have given that reply.
+// readTake reads the reply to a take, r, as splitReply returns it. It fails if the script can't
+// have given that reply.
 func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	charges := r.Charges()
-	if !isDigits(reply) {
+	if reply[0] <= repliesUndecided {
 		return readTakes(r, reply)
 	}
 	w, err := algorithm.ReadDigits(reply)

@@ -17,10 +17,10 @@ func AppendLimit(b []byte, l *quota.Limit, now int64) []byte {
 	n := limitOf(l)
 	b = append(b, byte(n.kind))
 	b = AppendUint(b, windowBytes, n.window)
-	b = appendCount(b, n.quota)
-	b = appendCount(b, n.capacity)
+	b = AppendUint(b, countBytes, n.quota)
+	b = AppendUint(b, countBytes, n.capacity)
 	if n.kind == calendarKind {
-		b = appendInstant(b, endOf(n.calendar, now))
+		b = AppendUint(b, instantBytes, endOf(n.calendar, now))
 	}
 	return b
 }
