@@ -193,7 +193,7 @@ func (c *Config) backends(d *document) {
 	}
 	names := c.names()
 	switch {
-	case !c.isThere(d, c.Backend, path{"backend"}), c.keys.Shadow != "" && !c.isThere(d, string(c.keys.Shadow), path{"shadow"}):
+	case !c.hasServers(d, c.Backend, path{"backend"}), c.keys.Shadow != "" && !c.hasServers(d, string(c.keys.Shadow), path{"shadow"}):
 	case c.keys.Flags.name != "" && c.options.Flags != nil:
 		d.problem(path{"flags"}, "flags is set, and the program has flags of its own; leave it out")
 	case c.flagged() && slices.Contains(names, sharesName):
@@ -210,9 +210,9 @@ func (c *Config) backends(d *document) {
 	}
 }
 
-// isThere reports whether the backend of that name has a server. If not, it adds a problem
+// hasServers reports whether the backend of that name has a server. If not, it adds a problem
 // at the list of servers, or at the name if there is no list.
-func (c *Config) isThere(d *document, name string, named path) bool {
+func (c *Config) hasServers(d *document, name string, named path) bool {
 	k := kindOf(name)
 	if k.servers(&c.keys) > 0 {
 		return true

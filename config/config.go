@@ -106,7 +106,8 @@ type Config struct {
 	Deadline time.Duration
 
 	options Options
-	before  any // a copy of options.Program before the file was decoded
+	text    []byte // of the file
+	before  any    // a copy of options.Program before the file was decoded
 	keys    keys
 	sync    time.Duration // of all synced policies; 0 for the default
 }
@@ -148,7 +149,7 @@ func Read(file string, options *Options) (*Config, error) {
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
 		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Levels: make(map[string]consistency.Level),
-		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)),
+		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)), text: text,
 	}
 	c.options.Log = cmp.Or(c.options.Log, slog.Default())
 	c.before = copyOf(c.options.Program)

@@ -83,9 +83,7 @@ func (c *Config) syncedOptions() *synced.Options {
 func (s *Stack) openRoots() ([]synced.Root, error) {
 	var roots []synced.Root
 	for _, r := range s.Config.agreeing() {
-		o := r.options
-		o.CredentialsProvider = r.credentials()
-		client, err := s.newClient(o)
+		client, err := s.connect(&r.server)
 		if err != nil {
 			return nil, err
 		}

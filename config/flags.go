@@ -44,12 +44,12 @@ func (c *Config) readPercentages() (*percentages, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	d, of := newDocument(name), make(map[string]percentage)
+	d, byBackend := newDocument(name), make(map[string]percentage)
 	if d.parse(text, "the file is empty; it must have a percentage for a backend, such as "+c.names()[1]+": 5") {
-		d.decode(&of)
+		d.decode(&byBackend)
 	}
 	var sum percentage
-	for backend, p := range of {
+	for backend, p := range byBackend {
 		if sum += p; !slices.Contains(names, backend) {
 			d.problem(path{backend}, "%s is no backend of the configuration; it has %s", spelled(backend), strings.Join(names, ", "))
 		}
@@ -60,7 +60,7 @@ func (c *Config) readPercentages() (*percentages, error) {
 	case sum < 100 && d.contains(path{c.Backend}) && len(d.problems) == 0:
 		d.problem(path{c.Backend}, "%s serves all others, and the percentages add up to %v; leave it out, or make them add up to 100", c.Backend, sum)
 	}
-	return &percentages{string(text), names, of}, d.err()
+	return &percentages{string(text), names, byBackend}, d.err()
 }
 
 // flagsEvery is the time between two reads of the file of flags. It is polled, because watchers

@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// didYouMean returns all, which lists names in words, after a suggestion if text misspells one.
+// didYouMean returns list, which has the names in words, after a suggestion if text misspells one.
 func didYouMean(text string, names []string, list string) string {
-	if name := nearest(text, names); name != "" {
+	if name := Nearest(text, names); name != "" {
 		return "did you mean " + name + "? " + strings.ToUpper(list[:1]) + list[1:]
 	}
 	return list
@@ -12,11 +12,7 @@ func didYouMean(text string, names []string, list string) string {
 
 // Nearest returns the name that text is a misspelling of, or "". At most a third of the letters
 // differ.
-func Nearest(text string, names []string) string { return nearest(text, names) }
-
-// nearest returns the name that text is a misspelling of, or "". At most a third of the
-// letters differ.
-func nearest(text string, names []string) string {
+func Nearest(text string, names []string) string {
 	best, least := "", 0
 	for _, name := range names {
 		longer := max(len(text), len(name))

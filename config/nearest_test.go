@@ -11,7 +11,7 @@ func TestNearest(t *testing.T) {
 		"limit": "limits", "limts": "limits", "limmits": "limits", "Limits": "limits", "imlits": "limits", "on-failure": "on_failure", "onfailure": "on_failure", "consistancy": "consistency", "lows": "low",
 		"": "", "limits_of_this": "", "quota": "", "l": "", "modal": "", strings.Repeat("limits", 1<<20): "",
 	} {
-		if got := nearest(text, names); got != want {
+		if got := Nearest(text, names); got != want {
 			t.Errorf("%.20q is nearest to %q, want %q", text, got, want)
 		}
 	}

@@ -76,7 +76,7 @@ func (c *Config) Open() (*Stack, error) { return c.open(false) }
 func (c *Config) Check() error {
 	if c.keys.Flags.name != "" {
 		if _, err := c.readPercentages(); err != nil {
-			return c.wrong(err)
+			return c.inFile(err)
 		}
 	}
 	quiet := *c
@@ -88,8 +88,8 @@ func (c *Config) Check() error {
 	return s.Close()
 }
 
-// wrong returns err as an error about the file as a whole.
-func (c *Config) wrong(err error) error {
+// inFile returns err as an error about the file as a whole.
+func (c *Config) inFile(err error) error {
 	if c.File == "" {
 		return err
 	}
@@ -105,7 +105,7 @@ func (c *Config) open(offline bool) (*Stack, error) {
 	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend), offline: offline}
 	if err := s.open(ctx); err != nil {
 		_ = s.Close() // it has decided nothing, so it holds no leases
-		return nil, c.wrong(err)
+		return nil, c.inFile(err)
 	}
 	return s, nil
 }

@@ -39,7 +39,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 	for _, c := range shards {
 		o := c.options
 		o.CredentialsProvider = c.credentials()
-		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.kind(), o)}
+		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role(), o)}
 		for _, addr := range c.Replicas {
 			o.Addrs, o.MasterName = []string{string(addr)}, ""
 			shard.Replicas = append(shard.Replicas, connect(c.Name, "replica", o))
@@ -81,6 +81,13 @@ func (s *Stack) newClient(o redis.UniversalOptions) (redis.UniversalClient, erro
 		s.onClose(func() { _ = client.Close() }) // it has nothing left to send
 	}
 	return client, err
+}
+
+// connect returns a client of a server.
+func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
+	o := to.options
+	o.CredentialsProvider = to.credentials()
+	return s.newClient(o)
 }
 
 // ping asks a server, or all primaries of a Cluster.

@@ -104,7 +104,7 @@ func (c *Config) policies(d *document) {
 		c.Policies[name].Parent, c.Policies[name].ParentKey = p.Parent, p.ParentKey
 		// A policy that the program does not use is worth a warning. If its name is
 		// misspelled, a limit other than the one meant stays in force.
-		if similar := nearest(name, used); similar != "" && !slices.Contains(used, name) {
+		if similar := Nearest(name, used); similar != "" && !slices.Contains(used, name) {
 			d.problem(place, "%s is no policy of the program; did you mean %s? It uses %s", place, similar, strings.Join(used, ", "))
 		}
 		if strings.HasSuffix(name, dryRunSuffix) {

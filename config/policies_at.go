@@ -48,14 +48,12 @@ func (c *Config) PoliciesAt() string {
 // OpenPolicies opens the policies and overrides that the table reads, for a program that reads or
 // changes them. It returns nil if the table reads none. The caller must call close.
 func (c *Config) OpenPolicies() (store *redispolicies.Store, close func() error, err error) {
-	at := c.policiesServer()
-	if at == nil {
+	server := c.policiesServer()
+	if server == nil {
 		return nil, nil, nil
 	}
 	s := &Stack{Config: c}
-	o := at.options
-	o.CredentialsProvider = at.credentials()
-	client, err := s.newClient(o)
+	client, err := s.connect(server)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,9 +67,7 @@ func (s *Stack) openPolicies(ctx context.Context) error {
 	if server == nil {
 		return nil
 	}
-	o := server.options
-	o.CredentialsProvider = server.credentials()
-	client, err := s.newClient(o)
+	client, err := s.connect(server)
 	if err != nil || s.offline {
 		return err
 	}

@@ -121,22 +121,6 @@ type server struct {
 	exposed bool                   // the password is in the URL
 }
 
-// servers returns the servers of k.
-func (k *keys) servers() (servers []*server) {
-	for _, list := range [][]shard{k.Redis.Shards, k.Redis.Resharded} {
-		for i := range list {
-			servers = append(servers, &list[i].server)
-		}
-	}
-	for i := range k.Roots {
-		servers = append(servers, &k.Roots[i].server)
-	}
-	if k.PoliciesAt != nil {
-		servers = append(servers, (*server)(k.PoliciesAt))
-	}
-	return servers
-}
-
 type sentinel struct {
 	Master  string
 	Addrs   []Address
@@ -259,8 +243,8 @@ func texts(addrs []Address) (addresses []string) {
 	return addresses
 }
 
-// kind returns the key that names the primary.
-func (s *server) kind() string {
+// role returns the key that names the primary.
+func (s *server) role() string {
 	switch {
 	case s.options.MasterName != "":
 		return "sentinel"

@@ -1,13 +1,12 @@
 package config
 
 import (
-	"crypto/tls"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/policies"
@@ -72,46 +71,33 @@ func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
 	return policies.Content{Policies: slices.Collect(maps.Values(next.Policies))}, nil
 }
 
-// changed returns the keys with other values in o, except for changes that Reread makes.
-func (c *Config) changed(o *Config) (names []string) {
-	next := o.keys
-	if next.Shares != nil && c.keys.Shares != nil {
-		list := *next.Shares
-		list.Members, list.Epoch = c.keys.Shares.Members, c.keys.Shares.Epoch
-		next.Shares = &list
-	}
-	next.Policies = make(map[string]policy)
-	for name, p := range o.keys.Policies {
-		p.Level, p.Was = c.keys.Policies[name].Level, c.keys.Policies[name].Was
-		next.Policies[name] = p
-	}
-	old, current := reflect.ValueOf(c.keys.compared()), reflect.ValueOf(next.compared())
-	for i, key := range keysOf(old.Type()) {
-		if !reflect.DeepEqual(old.Field(i).Interface(), current.Field(i).Interface()) {
+// changed returns the keys that have other values in next, except for changes that Reread makes.
+func (c *Config) changed(next *Config) (names []string) {
+	before, after := c.values(), next.values()
+	for _, key := range keysOf(reflect.TypeFor[keys]()) {
+		if !reflect.DeepEqual(before[key], after[key]) {
 			names = append(names, key)
 		}
 	}
 	return names
 }
 
-// compared returns k as changed compares it: without the contents of files that are read again
-// while they are in use, and without what is made of other keys, because two pools of the same
-// certificates are not equal.
-func (k keys) compared() keys {
-	k.Flags.content = nil
-	k.Redis.Shards, k.Redis.Resharded = slices.Clone(k.Redis.Shards), slices.Clone(k.Redis.Resharded)
-	k.Roots = slices.Clone(k.Roots)
-	if k.PoliciesAt != nil {
-		server := *k.PoliciesAt
-		k.PoliciesAt = &server
+// values returns the values in the file by their keys, without those that Reread puts in force.
+func (c *Config) values() map[string]any {
+	var values map[string]any
+	_ = yaml.Load(c.text, &values) // it was read before
+	if shares, ok := values["shares"].(map[string]any); ok {
+		delete(shares, "members")
+		delete(shares, "epoch")
 	}
-	for _, s := range k.servers() {
-		s.PasswordFile.content, s.options = nil, redis.UniversalOptions{} // a Sentinel's password is read at the start alone
-		if s.TLS.config != nil {
-			s.TLS.config = new(tls.Config)
+	policies, _ := values["policies"].(map[string]any)
+	for _, p := range policies {
+		if p, ok := p.(map[string]any); ok {
+			delete(p, "consistency")
+			delete(p, "was")
 		}
 	}
-	return k
+	return values
 }
 
 // rereadLevel puts a policy at level m, and reports whether its level has changed.

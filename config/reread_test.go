@@ -139,28 +139,24 @@ policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}
 	if err := os.WriteFile(file, []byte("policies: {core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Reread(); err != nil || !strings.Contains(log.String(), `ignored="backend, shares, processes"`) {
+	if err := s.Reread(); err != nil || !strings.Contains(log.String(), `ignored="backend, shares"`) {
 		t.Errorf("error %v, log %s; want that backend and shares are ignored", err, &log)
 	}
 }
 
-// Reread reports the files that are read at the start alone, and not those that are read again
-// anyway.
+// Reread reports keys with other values, and not the contents of files, which are read again
+// while they are in use.
 func TestRereadOfFilesItNames(t *testing.T) {
-	files := testserver.RedisTLS(t) // for its certificates
-	dir := writeFiles(t, map[string]string{"flags.yaml": "{}", "password": "s3cret\n", "sentinel": "other\n"})
-	text := `
+	dir := writeFiles(t, map[string]string{"flags.yaml": "{}", "password": "s3cret\n", "other": "s3cret\n"})
+	const text = `
 backend: memory
 flags: flags.yaml
 redis:
   shards:
-    - {name: a, primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA, cert_file: CERT, key_file: KEY}}
-    - {name: b, sentinel: {master: m, addrs: [127.0.0.1:1], password_file: sentinel}, tls: {ca_file: CA}}
-    - {name: c, primary: 127.0.0.1:1, tls: true}
-roots: [{primary: 127.0.0.1:1, password_file: password, tls: {ca_file: CA}}]
-policies: {core: {limits: 5 per 1s, consistency: exact}}
+    - {name: a, primary: 127.0.0.1:1, password_file: password}
+    - {name: b, primary: 127.0.0.1:1, tls: true}
+policies: {core: {limits: 5 per 1s, consistency: exact}, search: 5 per 1s}
 `
-	text = strings.NewReplacer("CA}", files.CAFile+"}", "CA,", files.CAFile+",", "CERT", files.CertFile, "KEY", files.KeyFile).Replace(text)
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -178,23 +174,16 @@ policies: {core: {limits: 5 per 1s, consistency: exact}}
 		t.Fatal(err)
 	}
 	defer s.Close()
-	pem, err := os.ReadFile(files.CAFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, step := range []struct{ file, text, ignored string }{
 		{"weir.yaml", text, ""},
-		{"flags.yaml", `{}`, ""},
+		{"weir.yaml", "# a comment" + text, ""},
+		{"weir.yaml", strings.Replace(text, "consistency: exact", "consistency: leased, was: exact", 1), ""},
+		{"flags.yaml", "redis: 5", ""},
 		{"password", "new\n", ""},
-		{"sentinel", "new\n", "redis"}, // is read at the start
-		{"sentinel", "other\n", ""},
-		{"ca.pem", string(pem), ""},
-		{"weir.yaml", strings.ReplaceAll(text, files.CAFile, "ca.pem"), `"redis, roots"`},
 		{"weir.yaml", strings.Replace(text, "tls: true", "tls: false", 1), "redis"},
-		{"weir.yaml", strings.Replace(text, "primary: 127.0.0.1:1", "primary: 127.0.0.1:2", 1), "redis"},
-		{"other", "new\n", ""},
 		{"weir.yaml", strings.Replace(text, "password_file: password", "password_file: other", 1), "redis"},
-		{"weir.yaml", strings.Replace(text, "flags.yaml", "password", 1), "flags"},
+		{"weir.yaml", strings.Replace(text, "search: 5", "search: 6", 1), "policies"},
+		{"weir.yaml", strings.Replace(text, "flags.yaml", "other", 1), "flags"},
 	} {
 		write(step.file, step.text)
 		log.Reset()

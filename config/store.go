@@ -26,10 +26,10 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 		}
 	}
 	if len(stores) == 0 {
-		return nil, c.wrong(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with %s", c.Backend, either(sections(kind.isStore))))
+		return nil, c.inFile(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with %s", c.Backend, either(sections(kind.isStore))))
 	}
 	if !slices.Contains(stores, name) {
-		return nil, c.wrong(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))
+		return nil, c.inFile(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))
 	}
 	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}
 	store, err := kindOf(name).open(s, "")
@@ -38,7 +38,7 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 	}
 	if err != nil {
 		_ = s.Close()
-		return nil, c.wrong(fmt.Errorf("%s: %w", name, err))
+		return nil, c.inFile(fmt.Errorf("%s: %w", name, err))
 	}
 	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table})
 	return s, nil

@@ -1,11 +1,9 @@
 package envoyfile
 
 import (
+	"encoding/json"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -61,7 +59,7 @@ func (d *Descriptor) check(place string, supports Supports, mustBe func(path, ri
 			wrong = !wrong && decoded != nil
 		}
 	}
-	if wrong || !saysJSON(d.Fields) {
+	if _, err := json.Marshal(d.Fields); wrong || err != nil {
 		mustBe(place+".metadata", "a mapping of values that JSON can represent")
 	}
 	if d.RateLimit != nil {
@@ -108,8 +106,8 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
 		mustBe(place+".requests_per_unit", "within the bounds of a limit: "+err.Error())
-	} else if m := consistency.Level(l.Level); m != consistency.Exact {
-		if err := supports(p, m); err != nil {
+	} else if l.Level != consistency.Exact {
+		if err := supports(p, l.Level); err != nil {
 			mustBe(place+".consistency", "one that this limit can have: "+err.Error())
 		}
 	}
@@ -169,26 +167,4 @@ func plain(n *yaml.Node) any {
 		return n.Value
 	}
 	return value
-}
-
-// saysJSON reports whether JSON can encode v.
-func saysJSON(v any) bool {
-	switch v := v.(type) {
-	case nil, bool, int, int64, uint64:
-		return true
-	case float64:
-		return !math.IsNaN(v) && !math.IsInf(v, 0)
-	case string:
-		return utf8.ValidString(v)
-	case []any:
-		return !slices.ContainsFunc(v, func(v any) bool { return !saysJSON(v) })
-	case map[string]any:
-		for key, value := range v {
-			if !saysJSON(key) || !saysJSON(value) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
 }

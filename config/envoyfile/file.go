@@ -88,7 +88,7 @@ type RateLimit struct {
 	Hidden bool
 
 	// Level is where decisions are made: by the store, the zero value, or in a process.
-	Level Level `yaml:"consistency"`
+	Level consistency.Level `yaml:"consistency"`
 }
 
 // Requests returns RequestsPerUnit, or 0.
@@ -130,17 +130,6 @@ func (a *Algorithm) UnmarshalText(b []byte) error {
 		return errors.New("it must be fixed-window, sliding-window, sliding-log or token-bucket")
 	}
 	*a = Algorithm(parsed)
-	return nil
-}
-
-// Level is a consistency.Level.
-type Level consistency.Level
-
-// UnmarshalText sets m to the level of a name.
-func (m *Level) UnmarshalText(b []byte) error {
-	if (*consistency.Level)(m).UnmarshalText(b) != nil {
-		return errors.New("it must be exact, leased or synced")
-	}
 	return nil
 }
 

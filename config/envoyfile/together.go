@@ -12,7 +12,7 @@ import (
 // one file, unless merge is true. The error has a line for each mistake, which begins with the
 // name of a file, and wraps quota.ErrInvalid.
 func Together(files []*File, merge bool) error {
-	c := collection{domains: make(map[string]*domain), levels: make(map[string]Level)}
+	c := collection{domains: make(map[string]*domain), levels: make(map[string]consistency.Level)}
 	for _, f := range files {
 		name := f.Domain
 		d := c.domains[name]
@@ -31,7 +31,7 @@ func Together(files []*File, merge bool) error {
 // collection is the content of the files checked so far.
 type collection struct {
 	domains  map[string]*domain
-	levels   map[string]Level // of limits, by the keys of their paths
+	levels   map[string]consistency.Level // of limits, by the keys of their paths
 	problems []error
 }
 
@@ -67,7 +67,7 @@ func (c *collection) checkLevel(f *File, l *RateLimit, place, path string) {
 		return
 	}
 	if before, again := c.levels[path]; again && before != l.Level {
-		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", place, path, consistency.Level(before), consistency.Level(l.Level))
+		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", place, path, before, l.Level)
 	}
 	c.levels[path] = l.Level
 }

@@ -73,7 +73,7 @@ func newRule(d *envoyfile.Descriptor, path string, keys []string, labels Labels,
 	r := &Rule{
 		Keys: keys, Path: path, Labels: labels, Name: l.Name, Unlimited: l.Unlimited,
 		RefusesAll: !l.Unlimited && l.Requests() == 0,
-		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Hidden: l.Hidden, Level: consistency.Level(l.Level), Metadata: metadataOf(d.Fields),
+		Shadow:     d.ShadowMode, Quota: d.QuotaMode, Report: l.Report, Hidden: l.Hidden, Level: l.Level, Metadata: metadataOf(d.Fields),
 		detailed: d.DetailedMetric, leaf: len(d.Descriptors) == 0, valued: valued,
 		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: l.Name},
 	}
