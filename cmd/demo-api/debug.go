@@ -1,29 +1,17 @@
 package main
 
 import (
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 
-	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/config"
 )
 
 // debugRoutes returns the operator's routes, which a separate listener serves.
 func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns, client http.Handler) http.Handler {
 	observed.page.Stats("backend", func() any { return s.Config.Backend })
-	if len(s.Redis) > 0 {
-		observed.page.Stats("redis", func() any {
-			var servers []debugServer
-			for _, name := range slices.Sorted(maps.Keys(s.Redis)) {
-				servers = append(servers, debugServers(s.Redis[name].Servers())...)
-			}
-			return servers
-		})
-	}
 	if s.Shares != nil {
 		observed.page.Stats("shares", func() any { return s.Shares.Status() })
 	}
@@ -50,44 +38,6 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns, client ht
 	r.Handle("/debug/weir/client", client)
 	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
-}
-
-// debugServer is the state of a Redis server, as of its last check.
-type debugServer struct {
-	Shard   string  `json:"shard"`
-	Server  string  `json:"server"`
-	Checked string  `json:"checked"`          // when
-	Error   string  `json:"error,omitempty"`  // why it doesn't answer
-	Open    bool    `json:"breaker_open"`     // it is sent no decisions
-	Role    string  `json:"role,omitempty"`   // "master" or "slave", if it reports it
-	Cut     string  `json:"cut,omitempty"`    // why a replica is not asked
-	Lag     float64 `json:"lag_seconds"`      // of a replica, at most
-	Offset  int64   `json:"offset,omitempty"` // in the sequence of writes
-
-	// How far this process's clock is ahead, and how accurate that is.
-	Skew       *float64 `json:"skew_seconds,omitempty"`
-	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
-}
-
-func debugServers(states []redisbackend.ServerState) []debugServer {
-	servers := make([]debugServer, len(states))
-	for i, s := range states {
-		servers[i] = debugServer{
-			Shard: s.Shard, Server: s.Server, Checked: s.At.UTC().Format(time.RFC3339Nano),
-			Open: s.Open, Role: s.Role, Lag: s.Lag.Seconds(), Offset: s.Offset,
-		}
-		if s.Err != nil {
-			servers[i].Error = s.Err.Error()
-		}
-		if s.CutReason != nil {
-			servers[i].Cut = s.CutReason.Error()
-		}
-		if s.SkewKnown {
-			skew, bound := s.Skew.Seconds(), s.SkewWithin.Seconds()
-			servers[i].Skew, servers[i].SkewWithin = &skew, &bound
-		}
-	}
-	return servers
 }
 
 type debugDryRun struct {
