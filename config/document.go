@@ -271,7 +271,7 @@ func (d *document) number(p place, depth int) {
 			d.number(place{value, node.Column, key, 0}, depth+1)
 			if key = resolved(key); key.Kind != yaml.ScalarNode || isNull(key) || key.Value == "" {
 				d.add(key.Line, nodePath(), "%v: a key is %s; it must be a word", nodePath(), shown(key))
-			} else if first, again := lines[key.Value]; again {
+			} else if first, repeated := lines[key.Value]; repeated {
 				d.add(key.Line, nodePath(), "%v is set twice, first in line %d", nodePath().child(key.Value), first)
 			} else {
 				lines[key.Value], entries = key.Line, append(entries, key, value)
@@ -341,28 +341,28 @@ func (d *document) misread(e *yaml.LoadError) {
 	if inner := new(yaml.LoadError); errors.As(e.Unwrap(), &inner) {
 		e = inner // it ended the decoding of a value by its UnmarshalYAML
 	}
-	at := d.places[e.Mark.Column]
+	place := d.places[e.Mark.Column]
 	p := d.pathTo(e.Mark.Column)
 	name := p.String()
 	switch {
-	case at.key == at.node && strings.HasPrefix(e.Message, "unknown key "):
-		p = p.child(at.key.Value)
+	case place.key == place.node && strings.HasPrefix(e.Message, "unknown key "):
+		p = p.child(place.key.Value)
 		d.unread[p.String()] = true
 		d.add(e.Mark.Line, p, "%s", e.Message)
 		return
-	case at.key == at.node && at.key != nil:
+	case place.key == place.node && place.key != nil:
 		name += ": a key"
 	default:
-		if d.unread[name] = true; len(p) > 0 && at.key == nil {
+		if d.unread[name] = true; len(p) > 0 && place.key == nil {
 			d.unread[p[:len(p)-1].String()] = true // the list lacks the item
 		}
 	}
 	right, found := strings.CutPrefix(e.Message, "it must be ")
 	if !found {
-		_, right, found = strings.Cut(e.Message, fmt.Sprintf(" is %q; it must be ", at.node.Value))
+		_, right, found = strings.Cut(e.Message, fmt.Sprintf(" is %q; it must be ", place.node.Value))
 	}
 	if found {
-		d.add(e.Mark.Line, p, "%s is %s; it must be %s", name, shown(at.node), right)
+		d.add(e.Mark.Line, p, "%s is %s; it must be %s", name, shown(place.node), right)
 	} else {
 		d.add(e.Mark.Line, p, "%s: %s", name, withoutPackage(e))
 	}

@@ -100,7 +100,7 @@ func (d *document) distinct(list path, because string, keys ...string) {
 			}
 		}
 		value := resolved(d.get(p)).Value
-		if before, again := first[value]; again && value != "" {
+		if before, repeated := first[value]; repeated && value != "" {
 			d.add(d.get(p).Line, p, "%v is %s, as %v is; %s", p, quoted(value), before, because)
 		} else {
 			first[value] = p

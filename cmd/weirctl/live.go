@@ -44,8 +44,8 @@ func serverOf(f *flag.FlagSet) *server {
 
 const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@redis.internal:6379/0"
 
-// with calls do with the store.
-func (o *server) with(do func(s *redispolicies.Store) error) error {
+// withStore calls do with the store.
+func (o *server) withStore(do func(s *redispolicies.Store) error) error {
 	o.addr = cmp.Or(o.addr, os.Getenv("WEIR_REDIS")) // not the flag's default: -h would print it, with a password
 	if o.addr == "" {
 		return o.withConfigured(do)
@@ -104,7 +104,7 @@ func (o *server) client() (redis.UniversalClient, error) {
 
 // write makes a change, and prints the new version.
 func (o *server) write(ctx context.Context, c *command, change redispolicies.Change) error {
-	return o.with(func(s *redispolicies.Store) error {
+	return o.withStore(func(s *redispolicies.Store) error {
 		version, err := s.Write(ctx, change)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (o *server) write(ctx context.Context, c *command, change redispolicies.Cha
 func listPolicies(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"policies [-redis ADDR] [-prefix P]", 0, 0, "none; policies set and policies remove have some", func(ctx context.Context) error {
-		return o.with(func(s *redispolicies.Store) error {
+		return o.withStore(func(s *redispolicies.Store) error {
 			list, version, err := s.Read(ctx)
 			if err != nil {
 				return err
@@ -159,7 +159,7 @@ func setPolicy(c *command) subcommand {
 		if p.Limits, err = parseLimits(c.args[1:]); err != nil {
 			return err
 		}
-		if err := o.with(func(s *redispolicies.Store) error {
+		if err := o.withStore(func(s *redispolicies.Store) error {
 			before, err := s.FindPolicy(ctx, p.Name)
 			if before != nil {
 				c.keep(p, before)
@@ -216,7 +216,7 @@ func parseLimits(texts []string) (list []quota.Limit, err error) {
 func removePolicies(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"policies remove [-redis ADDR] NAME...", 1, -1, "the name of a policy at least", func(ctx context.Context) error {
-		if err := o.with(func(s *redispolicies.Store) error {
+		if err := o.withStore(func(s *redispolicies.Store) error {
 			var errs []error
 			for _, name := range c.args {
 				p, err := s.FindPolicy(ctx, name)
@@ -238,7 +238,7 @@ func listOverrides(c *command) subcommand {
 	policy := c.flags.String("policy", "", "`name` of a policy; overrides of all if not set")
 	key := c.flags.String("key", "", "the `key`; overrides of all if not set")
 	return subcommand{"overrides [-redis ADDR] [-policy NAME] [-key KEY]", 0, 0, "none; overrides set and overrides remove have some", func(ctx context.Context) error {
-		return o.with(func(s *redispolicies.Store) error {
+		return o.withStore(func(s *redispolicies.Store) error {
 			found := make(map[[2]string]policies.Override) // an override that changes during the scan may come twice
 			err := s.Overrides(ctx, func(v policies.Override) bool {
 				if (*policy == "" || v.Policy == *policy) && (*key == "" || v.Key == *key) {
@@ -325,7 +325,7 @@ func setOverride(c *command) subcommand {
 		if err := v.Validate(); err != nil {
 			return errUsage{err}
 		}
-		if err := o.with(func(s *redispolicies.Store) error {
+		if err := o.withStore(func(s *redispolicies.Store) error {
 			name, note, err := o.target(ctx, s, v.Policy, v.Key)
 			if err != nil {
 				return err
@@ -367,7 +367,7 @@ func (c *command) keepOverride(v, before *policies.Override) {
 func removeOverride(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"overrides remove [-redis ADDR] POLICY KEY", 2, 2, "a policy and a key, such as core ip:203.0.113.7", func(ctx context.Context) error {
-		if err := o.with(func(s *redispolicies.Store) error {
+		if err := o.withStore(func(s *redispolicies.Store) error {
 			if service, err := o.read(); err == nil {
 				c.args[0] = service.PolicyName(c.args[0])
 			}
@@ -387,7 +387,7 @@ func removeOverride(c *command) subcommand {
 func removeEnded(c *command) subcommand {
 	o := serverOf(c.flags)
 	return subcommand{"overrides remove-ended [-redis ADDR]", 0, 0, "none", func(ctx context.Context) error {
-		return o.with(func(s *redispolicies.Store) error {
+		return o.withStore(func(s *redispolicies.Store) error {
 			found, err := s.RemoveEnded(ctx, time.Now())
 			if err != nil {
 				return err

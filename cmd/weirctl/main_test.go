@@ -380,7 +380,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("got %q; want the key of both processes first", lines)
 	}
 	out, wrong, status := weirctl(t, "top", "-json", "-n", "1", urls[0], urls[1], "http://secret:word@127.0.0.1:1/debug/weir")
-	var a answer
+	var a ranking
 	if err := json.Unmarshal([]byte(out), &a); err != nil || status != 1 || len(a.Keys) != 1 || a.Keys[0].Processes != 2 || len(a.Failed) != 1 || !strings.Contains(wrong, "1 of 3 processes did not answer") || strings.Contains(out, "word") {
 		t.Errorf("one process away: exit status %d, %v, %s%s", status, err, out, wrong)
 	}

@@ -29,8 +29,8 @@ type refusedKey struct {
 	RetryAt   time.Time `json:"retry_at"`
 }
 
-// answer is the output of top.
-type answer struct {
+// ranking is the output of top.
+type ranking struct {
 	Since  time.Time         `json:"since"` // the earliest of all processes
 	Keys   []refusedKey      `json:"keys"`
 	Failed map[string]string `json:"failed,omitempty"` // why a process did not answer, by its URL
@@ -51,7 +51,7 @@ func top(c *command) subcommand {
 			u.RawQuery = "format=refused"
 			urls = append(urls, u)
 		}
-		a := ask(ctx, urls)
+		a := askAll(ctx, urls)
 		a.Keys = a.Keys[:min(len(a.Keys), *n)]
 		if err := printTop(c, &a); err != nil {
 			return err
@@ -63,8 +63,8 @@ func top(c *command) subcommand {
 	}}
 }
 
-// ask asks all processes at once, and sums their answers.
-func ask(ctx context.Context, urls []*url.URL) answer {
+// askAll asks all processes at once, and sums their answers.
+func askAll(ctx context.Context, urls []*url.URL) ranking {
 	answers, errs := make([]weirdebug.Refusals, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
 	for i, u := range urls {
@@ -114,7 +114,7 @@ func askOne(ctx context.Context, u *url.URL) (list weirdebug.Refusals, err error
 
 // merge sums the refusals of processes. A process without a key may have refused it as often
 // as its Missed.
-func merge(list []weirdebug.Refusals) (a answer) {
+func merge(list []weirdebug.Refusals) (a ranking) {
 	type name struct {
 		policy string
 		limit  string
@@ -156,7 +156,7 @@ func merge(list []weirdebug.Refusals) (a answer) {
 	return a
 }
 
-func printTop(c *command, a *answer) error {
+func printTop(c *command, a *ranking) error {
 	if c.json {
 		return printJSON(c.out, a)
 	}

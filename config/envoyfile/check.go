@@ -35,9 +35,9 @@ func checkAll(list []Descriptor, path string, depth int, supports Supports, must
 	for i := range list {
 		d, place := &list[i], fmt.Sprintf("%s[%d]", path, i)
 		p := pair{d.Key, d.Value}
-		if before, again := first[p]; d.Key == "" {
+		if before, repeated := first[p]; d.Key == "" {
 			mustBe(place+".key", "a key, such as remote_address")
-		} else if again {
+		} else if repeated {
 			mustBe(place+".key", fmt.Sprintf("another, or have another value: %s[%d] has both", path, before))
 		} else {
 			first[p] = i
@@ -148,7 +148,7 @@ func plain(n *yaml.Node) any {
 			key, value := n.Content[i], plain(n.Content[i+1])
 			if merged, ok := value.(map[string]any); ok && key.Tag == "!!merge" {
 				for name, v := range merged {
-					if _, has := fields[name]; !has {
+					if _, exists := fields[name]; !exists {
 						fields[name] = v
 					}
 				}

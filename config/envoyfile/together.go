@@ -66,7 +66,7 @@ func (c *collection) checkLevel(f *File, l *RateLimit, place, path string) {
 	if l == nil || l.Requests() == 0 {
 		return
 	}
-	if before, again := c.levels[path]; again && before != l.Level {
+	if before, found := c.levels[path]; found && before != l.Level {
 		c.wrong(f, "%s: the level of %s is %v and %v; limits of the same keys, whatever their values, must have one", place, path, before, l.Level)
 	}
 	c.levels[path] = l.Level

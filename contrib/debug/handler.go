@@ -121,13 +121,13 @@ func (v *view) Until(retryAt time.Time) string {
 
 // row is one line of counts: in the last second, and in the last minute.
 type row struct {
-	Name, Kind  string
-	Bad         bool // an operator should look
-	Now, Minute int64
-	Spark       string // a path
-	Peak        int64  // of the spark
-	P50, P99    time.Duration
-	Note        string
+	Name, Detail string
+	Bad          bool // an operator should look
+	Now, Minute  int64
+	Spark        string // a path
+	Peak         int64  // of the spark
+	P50, P99     time.Duration
+	Note         string
 }
 
 type partView struct {
@@ -167,9 +167,9 @@ func (o *Observer) viewSeries(v *view) {
 				continue
 			}
 			r := rowOf(s, now, outcome, outcome+1)
-			r.Name, r.Kind, r.Bad = cmp.Or(name, "(of no limit)"), "of these, without the shared counts", true
+			r.Name, r.Detail, r.Bad = cmp.Or(name, "(of no limit)"), "of these, without the shared counts", true
 			if outcome != degraded {
-				r.Kind, r.Bad = observe.Outcome(outcome).String(), outcome >= int(observe.OutcomeInvalid)
+				r.Detail, r.Bad = observe.Outcome(outcome).String(), outcome >= int(observe.OutcomeInvalid)
 			}
 			v.Policies = append(v.Policies, r)
 		}
@@ -184,9 +184,9 @@ func (o *Observer) viewSeries(v *view) {
 	}
 	for k, s := range o.trips.Values() {
 		r := rowOf(s, now, tripCounts, tripCounts+buckets)
-		r.Name, r.Kind = k.backend+" "+k.shard, "primary"
+		r.Name, r.Detail = k.backend+" "+k.shard, "primary"
 		if k.replica {
-			r.Kind = "replica"
+			r.Detail = "replica"
 		}
 		r.P50, r.P99 = s.quantile(now, tripCounts, 0.5), s.quantile(now, tripCounts, 0.99)
 		if r.Minute > 0 {
@@ -198,7 +198,7 @@ func (o *Observer) viewSeries(v *view) {
 		v.Trips = append(v.Trips, r)
 	}
 	slices.SortFunc(v.Trips, func(a, b row) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Detail, b.Detail))
 	})
 }
 

@@ -64,7 +64,7 @@ func TestAMinuteOfDecisions(t *testing.T) {
 	if len(rows) != 1 {
 		t.Fatalf("rows: %+v; want one, of allowed ones", rows)
 	}
-	if r := rows[0]; r.Name != "core" || r.Kind != "allowed" || r.Now != 9 || r.Minute != 45 || r.Peak != 9 || r.Bad {
+	if r := rows[0]; r.Name != "core" || r.Detail != "allowed" || r.Now != 9 || r.Minute != 45 || r.Peak != 9 || r.Bad {
 		t.Errorf("got %+v; want 9 in the last second and 45 in the last minute", r)
 	}
 	if op := o.view().Ops[0]; op.Name != "take" || op.P50 != 5*time.Millisecond || op.P99 != 5*time.Millisecond {
@@ -87,7 +87,7 @@ func TestDegradedDecisions(t *testing.T) {
 	o.Decided(t.Context(), observe.Decided{Policy: "core", Start: began, Degraded: true})
 	pass(time.Second)
 	rows := o.view().Policies
-	if len(rows) != 2 || rows[0].Kind != "allowed" || rows[0].Minute != 2 || rows[0].Bad || rows[1].Minute != 1 || !rows[1].Bad {
+	if len(rows) != 2 || rows[0].Detail != "allowed" || rows[0].Minute != 2 || rows[0].Bad || rows[1].Minute != 1 || !rows[1].Bad {
 		t.Errorf("got %+v; want 2 allowed, and 1 of these without the shared counts", rows)
 	}
 }

@@ -219,8 +219,8 @@ func inForce(ctx context.Context, c *operator.Counts, o *policies.Override, a *a
 	defer cancel()
 	for {
 		_, now, err := c.Resolve(ctx, &matches[0])
-		is := err == nil && now != nil && operator.Holds(now) == operator.Holds(o) && now.Until.Equal(o.Until) && now.Reason == o.Reason && now.Owner == o.Owner
-		if is == (a.name != "unblock") {
+		found := err == nil && now != nil && operator.Holds(now) == operator.Holds(o) && now.Until.Equal(o.Until) && now.Reason == o.Reason && now.Owner == o.Owner
+		if found == (a.name != "unblock") {
 			return true
 		}
 		select {

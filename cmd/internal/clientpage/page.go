@@ -176,9 +176,9 @@ type errStore struct{ error }
 func (e errStore) Unwrap() error { return e.error }
 
 func (v *view) fail(err error) {
-	var down errStore
+	var unavailable errStore
 	switch {
-	case errors.As(err, &down), errors.Is(err, throttler.ErrUnavailable):
+	case errors.As(err, &unavailable), errors.Is(err, throttler.ErrUnavailable):
 		v.Status = http.StatusServiceUnavailable
 	default:
 		v.Status = http.StatusUnprocessableEntity
@@ -309,27 +309,27 @@ func (v *view) find(ctx context.Context, c *operator.Counts) error {
 	v.Explained = true
 	for i := range matches {
 		m := &matches[i]
-		one := client{Policy: m.Policy.Name, Rule: m.Rule, Key: m.Key, Partition: m.Partition}
+		shown := client{Policy: m.Policy.Name, Rule: m.Rule, Key: m.Key, Partition: m.Partition}
 		isEmpty := true
 		for _, row := range v.Verdict.Counts {
-			if row.Policy != one.Policy || row.Key != one.Key {
+			if row.Policy != shown.Policy || row.Key != shown.Key {
 				continue
 			}
-			one.Rows, one.Override, one.Level = append(one.Rows, row), row.Override, row.Level
+			shown.Rows, shown.Override, shown.Level = append(shown.Rows, row), row.Override, row.Level
 			isEmpty = isEmpty && !row.IsCounted() && row.Override == nil && row.Error == "" && !row.Refused
 		}
-		if one.Limits = operator.LimitTexts(m.Policy.Limits); one.Override != nil && len(one.Override.Limits) > 0 {
-			one.Limits = operator.LimitTexts(one.Override.Limits)
+		if shown.Limits = operator.LimitTexts(m.Policy.Limits); shown.Override != nil && len(shown.Override.Limits) > 0 {
+			shown.Limits = operator.LimitTexts(shown.Override.Limits)
 		}
 		if v.page.store != nil {
-			if one.Stored, err = v.page.store.Find(ctx, one.Policy, one.Key); err != nil {
+			if shown.Stored, err = v.page.store.Find(ctx, shown.Policy, shown.Key); err != nil {
 				v.NoOverride = err.Error()
 			}
 		}
-		if isEmpty = isEmpty && one.Stored == nil && len(matches) > 1; isEmpty {
-			v.Empty = append(v.Empty, one)
+		if isEmpty = isEmpty && shown.Stored == nil && len(matches) > 1; isEmpty {
+			v.Empty = append(v.Empty, shown)
 		} else {
-			v.Clients = append(v.Clients, one)
+			v.Clients = append(v.Clients, shown)
 		}
 	}
 	if v.Kind() == "key" {

@@ -57,12 +57,12 @@ type item struct {
 	exceeded bool
 }
 
-// isUnlimited reports whether it is allowed without a limit.
-func (entry *item) isUnlimited() bool {
-	if entry.override != nil {
-		return entry.override.Unlimited
+// isUnlimited reports whether the item is allowed without a limit.
+func (item *item) isUnlimited() bool {
+	if item.override != nil {
+		return item.override.Unlimited
 	}
-	return entry.rule != nil && entry.rule.Unlimited && !entry.changed
+	return item.rule != nil && item.rule.Unlimited && !item.changed
 }
 
 // kind says how a descriptor is decided.
@@ -93,31 +93,31 @@ func (c *call) match() error {
 	}
 	replaces := false
 	for i, d := range c.req.Descriptors {
-		entry := &c.items[i]
+		item := &c.items[i]
 		if d.GetIsNegativeHits() && !c.server.answers.Compatible {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has is_negative_hits; hits are only added", i)
 		}
 		cost := uint64(max(1, c.req.HitsAddend))
 		if h := d.GetHitsAddend(); h != nil {
-			cost, entry.report = h.GetValue(), c.server.answers.OwnHitsReport
+			cost, item.report = h.GetValue(), c.server.answers.OwnHitsReport
 		}
 		if cost > quota.MaxQuota {
 			return status.Errorf(codes.InvalidArgument, "descriptor %d has %d hits; they must be at most %d (2^53)", i, cost, int64(quota.MaxQuota))
 		}
-		entry.cost = int64(cost)
+		item.cost = int64(cost)
 		if d.GetLimit() != nil {
-			if err := c.override(entry, i, d); err != nil {
+			if err := c.override(item, i, d); err != nil {
 				return err
 			}
 			continue
 		}
-		entry.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
-		if entry.rule == nil {
+		item.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
+		if item.rule == nil {
 			continue
 		}
-		entry.report = entry.report || entry.rule.Report
-		entry.limit, entry.policy, entry.key = entry.rule.Limit, entry.rule.Policy, string(c.key)
-		replaces = replaces || len(entry.rule.Replaces) > 0
+		item.report = item.report || item.rule.Report
+		item.limit, item.policy, item.key = item.rule.Limit, item.rule.Policy, string(c.key)
+		replaces = replaces || len(item.rule.Replaces) > 0
 	}
 	if replaces {
 		c.replace()
@@ -134,11 +134,11 @@ func (c *call) resolve(ctx context.Context) error {
 	bounded := false
 	view, now := c.server.table.View(), c.server.throttler.Clock().Now().UnixMilli()
 	for i := range c.items {
-		entry := &c.items[i]
-		if entry.limit == nil {
+		item := &c.items[i]
+		if item.limit == nil {
 			continue
 		}
-		if !bounded && view.Finds(entry.policy.Name) {
+		if !bounded && view.Finds(item.policy.Name) {
 			if end, ok := ctx.Deadline(); ok {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, time.Until(end)/3)
@@ -146,13 +146,13 @@ func (c *call) resolve(ctx context.Context) error {
 			}
 			bounded = true
 		}
-		p, found, _ := view.Resolve(ctx, entry.policy, entry.key, now)
+		p, found, _ := view.Resolve(ctx, item.policy, item.key, now)
 		if found != nil && found.Err() != nil {
 			return found.Err()
 		}
-		entry.override, entry.changed = found, p != entry.policy
+		item.override, item.changed = found, p != item.policy
 		if found == nil || !found.Blocked {
-			entry.policy = p
+			item.policy = p
 		}
 		c.classify(i)
 	}
@@ -176,49 +176,49 @@ func (c *call) replace() {
 
 // classify sets the kind of item i.
 func (c *call) classify(i int) {
-	entry := &c.items[i]
-	r := entry.rule
-	if entry.isUnlimited() && (entry.override == nil || len(entry.policy.Limits) == 0) {
+	item := &c.items[i]
+	r := item.rule
+	if item.isUnlimited() && (item.override == nil || len(item.policy.Limits) == 0) {
 		return
 	}
 	if compatible := c.server.metrics.names; compatible != nil {
-		entry.counters = compatible.of(c.domain.Stat(r, c.req.Descriptors[i].GetEntries()))
+		item.counters = compatible.countersOf(c.domain.Stat(r, c.req.Descriptors[i].GetEntries()))
 	} else if r == nil {
-		entry.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
-	} else if entry.counters = c.loaded.counters[r.Index]; r.Valued() {
-		entry.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), entry.counters)
+		item.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
+	} else if item.counters = c.loaded.counters[r.Index]; r.Valued() {
+		item.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), item.counters)
 	}
-	entry.counters.total.Add(float64(entry.cost))
+	item.counters.total.Add(float64(item.cost))
 	switch a := &c.server.answers; {
-	case entry.override != nil && entry.override.Blocked:
-		entry.kind = blocked
-	case entry.limit.RequestsPerUnit == 0 && !entry.changed && !a.Compatible:
-		entry.kind = refusesAll
-	case entry.cost == 0:
-		entry.kind = checks
-	case a.CountRefused || entry.report || c.isQuota(entry) && c.req.Descriptors[i].GetHitsAddend() != nil:
-		entry.kind = reports
-	case c.isObserved(entry):
-		entry.kind = observed
+	case item.override != nil && item.override.Blocked:
+		item.kind = blocked
+	case item.limit.RequestsPerUnit == 0 && !item.changed && !a.Compatible:
+		item.kind = refusesAll
+	case item.cost == 0:
+		item.kind = checks
+	case a.CountRefused || item.report || c.isQuota(item) && c.req.Descriptors[i].GetHitsAddend() != nil:
+		item.kind = reports
+	case c.isObserved(item):
+		item.kind = observed
 	default:
-		entry.kind = enforced
+		item.kind = enforced
 	}
 }
 
-// isQuota reports whether it refuses only together with all other items in quota_mode.
-func (c *call) isQuota(entry *item) bool {
-	return entry.kind != blocked && (c.server.answers.QuotaMode || entry.rule != nil && entry.rule.Quota)
+// isQuota reports whether an item refuses only together with all others in quota_mode.
+func (c *call) isQuota(item *item) bool {
+	return item.kind != blocked && (c.server.answers.QuotaMode || item.rule != nil && item.rule.Quota)
 }
 
-// isShadow reports whether it never refuses.
-func (c *call) isShadow(entry *item) bool {
-	return entry.kind != blocked && entry.rule != nil && entry.rule.Shadow
+// isShadow reports whether an item never refuses.
+func (c *call) isShadow(item *item) bool {
+	return item.kind != blocked && item.rule != nil && item.rule.Shadow
 }
 
-func (c *call) isObserved(entry *item) bool { return c.isQuota(entry) || c.isShadow(entry) }
+func (c *call) isObserved(item *item) bool { return c.isQuota(item) || c.isShadow(item) }
 
-// override makes it the item of a descriptor that brings its own limit.
-func (c *call) override(entry *item, i int, d *commonv3.RateLimitDescriptor) error {
+// override sets the item of a descriptor that brings its own limit.
+func (c *call) override(item *item, i int, d *commonv3.RateLimitDescriptor) error {
 	l := d.GetLimit()
 	unit := descriptors.Unit(l.GetUnit()) // the two enumerations have the same numbers
 	window := descriptors.Window(unit)
@@ -239,14 +239,14 @@ func (c *call) override(entry *item, i int, d *commonv3.RateLimitDescriptor) err
 	}
 	rule, _ := c.domain.Match(c.key[:0], d.GetEntries())
 	if rule != nil {
-		entry.report = entry.report || rule.Report
+		item.report = item.report || rule.Report
 	}
-	entry.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: multiplier}
+	item.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: multiplier}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
-	entry.key = string(c.key)
-	entry.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
-	if c.server.answers.Compatible && rule != nil && rule.SharesCount(&entry.policy.Limits[0]) {
-		entry.policy.Name = rule.Policy.Name
+	item.key = string(c.key)
+	item.policy = &quota.Policy{Name: descriptors.OverrideName(unit, n), Limits: []quota.Limit{{Quota: max(1, int64(l.GetRequestsPerUnit())), Window: window, Aligned: true}}}
+	if c.server.answers.Compatible && rule != nil && rule.SharesCount(&item.policy.Limits[0]) {
+		item.policy.Name = rule.Policy.Name
 	}
 	return nil
 }

@@ -19,14 +19,14 @@ import (
 // charges only the items that it reports, whose hits have been used already.
 func (c *call) charge(ctx context.Context) error {
 	for i := range c.items {
-		entry := &c.items[i]
-		switch entry.kind {
+		item := &c.items[i]
+		switch item.kind {
 		case refusesAll:
-			entry.exceeded = true
+			item.exceeded = true
 			now := c.server.throttler.Clock().Now().UnixMilli()
-			ms := untilUnit(entry.limit, now)
-			c.refuse(entry, now+ms)
-			entry.counters.refused(float64(entry.cost), c.isShadow(entry))
+			ms := untilUnit(item.limit, now)
+			c.refuse(item, now+ms)
+			item.counters.refused(float64(item.cost), c.isShadow(item))
 			c.status(i, 0, (ms+999)/1000)
 		case blocked:
 			c.block(ctx, i)
@@ -63,21 +63,21 @@ func (c *call) charge(ctx context.Context) error {
 
 // block refuses item i, and reports that like a throttler with the table.
 func (c *call) block(ctx context.Context, i int) {
-	entry, start := &c.items[i], time.Now()
+	item, start := &c.items[i], time.Now()
 	now := c.server.throttler.Clock().Now().UnixMilli()
-	retryAt := cmp.Or(entry.override.RetryAt(), forever)
-	entry.exceeded = true
-	c.refuse(entry, retryAt)
-	entry.counters.refused(float64(entry.cost), false)
+	retryAt := cmp.Or(item.override.RetryAt(), forever)
+	item.exceeded = true
+	c.refuse(item, retryAt)
+	item.counters.refused(float64(item.cost), false)
 	reset := int64(0)
 	if retryAt != forever {
 		reset = (retryAt - now + 999) / 1000
 	}
 	c.status(i, 0, reset)
-	if entry.cost > 0 && !c.server.answers.ShadowMode {
+	if item.cost > 0 && !c.server.answers.ShadowMode {
 		c.server.observer.Decided(ctx, observe.Decided{
-			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: entry.policy.Name, Limit: 0, Binding: blockedLimit{},
-			Key: entry.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
+			Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: item.policy.Name, Limit: 0, Binding: blockedLimit{},
+			Key: item.key, RetryAt: timeOf(retryAt), Start: start, Duration: time.Since(start),
 		})
 	}
 }
@@ -112,11 +112,11 @@ func (c *call) takeOrPeek(t *throttler.Throttler) ask {
 func (c *call) quotasAreOver() bool {
 	present := false
 	for i := range c.items {
-		entry := &c.items[i]
-		if !c.isQuota(entry) || entry.kind == free && (!c.server.answers.Compatible || entry.isUnlimited()) {
+		item := &c.items[i]
+		if !c.isQuota(item) || item.kind == free && (!c.server.answers.Compatible || item.isUnlimited()) {
 			continue
 		}
-		if present = true; !entry.exceeded || c.isShadow(entry) {
+		if present = true; !item.exceeded || c.isShadow(item) {
 			return false
 		}
 	}
@@ -132,15 +132,15 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	var group []int // of items that are decided at once
 	work := 0
 	for i := range c.items {
-		entry := &c.items[i]
-		if entry.kind != k || entry.turn != c.turn {
+		item := &c.items[i]
+		if item.kind != k || item.turn != c.turn {
 			continue
 		}
 		w := 0
-		for j := range entry.policy.Limits {
-			w += entry.policy.Limits[j].Work()
+		for j := range item.policy.Limits {
+			w += item.policy.Limits[j].Work()
 		}
-		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, entry)
+		full := k == observed || len(group) == quota.MaxCharges || work+w > quota.MaxWork || c.hasOther(group, item)
 		if full && len(group) > 0 {
 			if err := c.ask(ctx, k, group, ask); err != nil {
 				return err
@@ -156,11 +156,11 @@ func (c *call) decide(ctx context.Context, k kind, ask ask) error {
 	return c.ask(ctx, k, group, ask)
 }
 
-// hasOther reports whether group contains the count of it, an override, under another limit.
-func (c *call) hasOther(group []int, entry *item) bool {
-	return entry.rule == nil && slices.ContainsFunc(group, func(i int) bool {
+// hasOther reports whether group contains the count of item, an override, under another limit.
+func (c *call) hasOther(group []int, item *item) bool {
+	return item.rule == nil && slices.ContainsFunc(group, func(i int) bool {
 		peer := &c.items[i]
-		return peer.key == entry.key && peer.policy.Name == entry.policy.Name && !slices.Equal(peer.policy.Limits, entry.policy.Limits)
+		return peer.key == item.key && peer.policy.Name == item.policy.Name && !slices.Equal(peer.policy.Limits, item.policy.Limits)
 	})
 }
 
@@ -168,8 +168,8 @@ func (c *call) hasOther(group []int, entry *item) bool {
 func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	charges := make([]quota.Charge, len(group))
 	for n, i := range group {
-		entry := &c.items[i]
-		charges[n] = quota.Charge{Policy: entry.policy, Key: entry.key, Cost: entry.cost}
+		item := &c.items[i]
+		charges[n] = quota.Charge{Policy: item.policy, Key: item.key, Cost: item.cost}
 		if k == reports {
 			charges[n].Mode = quota.Record
 		}
@@ -188,22 +188,22 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 	for n, i := range group {
 		first := place(&d.Decision, len(group), n, &charges[n])
 		position, s, retryAt := first, d.Limit(first), int64(unknown)
-		entry := &c.items[i]
-		for j := first; j < first+len(entry.policy.Limits); j++ {
+		item := &c.items[i]
+		for j := first; j < first+len(item.policy.Limits); j++ {
 			o := d.Limit(j)
-			exceeded := c.isOver(entry, &o)
+			exceeded := c.isOver(item, &o)
 			if exceeded {
 				retryAt = max(retryAt, comesBack(&o))
 			}
-			if exceeded && !entry.exceeded || exceeded == entry.exceeded && o.BindsBefore(&s) {
-				position, s, entry.exceeded = j, o, exceeded
+			if exceeded && !item.exceeded || exceeded == item.exceeded && o.BindsBefore(&s) {
+				position, s, item.exceeded = j, o, exceeded
 			}
 		}
 		c.decided(i, &s, retryAt, d.At().UnixMilli())
 		if c.server.answers.Compatible {
-			c.count(entry, &s)
-		} else if !entry.exceeded {
-			entry.counters.allowed(entry.cost, s.Used-d.Driver().Results()[position].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
+			c.count(item, &s)
+		} else if !item.exceeded {
+			item.counters.allowed(item.cost, s.Used-d.Driver().Results()[position].More, s.Limit.Capacity(), c.server.answers.NearLimitRatio)
 		}
 	}
 	return nil
@@ -211,9 +211,9 @@ func (c *call) ask(ctx context.Context, k kind, group []int, ask ask) error {
 
 // isOver reports whether a limit is over. Checks and reports are over if it is exceeded, and not
 // if it is used up.
-func (c *call) isOver(entry *item, s *decision.Status) bool {
-	if entry.kind == checks || entry.kind == reports {
-		return s.Used > entry.capacity(s)
+func (c *call) isOver(item *item, s *decision.Status) bool {
+	if item.kind == checks || item.kind == reports {
+		return s.Used > item.capacity(s)
 	}
 	return s.Refused
 }
@@ -234,17 +234,17 @@ func place(d *decision.Decision, requested, n int, c *quota.Charge) (first int) 
 // decided stores the result of a decision at now in item i: the status of the limit that binds,
 // and when all limits that are over have room.
 func (c *call) decided(i int, s *decision.Status, retryAt, now int64) {
-	entry := &c.items[i]
-	if entry.exceeded {
-		c.refuse(entry, retryAt)
+	item := &c.items[i]
+	if item.exceeded {
+		c.refuse(item, retryAt)
 		if !c.server.answers.Compatible {
-			entry.counters.refused(float64(entry.cost), c.isShadow(entry))
+			item.counters.refused(float64(item.cost), c.isShadow(item))
 		}
 	}
-	if entry.changed {
-		entry.limit = descriptors.LimitOf(&s.Limit, entry.limit.GetName())
+	if item.changed {
+		item.limit = descriptors.LimitOf(&s.Limit, item.limit.GetName())
 	}
-	c.status(i, min(s.Remaining, entry.capacity(s)), untilReset(s, now))
+	c.status(i, min(s.Remaining, item.capacity(s)), untilReset(s, now))
 }
 
 // Retry times, in ms since the epoch.
@@ -253,12 +253,12 @@ const (
 	unknown = 0
 )
 
-// refuse records that it is over its limit, and when the limit has room again. In quota_mode,
+// refuse records that an item is over its limit, and when the limit has room again. In quota_mode,
 // the first limit that has room is enough.
-func (c *call) refuse(entry *item, retryAt int64) {
+func (c *call) refuse(item *item, retryAt int64) {
 	switch {
-	case c.isShadow(entry): // a block refuses in any mode
-	case !c.isQuota(entry):
+	case c.isShadow(item): // a block refuses in any mode
+	case !c.isQuota(item):
 		c.refused, c.retryAt = true, max(c.retryAt, retryAt)
 	case c.quotaRetryAt == unknown || retryAt < c.quotaRetryAt:
 		c.quotaRetryAt = retryAt

@@ -14,18 +14,18 @@ import (
 func (c *call) prepare(ctx context.Context) error {
 	cached := c.cached()
 	for i := range c.items {
-		entry := &c.items[i]
-		if entry.kind != reports && entry.kind != checks {
+		item := &c.items[i]
+		if item.kind != reports && item.kind != checks {
 			continue
 		}
 		for j := range c.items[:i] {
-			if peer := &c.items[j]; entry.isCountOf(peer) {
-				entry.turn = max(entry.turn, peer.turn+1)
+			if peer := &c.items[j]; item.isCountOf(peer) {
+				item.turn = max(item.turn, peer.turn+1)
 			}
 		}
-		c.turns = max(c.turns, entry.turn)
+		c.turns = max(c.turns, item.turn)
 		if cached { // as STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT says
-			entry.kind = checks
+			item.kind = checks
 		}
 	}
 	if !c.server.answers.StopIncrement || cached {
@@ -35,8 +35,8 @@ func (c *call) prepare(ctx context.Context) error {
 }
 
 // isCountOf reports whether two items are about one count.
-func (entry *item) isCountOf(peer *item) bool {
-	return (peer.kind == reports || peer.kind == checks) && entry.key == peer.key && entry.policy.Name == peer.policy.Name && entry.policy.Limits[0].Window == peer.policy.Limits[0].Window
+func (item *item) isCountOf(peer *item) bool {
+	return (peer.kind == reports || peer.kind == checks) && item.key == peer.key && item.policy.Name == peer.policy.Name && item.policy.Limits[0].Window == peer.policy.Limits[0].Window
 }
 
 // cached takes the items whose counts the local cache has as over. It reports whether the others
@@ -48,16 +48,16 @@ func (c *call) cached() bool {
 	}
 	now := c.server.throttler.Clock().Now().UnixMilli()
 	for i := range c.items {
-		entry := &c.items[i]
-		if entry.kind != reports && entry.kind != checks || !cache.has(count{entry.policy.Name, entry.key}, now) {
+		item := &c.items[i]
+		if item.kind != reports && item.kind != checks || !cache.contains(count{item.policy.Name, item.key}, now) {
 			continue
 		}
 		found = true
-		entry.kind, entry.exceeded = overBefore, true
-		c.refuse(entry, unknown)
-		entry.counters.refused(float64(entry.cost), c.isShadow(entry))
-		entry.counters.cached.Add(float64(entry.cost))
-		c.status(i, 0, (untilUnit(entry.limit, now)+999)/1000)
+		item.kind, item.exceeded = overBefore, true
+		c.refuse(item, unknown)
+		item.counters.refused(float64(item.cost), c.isShadow(item))
+		item.counters.cached.Add(float64(item.cost))
+		c.status(i, 0, (untilUnit(item.limit, now)+999)/1000)
 	}
 	return found && c.server.answers.StopIncrement
 }
@@ -65,27 +65,27 @@ func (c *call) cached() bool {
 // chargeOnlyOver makes checks of all items, except those that will be over their limit, if there
 // are any: STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
 func (c *call) chargeOnlyOver(ctx context.Context) error {
-	over := make([]bool, len(c.items))
+	exceeding := make([]bool, len(c.items))
 	for i := range c.items {
-		entry := &c.items[i]
-		if entry.kind != reports && entry.kind != checks {
+		item := &c.items[i]
+		if item.kind != reports && item.kind != checks {
 			continue
 		}
-		d, err := c.throttler.Peek(ctx, throttler.Charge{Policy: entry.policy, Key: entry.key})
+		d, err := c.throttler.Peek(ctx, throttler.Charge{Policy: item.policy, Key: item.key})
 		if err != nil {
 			return err
 		}
 		if d.NumLimits() > 0 {
 			s := d.Limit(0)
-			over[i] = s.Used+entry.cost > entry.capacity(&s)
+			exceeding[i] = s.Used+item.cost > item.capacity(&s)
 		}
 	}
-	if !slices.Contains(over, true) {
+	if !slices.Contains(exceeding, true) {
 		return nil
 	}
 	for i := range c.items {
-		if entry := &c.items[i]; entry.kind == reports && !over[i] {
-			entry.kind = checks
+		if item := &c.items[i]; item.kind == reports && !exceeding[i] {
+			item.kind = checks
 		}
 	}
 	return nil
@@ -93,8 +93,8 @@ func (c *call) chargeOnlyOver(ctx context.Context) error {
 
 // capacity returns how many hits s has room for: 0 if every request is refused, because the
 // policy that counts them has 1.
-func (entry *item) capacity(s *decision.Status) int64 {
-	if entry.limit.RequestsPerUnit == 0 && !entry.changed {
+func (item *item) capacity(s *decision.Status) int64 {
+	if item.limit.RequestsPerUnit == 0 && !item.changed {
 		return 0
 	}
 	return s.Limit.Capacity()
@@ -102,12 +102,12 @@ func (entry *item) capacity(s *decision.Status) int64 {
 
 // count adds the hits of an item, after which used are charged, to its counters: those over the
 // limit, those near it, and those within it.
-func (c *call) count(entry *item, s *decision.Status) {
-	n, capacity, used := entry.counters, uint64(entry.capacity(s)), uint64(s.Used)
+func (c *call) count(item *item, s *decision.Status) {
+	n, capacity, used := item.counters, uint64(item.capacity(s)), uint64(s.Used)
 	near := uint64(math.Floor(float64(float32(capacity) * float32(c.server.answers.NearLimitRatio))))
-	hits := uint64(entry.cost)
+	hits := uint64(item.cost)
 	before := used - hits // wraps around if the hits were not charged, as in envoyproxy/ratelimit
-	if !entry.exceeded {
+	if !item.exceeded {
 		n.fitting.Add(float64(hits))
 		switch {
 		case used <= near:
@@ -118,13 +118,13 @@ func (c *call) count(entry *item, s *decision.Status) {
 		}
 		return
 	}
-	over := hits
+	exceeded := hits
 	if before < capacity {
-		over = used - capacity
+		exceeded = used - capacity
 		n.near.Add(float64(capacity - max(near, before)))
 	}
-	n.refused(float64(over), c.isShadow(entry))
+	n.refused(float64(exceeded), c.isShadow(item))
 	if cache := c.server.cache; cache != nil && (s.Limit.Aligned || !s.Limit.Calendar.IsZero()) {
-		cache.add(count{entry.policy.Name, entry.key}, s.ResetAt.UnixMilli())
+		cache.add(count{item.policy.Name, item.key}, s.ResetAt.UnixMilli())
 	}
 }

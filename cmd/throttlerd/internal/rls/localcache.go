@@ -34,8 +34,8 @@ func newLocalCache(bytes int64) *localCache {
 	return &localCache{room: int(max(bytes, minCacheBytes) / bytesPerCount), ends: make(map[count]int64)}
 }
 
-// has reports whether a count is over its limit at now.
-func (l *localCache) has(c count, now int64) bool {
+// contains reports whether a count is over its limit at now.
+func (l *localCache) contains(c count, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ends[c] > now {

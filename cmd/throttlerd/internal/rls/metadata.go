@@ -27,8 +27,8 @@ func (c *call) metadata() *structpb.Struct {
 			single["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
 		}
 		list = append(list, structpb.NewStructValue(&structpb.Struct{Fields: single}))
-		if entry := &c.items[i]; entry.rule != nil && !entry.isUnlimited() && c.statuses[i].Code == ok && !c.losesMetadata(entry.rule, d.GetEntries()) {
-			merge(passed, entry.rule.Metadata)
+		if item := &c.items[i]; item.rule != nil && !item.isUnlimited() && c.statuses[i].Code == ok && !c.losesMetadata(item.rule, d.GetEntries()) {
+			merge(passed, item.rule.Metadata)
 		}
 	}
 	fields["descriptors"] = structpb.NewListValue(&structpb.ListValue{Values: list})

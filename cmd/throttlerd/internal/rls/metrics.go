@@ -24,10 +24,10 @@ type Metrics struct {
 	globalShadow               prometheus.Counter
 	withoutStore               prometheus.Counter
 
-	byLabels sync.Map // descriptors.Labels → *counters, from values in requests
-	unknown  sync.Map // domains in requests that no configuration has
-	names    *names   // nil unless compatible
-	many     atomic.Int64
+	byLabels      sync.Map     // descriptors.Labels → *counters, from values in requests
+	unknown       sync.Map     // domains in requests that no configuration has
+	names         *names       // nil unless compatible
+	dynamicSeries atomic.Int64 // how many values in requests have added
 }
 
 // maxDynamic bounds the number of series that values in requests may add.
@@ -47,7 +47,7 @@ func NewMetrics(r prometheus.Registerer, compatible bool) *Metrics {
 		r.MustRegister(v)
 		return v
 	}
-	of := func(name, help string) *prometheus.CounterVec {
+	limitVec := func(name, help string) *prometheus.CounterVec {
 		return vec("rate_limit_"+name, help, "domain", "key1", "key2")
 	}
 	single := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
@@ -55,11 +55,11 @@ func NewMetrics(r prometheus.Registerer, compatible bool) *Metrics {
 		m.names = &names{byName: make(map[string]*counters)}
 		r.MustRegister(m.names)
 	} else {
-		m.total = of("total_hits", "Hits that descriptors with a limit were asked about.")
-		m.exceeded = of("over_limit", "Hits over a limit.")
-		m.near = of("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
-		m.fitting = of("within_limit", "Hits that a limit had room for.")
-		m.shadow = of("shadow_mode", "Hits over a limit in shadow_mode.")
+		m.total = limitVec("total_hits", "Hits that descriptors with a limit were asked about.")
+		m.exceeded = limitVec("over_limit", "Hits over a limit.")
+		m.near = limitVec("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
+		m.fitting = limitVec("within_limit", "Hits that a limit had room for.")
+		m.shadow = limitVec("shadow_mode", "Hits over a limit in shadow_mode.")
 		m.notFound = vec("rate_limit_domain_not_found", "Requests of a domain without descriptors.", "domain")
 	}
 	m.requests = vec("total_requests", "Calls.", "grpc_method").WithLabelValues("ShouldRateLimit")
@@ -83,8 +83,8 @@ func (m *Metrics) answered(start time.Time) {
 	m.times.Observe(time.Since(start).Seconds())
 }
 
-// of returns the counters of a descriptor of the configuration.
-func (m *Metrics) of(l descriptors.Labels) *counters {
+// countersOf returns the counters of a descriptor of the configuration.
+func (m *Metrics) countersOf(l descriptors.Labels) *counters {
 	l = short(l)
 	get := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(l.Domain, l.Key1, l.Key2) }
 	return &counters{get(m.total), get(m.exceeded), get(m.near), get(m.fitting), get(m.shadow), nil, nil}
@@ -122,15 +122,15 @@ func label(text string) string {
 // domainNotFound counts a request of a domain that is not configured.
 func (m *Metrics) domainNotFound(domain string, descriptors int) {
 	if m.names != nil {
-		m.names.of(domain).unknown.Add(float64(descriptors))
+		m.names.countersOf(domain).unknown.Add(float64(descriptors))
 		return
 	}
 	domain = label(domain)
 	if _, found := m.unknown.Load(domain); !found {
-		if m.many.Load() >= maxDynamic {
+		if m.dynamicSeries.Load() >= maxDynamic {
 			domain = "" // the rest share a counter
 		} else if _, found = m.unknown.LoadOrStore(domain, true); !found {
-			m.many.Add(1)
+			m.dynamicSeries.Add(1)
 		}
 	}
 	m.notFound.WithLabelValues(domain).Inc()
@@ -143,15 +143,15 @@ func (m *Metrics) dynamic(l descriptors.Labels, fallback *counters) *counters {
 	if c, found := m.byLabels.Load(l); found {
 		return c.(*counters)
 	}
-	if m.many.Load() >= maxDynamic {
+	if m.dynamicSeries.Load() >= maxDynamic {
 		if fallback != nil {
 			return fallback
 		}
-		return m.of(descriptors.Labels{Domain: l.Domain})
+		return m.countersOf(descriptors.Labels{Domain: l.Domain})
 	}
-	c, found := m.byLabels.LoadOrStore(l, m.of(l))
+	c, found := m.byLabels.LoadOrStore(l, m.countersOf(l))
 	if !found {
-		m.many.Add(1)
+		m.dynamicSeries.Add(1)
 	}
 	return c.(*counters)
 }

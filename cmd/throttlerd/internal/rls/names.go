@@ -21,8 +21,8 @@ type hits struct{ atomic.Uint64 }
 
 func (h *hits) Add(n float64) { h.Uint64.Add(uint64(n)) }
 
-// kinds are the endings of names, in the order of counters.list.
-var kinds = []string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode", "over_limit_with_local_cache", "domain_not_found"}
+// endings are the endings of names, in the order of counters.list.
+var endings = []string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode", "over_limit_with_local_cache", "domain_not_found"}
 
 func (c *counters) list() []adder {
 	return []adder{c.total, c.exceeded, c.near, c.fitting, c.shadow, c.cached, c.unknown}
@@ -36,8 +36,8 @@ func clean(name string) string {
 	return ipv4.ReplaceAllStringFunc(name, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
 }
 
-// of returns the counters of a name, such as domain.key_value.key.
-func (n *names) of(name string) *counters {
+// countersOf returns the counters of a name, such as domain.key_value.key.
+func (n *names) countersOf(name string) *counters {
 	name = label(name)
 	n.mu.RLock()
 	c := n.byName[name]
@@ -62,14 +62,14 @@ func (n *names) of(name string) *counters {
 }
 
 // each calls f for each counter that is not 0.
-func (n *names) each(f func(name, kind string, value uint64)) {
+func (n *names) each(f func(name, ending string, value uint64)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	for name, c := range n.byName {
 		name = clean(name)
 		for i, counter := range c.list() {
 			if value := counter.(*hits).Load(); value > 0 {
-				f(name, kinds[i], value)
+				f(name, endings[i], value)
 			}
 		}
 	}
@@ -85,13 +85,13 @@ var invalidInName = regexp.MustCompile(`[^a-zA-Z0-9_:]`)
 func (n *names) Collect(to chan<- prometheus.Metric) {
 	type series struct{ name, domain, key1, key2 string }
 	sums := make(map[series]uint64)
-	n.each(func(name, kind string, value uint64) {
-		s := series{name: "ratelimit_service_rate_limit_" + kind}
+	n.each(func(name, ending string, value uint64) {
+		s := series{name: "ratelimit_service_rate_limit_" + ending}
 		switch parts := strings.Split(name, "."); {
-		case kind == "over_limit_with_local_cache" && len(parts) > 2: // a pattern there has no end
+		case ending == "over_limit_with_local_cache" && len(parts) > 2: // a pattern there has no end
 			s = series{"ratelimit_service_rate_limit_over_limit", parts[0], parts[1], parts[2]}
-		case kind == "over_limit_with_local_cache", kind == "domain_not_found", len(parts) == 1:
-			s.name = invalidInName.ReplaceAllString("ratelimit_service_rate_limit_"+name+"_"+kind, "_")
+		case ending == "over_limit_with_local_cache", ending == "domain_not_found", len(parts) == 1:
+			s.name = invalidInName.ReplaceAllString("ratelimit_service_rate_limit_"+name+"_"+ending, "_")
 		case len(parts) == 2:
 			s.domain, s.key1 = parts[0], parts[1]
 		default:
@@ -113,6 +113,6 @@ func (m *Metrics) stats(f func(name string, value uint64)) bool {
 	if m.names == nil {
 		return false
 	}
-	m.names.each(func(name, kind string, value uint64) { f("ratelimit.service.rate_limit."+name+"."+kind, value) })
+	m.names.each(func(name, ending string, value uint64) { f("ratelimit.service.rate_limit."+name+"."+ending, value) })
 	return true
 }

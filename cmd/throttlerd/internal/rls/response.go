@@ -31,16 +31,16 @@ func untilUnit(l *descriptors.Limit, now int64) int64 {
 
 // status writes the status of item i, which has a limit.
 func (c *call) status(i int, remaining, resetSeconds int64) {
-	entry, st := &c.items[i], &c.statuses[i]
-	if entry.isUnlimited() || entry.rule != nil && entry.rule.Hidden {
+	item, st := &c.items[i], &c.statuses[i]
+	if item.isUnlimited() || item.rule != nil && item.rule.Hidden {
 		return
 	}
-	st.CurrentLimit = entry.limit
+	st.CurrentLimit = item.limit
 	st.LimitRemaining = uint32(min(max(remaining, 0), math.MaxUint32))
-	if entry.kind == blocked && resetSeconds == 0 {
+	if item.kind == blocked && resetSeconds == 0 {
 		return
 	}
-	if c.server.answers.Compatible && entry.exceeded {
+	if c.server.answers.Compatible && item.exceeded {
 		st.LimitRemaining = 0
 	}
 	c.times[i].Seconds = resetSeconds
@@ -52,12 +52,12 @@ func (c *call) response() *Response {
 	a := &c.server.answers
 	resp := &Response{OverallCode: ok, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
-		entry, st := &c.items[i], &c.statuses[i]
+		item, st := &c.items[i], &c.statuses[i]
 		st.Code = ok
 		switch {
-		case entry.isUnlimited():
+		case item.isUnlimited():
 			st.LimitRemaining = math.MaxUint32
-		case entry.exceeded && !c.isShadow(entry):
+		case item.exceeded && !c.isShadow(item):
 			st.Code = overLimit
 		}
 		resp.Statuses[i] = st
@@ -86,7 +86,7 @@ func (c *call) list(code ratelimitv3.RateLimitResponse_Code) *Response {
 	resp := &Response{OverallCode: code, Statuses: make([]*Status, len(c.items))}
 	for i := range c.items {
 		resp.Statuses[i] = &Status{Code: ok}
-		if entry := &c.items[i]; entry.limit != nil && !entry.isUnlimited() {
+		if item := &c.items[i]; item.limit != nil && !item.isUnlimited() {
 			resp.Statuses[i].Code = code
 		}
 	}

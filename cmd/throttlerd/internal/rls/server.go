@@ -120,7 +120,7 @@ func (s *Server) Load(set *descriptors.Set) {
 	}
 	l, named := &loaded{set: set}, make(map[descriptors.Labels]bool)
 	for _, r := range set.Rules() {
-		l.counters = append(l.counters, s.metrics.of(r.Labels))
+		l.counters = append(l.counters, s.metrics.countersOf(r.Labels))
 		named[short(r.Labels)] = true
 	}
 	if before := s.loaded.Swap(l); before != nil {

@@ -389,7 +389,7 @@ func TestCompatible(t *testing.T) {
 		"minute=a", "OVER 0/2! 50s L: 2 M: 0 R: 50", // the first was charged
 		"hour=b +6 | minute=b +3", "OVER 0/5! 3590s 0/2! 50s L: 2 M: 0 R: 50", // the last that refuses
 	)
-	if over := s.metrics.names.of("d.minute").exceeded.(*hits).Load(); over != 3 {
+	if over := s.metrics.names.countersOf("d.minute").exceeded.(*hits).Load(); over != 3 {
 		t.Errorf("%v hits over the limit; want 1, 1 and 1", over)
 	}
 	_, err = s.ShouldRateLimit(t.Context(), &Request{})

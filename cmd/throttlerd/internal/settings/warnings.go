@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/config"
 )
 
-// without maps variables of envoyproxy/ratelimit that have no effect here to the reasons.
-var without = map[string]string{
+// withoutEffect maps variables of envoyproxy/ratelimit that have no effect here to the reasons.
+var withoutEffect = map[string]string{
 	"USE_STATSD":                                    "metrics are Prometheus' alone",
 	"USE_DOG_STATSD":                                "metrics are Prometheus' alone",
 	"STATSD_HOST":                                   "metrics are Prometheus' alone",
@@ -63,10 +63,10 @@ func unknown(name string) string {
 	switch {
 	case strings.HasPrefix(name, "REDIS_PERSECOND"):
 		if name == "REDIS_PERSECOND" {
-			return "" // without has it
+			return "" // withoutEffect has it
 		}
-		return without["REDIS_PERSECOND"]
-	case slices.Contains(variables, name), without[name] != "", name == "WEIR_REDIS", ofKubernetes.MatchString(name):
+		return withoutEffect["REDIS_PERSECOND"]
+	case slices.Contains(variables, name), withoutEffect[name] != "", name == "WEIR_REDIS", ofKubernetes.MatchString(name):
 		return ""
 	case !slices.ContainsFunc(families, func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
 		return ""
@@ -83,14 +83,14 @@ var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_C
 // Warnings names the variables that are set, but have no effect or less than they seem to.
 func (s *Settings) Warnings(environ []string) (list []string) {
 	vars := env.ToMap(environ)
-	for name, reason := range without {
+	for name, reason := range withoutEffect {
 		if value, set := vars[name]; set && value != "" && !strings.EqualFold(value, "false") {
 			list = append(list, fmt.Sprintf("%s has no effect: %s", name, reason))
 		}
 	}
 	for name, value := range vars {
 		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		if s.ConfigFile != "" && value != "" && without[name] == "" && slices.ContainsFunc(withFile, begins) {
+		if s.ConfigFile != "" && value != "" && withoutEffect[name] == "" && slices.ContainsFunc(withFile, begins) {
 			list = append(list, name+" has no effect: the file of WEIR_CONFIG says it")
 		}
 	}
