@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/test/chaos/internal/job"
 	"github.com/weir-go/weir/test/chaos/internal/wire"
 )
 
@@ -188,7 +189,7 @@ func (w *worker) start() error {
 	}
 	w.output = new(strings.Builder)
 	w.cmd = exec.Command(self)
-	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), w.work.environ()), w.output
+	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), job.Environ(workVariable, w.work)), w.output
 	w.cmd.SysProcAttr = testserver.DieWithParent()
 	if w.orders, err = w.cmd.StdinPipe(); err != nil {
 		return err

@@ -15,10 +15,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
-	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/test/chaos/internal/history"
+	"github.com/weir-go/weir/test/chaos/internal/job"
 	"github.com/weir-go/weir/test/chaos/internal/meter"
 	"github.com/weir-go/weir/throttler"
 )
@@ -72,31 +72,8 @@ const workVariable = "WEIR_CHAOS_WORK"
 
 // runAsWorker does the work in the environment, if any, and exits.
 func runAsWorker() {
-	text, ok := os.LookupEnv(workVariable)
-	if !ok {
-		return
-	}
 	var w work
-	err := json.Unmarshal([]byte(text), &w)
-	if err == nil {
-		err = w.run(os.Stdin, os.Stdout)
-	}
-	if err == nil {
-		err = goleak.Find()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func (w work) environ() string {
-	text, err := json.Marshal(w)
-	if err != nil {
-		panic(err) // numbers and strings can't fail
-	}
-	return workVariable + "=" + string(text)
+	job.Main(workVariable, &w, func() error { return w.run(os.Stdin, os.Stdout) })
 }
 
 // open returns a backend over shards, and a function that closes it and its clients.

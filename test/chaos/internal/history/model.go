@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"path/filepath"
 	"slices"
@@ -66,6 +67,8 @@ func list(part []porcupine.Operation) string {
 	return b.String()
 }
 
+var seed = maphash.MakeSeed()
+
 // model answers like a single Go process. Its state contains the stored states of a
 // partition's counts, except the counts that were never charged.
 var model = porcupine.Model{
@@ -74,13 +77,7 @@ var model = porcupine.Model{
 		fits, next := input.(*Operation).step(s.(state))
 		return fits, next
 	},
-	Hash: func(s any) uint64 {
-		h := uint64(14695981039346656037)
-		for _, b := range []byte(s.(state)) {
-			h = (h ^ uint64(b)) * 1099511628211
-		}
-		return h
-	},
+	Hash:              func(s any) uint64 { return maphash.String(seed, string(s.(state))) },
 	DescribeOperation: func(input, _ any) string { return input.(*Operation).String() },
 	DescribeState:     func(s any) string { return fmt.Sprintf("%x", string(s.(state))) },
 }

@@ -2,20 +2,18 @@ package history
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/test/chaos/internal/job"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -64,33 +62,12 @@ const workVariable = "WEIR_HISTORY_WORK"
 // Main does the work that [Work.Environ] describes and exits, if the environment contains any.
 // A program that starts itself as a worker calls it first.
 func Main() {
-	text, ok := os.LookupEnv(workVariable)
-	if !ok {
-		return
-	}
 	var w Work
-	err := json.Unmarshal([]byte(text), &w)
-	if err == nil {
-		err = w.run()
-	}
-	if err == nil {
-		err = goleak.Find()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	job.Main(workVariable, &w, func() error { return w.run() })
 }
 
 // Environ returns the environment variable that makes Main do w.
-func (w Work) Environ() string {
-	text, err := json.Marshal(w)
-	if err != nil {
-		panic(err) // numbers and strings can't fail
-	}
-	return workVariable + "=" + string(text)
-}
+func (w Work) Environ() string { return job.Environ(workVariable, w) }
 
 func (w Work) run() error {
 	backend, done, err := w.open()
