@@ -232,20 +232,3 @@ func returned(id int, d driver.Decision, err error) Record {
 	}
 	return r
 }
-
-// FateOf returns the fate of an operation under its own context that returned err.
-func FateOf(err error) Fate {
-	switch {
-	case err == nil:
-		return Answered
-	case errors.Is(err, throttler.ErrInvalid):
-		return Wrong
-	case errors.Is(err, driver.ErrNotSent):
-		return Unsent
-	case errors.Is(err, throttler.ErrUnavailable):
-		return Unknown
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return Unsent
-	}
-	return Wrong
-}

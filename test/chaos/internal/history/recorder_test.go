@@ -1,6 +1,3 @@
-// Package history records the requests of many processes to one backend, and the answers, and
-// checks that the history is linearizable: that one Go model, asked in some order that real
-// time allows, would have given every answer to the last unit.
 package history
 
 import (
@@ -10,8 +7,6 @@ import (
 	"math"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -24,20 +19,6 @@ const (
 	Take   Op = "take"
 	Peek   Op = "peek"
 	Settle Op = "settle"
-)
-
-// Fate is the outcome of an operation that returned, as its caller knows it.
-type Fate string
-
-const (
-	// Answered operations have a decision.
-	Answered Fate = "answered"
-	// Unsent operations failed, and the error says that nothing was sent.
-	Unsent Fate = "unsent"
-	// Unknown operations failed, and may have been carried out.
-	Unknown Fate = "unknown"
-	// Wrong operations failed with an error that no backend may return.
-	Wrong Fate = "wrong"
 )
 
 // Record is one line of a recording: the call of an operation, or its return.
@@ -74,15 +55,6 @@ type Operation struct {
 
 	// Charged is the return of the take that a settlement settles.
 	Charged *Operation
-}
-
-// Monotonic returns the machine's monotonic clock in ns, which is the same for all processes.
-func Monotonic() int64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err)
-	}
-	return t.Nano()
 }
 
 // Recorder writes records to a file, each with one write, so that the records of a process
