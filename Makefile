@@ -79,7 +79,7 @@ proxies:
 test-service: servers prometheus proxies $(HELM)
 	@test/scripts/install.sh systemd-analyze=systemd
 	@test/scripts/service.sh bin/service
-	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(dir $(HELM)):$(PATH)" GOWORK=off go test -count=1 -tags service ./...
+	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(dir $(HELM)):$(PATH)" GOWORK=off go test -count=1 -timeout 30m -tags service ./...
 
 $(HELM):
 	GOBIN=$(dir $@) go install -ldflags='-s -w' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)

@@ -20,17 +20,17 @@ func (sv *service) clientPage() (page http.Handler, close func() error, err erro
 		Stack: sv.stack, Table: sv.table,
 		Service: func() *inspect.Service {
 			set := sv.rls.Set()
-			if set == nil && !sv.hasForwardAuth {
+			if set == nil && sv.forward == nil {
 				return nil
 			}
-			return inspect.Running(sv.stack.Config, set, s.Answers)
+			return inspect.Running(sv.stack.Config, set, sv.forward, s.Answers)
 		},
 		Kinds:     []clientpage.Kind{clientpage.Descriptors(), clientpage.Keys("edge?api_key=k7")},
 		NoStore:   "policies_at in the file of WEIR_CONFIG must name the Redis server of overrides.",
 		Operators: s.Operators, NoOperators: "For buttons that raise, block and reset, WEIR_OPERATORS_FILE must name a file with a NAME:PASSWORD in each line.",
 		Label: operator.Hash, Log: sv.log,
 	}
-	if sv.hasForwardAuth {
+	if sv.forward != nil {
 		o.Kinds = append(o.Kinds, clientpage.Of("address", "Address, of forward auth", "203.0.113.7", clientpage.AddressOf))
 	}
 	if s.ShowKeys {

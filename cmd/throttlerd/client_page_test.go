@@ -293,9 +293,21 @@ func TestActionsOnForwardAuth(t *testing.T) {
 				ask(200, remaining)
 			}
 			ask(429, "0")
+			explained := func(wants ...string) {
+				t.Helper()
+				q := url.Values{"explain": {`{"args":["https://example.com/"],"ip":"2001:db8::7","method":"GET"}`}}
+				_, text := d.request(http.MethodGet, q.Encode(), nil, password)
+				for _, want := range append(wants, `"rule":"forward_auth.rules[0]"`) {
+					if !strings.Contains(text, want) {
+						t.Errorf("%s; want %s", text, want)
+					}
+				}
+			}
+			explained(`"refused":true`, `"retry_at":"`, `"limit":"3 per`, `"used":3`)
 			client := []string{"policy", "core", "key", "ip:2001:db8::/64"}
 			d.act(200, "are in force", append(client, "action", "raise", "limits", "10 per 8760h aligned")...)
 			ask(200, "6")
+			explained(`"refused":false`, `"limit":"10 per`, `"used":4`, `"owner":"dora"`)
 			d.act(200, "is blocked", append(client, "action", "block")...)
 			ask(429, "")
 			d.act(200, "is removed", append(client, "action", "unblock")...)

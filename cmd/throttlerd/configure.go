@@ -30,13 +30,13 @@ func (sv *service) begin(ctx context.Context) {
 	}
 	sv.files = watcher(sv.settings)
 	sv.files.Changed = func(texts map[string][]byte, err error) {
-		if sv.hasForwardAuth && sv.rls.Set() == nil && errors.Is(err, fs.ErrNotExist) {
+		if sv.forward != nil && sv.rls.Set() == nil && errors.Is(err, fs.ErrNotExist) {
 			sv.log.Info("there are no descriptors: forward auth alone is served", "dir", sv.files.Dir)
 			return
 		}
 		var list []*envoyfile.File
 		if err == nil {
-			err = checkShares(sv.stack.Config, sv.hasForwardAuth && len(texts) == 0)
+			err = checkShares(sv.stack.Config, sv.forward != nil && len(texts) == 0)
 		}
 		if err == nil {
 			list, err = parse(sv.settings, texts, sv.stack.Config.Supports)

@@ -13,7 +13,7 @@ func (sv *service) probes(mux *http.ServeMux) {
 		switch {
 		case sv.ending.Load():
 			http.Error(w, "ending", http.StatusServiceUnavailable)
-		case sv.healthy() || sv.hasForwardAuth && sv.rls.Set() == nil:
+		case sv.healthy() || sv.forward != nil && sv.rls.Set() == nil:
 			_, _ = io.WriteString(w, "ready\n")
 		default:
 			http.Error(w, "there is no configuration yet; the log says why", http.StatusServiceUnavailable)

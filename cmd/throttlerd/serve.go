@@ -81,7 +81,7 @@ type service struct {
 
 	levels map[string]consistency.Level // of policies of all configurations that were ever in force
 
-	hasForwardAuth bool
+	forward *forwardauth.Keys // nil without forward auth
 }
 
 // serve serves until ctx is done, and then until the calls in flight have ended.
@@ -120,7 +120,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	observed.show(stack)
 	sv := newService(s, log, stack, table, observed)
 	defer sv.rls.Close() // before the stack
-	sv.hasForwardAuth = program.ForwardAuth != nil
+	sv.forward = program.ForwardAuth
 	if s.ConfigType != "FILE" {
 		if sv.xds, err = xds.NewClient(s.XDS, log, sv.apply); err != nil {
 			return cmdline.Usage(err)

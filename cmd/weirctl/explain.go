@@ -3,9 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -16,31 +19,35 @@ import (
 )
 
 // explained is the output of explain.
-type explained struct{ operator.Explanation }
+type explained struct {
+	operator.Explanation
+	from bool // a process answered, and not the store
+}
 
 func explain(c *command) subcommand {
 	o := new(counts)
 	o.define(c.flags)
-	ip := c.flags.String("ip", "", "the client's `address`, of a request to forward auth")
-	method := c.flags.String("method", http.MethodGet, "the `method` of a request to forward auth")
-	header := make(http.Header)
+	q := &operator.Request{Header: make(http.Header)}
+	c.flags.StringVar(&q.IP, "ip", "", "the client's `address`, of a request to forward auth")
+	c.flags.StringVar(&q.Method, "method", http.MethodGet, "the `method` of a request to forward auth")
 	c.flags.Func("header", "a `header` of a request to forward auth, as \"X-API-Key: k7\"; once for each", func(text string) error {
 		name, value, ok := strings.Cut(text, ":")
 		if !ok {
 			return errors.New("it must be a name, a colon and a value")
 		}
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		q.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 		return nil
 	})
-	from := c.flags.String("from", "", "the `URL` of a throttlerd, such as http://127.0.0.1:8080, that says what it counts, in place of the store: for synced limits, counts in memory, and descriptors of a management server")
+	from := c.flags.String("from", "", "the `URL` of a process' debug page, such as http://127.0.0.1:6070/debug/weir, that says what it counts, in place of the store: for synced limits, counts in memory, and descriptors of a management server")
 	const (
 		line = "explain [-from URL | -config FILE | -env FILE] DOMAIN KEY=VALUE... [+ KEY=VALUE...]..., or explain -ip ADDRESS [-method M] [-header H]... URL, or explain -policy NAME KEY"
 		args = "a domain and the entries of each descriptor, such as edge api_key=k7; or a URL, with -ip; or a key, with -policy"
 	)
-	return subcommand{line, 1, -1, args, func(ctx context.Context) error {
+	return subcommand{line, 1, -1, args, func(ctx context.Context) (err error) {
 		var e explained
+		q.Args, q.Policies = c.args, o.names
 		if *from != "" {
-			if err := e.ask(ctx, *from, c.args); err != nil {
+			if err := e.ask(ctx, c, *from, q); err != nil {
 				return err
 			}
 			return e.print(c)
@@ -50,7 +57,16 @@ func explain(c *command) subcommand {
 			return err
 		}
 		defer closing(r)
-		matches, err := o.matchesOf(r, c.args, *ip, *method, header, &e)
+		var matches []inspect.Match
+		if len(o.limits) > 0 && len(c.args) == 1 {
+			matches, err = o.matches(r, operator.Key(c.args[0]))
+		} else {
+			matches, err = q.Matches(r.Service, &e.Explanation)
+		}
+		var wrong operator.WrongRequest
+		if errors.As(err, &wrong) {
+			return errUsage{err}
+		}
 		if err != nil {
 			return err
 		}
@@ -65,41 +81,32 @@ func explain(c *command) subcommand {
 	}}
 }
 
-// matchesOf returns the counts that the request in the arguments is charged to.
-func (o *counts) matchesOf(r *counter, args []string, ip, method string, header http.Header, e *explained) ([]inspect.Match, error) {
-	switch {
-	case len(o.names) > 0:
-		if len(args) != 1 {
-			return nil, usage("-policy is set, and there are %d arguments; there must be one key", len(args))
-		}
-		return o.matches(r, operator.Key(args[0]))
-	case strings.Contains(args[0], "://"):
-		if ip == "" {
-			return nil, usage("-ip is not set; it must be the client's address")
-		}
-		req, err := http.NewRequest(method, args[0], nil)
-		if err != nil || len(args) > 1 {
-			return nil, usage("the request is %q; it must be a URL, such as https://example.com/login", args)
-		}
-		req.Header = header
-		return r.Service.Forwarded(ip, req)
-	case len(args) == 1:
-		return nil, usage("there is no descriptor; there must be entries after the domain, such as api_key=k7, or -policy must be set")
-	}
-	descriptors, err := descriptorsOf(args[1:])
+// ask asks a process about a request. It charges nothing.
+func (e *explained) ask(ctx context.Context, c *command, from string, q *operator.Request) error {
+	u, err := parseURL("-from", from)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return e.Descriptors(r.Service, args[0], descriptors)
-}
-
-// descriptorsOf returns the entries of each descriptor in the arguments.
-func descriptorsOf(args []string) ([][]inspect.Entry, error) {
-	descriptors, err := operator.ParseDescriptors(args)
+	c.flags.Visit(func(f *flag.Flag) {
+		if slices.Contains([]string{"config", "env", "own", "backend", "within", "limit"}, f.Name) {
+			err = usage("-%s is set, and -from, too; it must be left out: the process has its own", f.Name)
+		}
+	})
 	if err != nil {
-		return nil, errUsage{err}
+		return err
 	}
-	return descriptors, nil
+	text, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	u = u.JoinPath("client")
+	u.RawQuery = url.Values{"explain": {string(text)}}.Encode()
+	if err := get(ctx, u, &e.Explanation); err != nil {
+		u.RawQuery = ""
+		return fmt.Errorf("%s: %w", u.Redacted(), err)
+	}
+	e.from = true
+	return nil
 }
 
 func (e *explained) print(c *command) error {
@@ -108,8 +115,8 @@ func (e *explained) print(c *command) error {
 	}
 	now := time.Now()
 	verdict := "allowed: the next request of one unit fits"
-	if slices.ContainsFunc(e.Counts, func(row operator.Row) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
-		verdict = "no count of the store refuses; of what is synced, the processes know the counts: explain -from URL asks one about descriptors, and /debug/weir/client of one shows any client"
+	if !e.from && slices.ContainsFunc(e.Counts, func(row operator.Row) bool { return row.Level == consistency.Synced.String() && row.Override == nil }) {
+		verdict = "no count of the store refuses; of what is synced, the processes have the counts: ask one by -from, such as -from http://127.0.0.1:6070/debug/weir"
 	}
 	if e.Refused {
 		var rules []string
@@ -127,5 +134,5 @@ func (e *explained) print(c *command) error {
 	for _, note := range e.Notes {
 		fmt.Fprintln(c.out, "note:", note)
 	}
-	return printCounts(c, e.Counts, true)
+	return printCounts(c, e.Counts, true, e.from)
 }

@@ -81,7 +81,7 @@ func TestArguments(t *testing.T) {
 		{"check -kind toml x", 2, `-kind is "toml"; it must be config, policies or ratelimit`},
 		{"check /does/not/exist", 1, "no such file"},
 		{"check /", 1, "/: it is a directory; name its files, such as /*.yaml"},
-		{"top localhost:80", 2, `the URL is "localhost:80"; it must be as`},
+		{"top localhost:80", 2, `the URL is "localhost:80"; it must be that of a process`},
 		{"top -n 0 http://x", 2, "-n is 0; it must be 1 or more"},
 		{"top http://127.0.0.1:1/debug/weir", 1, "http://127.0.0.1:1/debug/weir: dial tcp"},
 		{"policies", 2, "-redis is not set; it must be"},

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,10 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/cmd/internal/clientpage"
 	"github.com/weir-go/weir/cmd/internal/operator"
+	"github.com/weir-go/weir/cmd/throttlerd/inspect"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -181,20 +183,41 @@ forward_auth:
 	tells(t, 2, args("explain https://example.com/"), "-ip is not set")
 }
 
-// A throttlerd says what it counts, also where the store does not have it.
+// A process says what it counts, also where the store does not have it.
 func TestExplainFrom(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body)
-		text = bytes.ReplaceAll(text, []byte(" "), nil) // protojson writes some at random
-		if want := `{"domain":"edge","descriptors":[{"entries":[{"key":"org","value":"bob"}],"hitsAddend":"0"},{"entries":[{"key":"free","value":"x"}],"hitsAddend":"0"}]}`; r.URL.Path != "/json" || string(text) != want {
-			t.Errorf("%s %s; want %s", r.URL, text, want)
+	table := new(policies.Table)
+	stack, err := config.Open(write(t, "weir.yaml", "backend: memory\npolicies: {core: 2 per 1h}\n"), &config.Options{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stack.Close()
+	for range 3 {
+		if _, err := stack.Throttler.Take(t.Context(), stack.Config.Policies["core"].Charge("k")); err != nil {
+			t.Fatal(err)
 		}
-		w.WriteHeader(http.StatusOK)
-		fmt.Fprint(w, `{"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":5,"unit":"HOUR"},"durationUntilReset":"1800s"},{"code":"OK","limitRemaining":4294967295}]}`)
-	}))
+	}
+	page, closePage, err := clientpage.New(&clientpage.Options{
+		Stack: stack, Table: table, Service: func() *inspect.Service { return inspect.RunningFile(stack.Config) },
+		Operators: write(t, "operators", "dora:correct horse battery\n"), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closePage()
+	mux := http.NewServeMux()
+	mux.Handle("/debug/weir/client", page)
+	server := httptest.NewServer(mux)
 	defer server.Close()
-	tells(t, 0, args("explain -from", server.URL, "edge", "org=bob", "+", "free=x"), "refused by org=bob until", "org=bob - - 5 per 1h aligned 5 0", "unlimited")
-	tells(t, 2, args("explain -from localhost edge org=bob"), "-from is \"localhost\"; it must be a URL")
-	tells(t, 2, args("explain -from http://127.0.0.1:1 edge"), "there is no descriptor")
-	tells(t, 1, args("explain -from http://127.0.0.1:1 edge a=b"), "connection refused")
+	from := "http://dora:correct%20horse%20battery@" + server.Listener.Addr().String() + "/debug/weir"
+	tells(t, 0, args("explain -policy core k -from", from), "refused by core until", "- k core 2 per 1h 2 0")
+	tells(t, 0, args("explain -policy core other -from", from), "allowed", "- other core 2 per 1h 0 2")
+	tells(t, 0, args("explain -json -policy core k -from", from), `"refused": true`, `"limit": "2 per 1h"`)
+	tells(t, 1, args("explain -policy cor k -from", from), "422 Unprocessable Entity", "did you mean core?")
+	tells(t, 1, args("explain -ip 192.0.2.1 https://example.com -from", from), "there is no forward_auth in the configuration")
+	tells(t, 1, args("explain edge -from", from), "there is no descriptor")
+	tells(t, 1, args("explain edge a=b -from", server.URL+"/debug/weir"), "401 Unauthorized: sign in")
+	tells(t, 1, args("explain edge a=b -from", server.URL), "the URL is wrong (404 Not Found)")
+	tells(t, 1, args("explain edge a=b -from http://127.0.0.1:1"), "http://127.0.0.1:1/client: dial tcp")
+	tells(t, 2, args("explain edge a=b -from localhost"), `-from is "localhost"; it must be that of a process' debug page`)
+	tells(t, 2, args("explain edge a=b -env x -from", from), "-env is set, and -from, too; it must be left out")
 }

@@ -169,7 +169,7 @@ func show(c *command) subcommand {
 			return err
 		}
 		rows, failed := r.ShowAll(ctx, matches)
-		if err := printCounts(c, rows, false); err != nil {
+		if err := printCounts(c, rows, false, false); err != nil {
 			return err
 		}
 		if failed > 0 {
@@ -179,7 +179,8 @@ func show(c *command) subcommand {
 	}}
 }
 
-func printCounts(c *command, rows []operator.Row, rules bool) error {
+// printCounts prints counts of the store or, if running, of a process.
+func printCounts(c *command, rows []operator.Row, rules, running bool) error {
 	if c.json {
 		return printJSON(c.out, rows)
 	}
@@ -190,7 +191,7 @@ func printCounts(c *command, rows []operator.Row, rules bool) error {
 	}
 	t := newTable(c.out, head...)
 	for _, row := range rows {
-		cells := []any{row.Policy, "-", "-", "-", "-", cmp.Or(row.Error, noteOf(&row, now))}
+		cells := []any{row.Policy, "-", "-", "-", "-", cmp.Or(row.Error, noteOf(&row, now, running))}
 		if row.Limit != nil {
 			reset := "-"
 			if row.ResetAt != nil {
@@ -209,7 +210,7 @@ func printCounts(c *command, rows []operator.Row, rules bool) error {
 func closing(c io.Closer) { _ = c.Close() } // nothing was written that could be lost
 
 // noteOf explains the numbers.
-func noteOf(row *operator.Row, now time.Time) string {
+func noteOf(row *operator.Row, now time.Time, running bool) string {
 	matches := row.Notes
 	switch {
 	case row.Refused && row.RetryAt != nil && row.RetryAt.Equal(decision.Never), row.Refused && row.RetryAt == nil:
@@ -232,10 +233,12 @@ func noteOf(row *operator.Row, now time.Time) string {
 		}
 		matches = append(matches, text)
 	}
-	switch row.Level {
-	case consistency.Leased.String():
+	switch {
+	case row.Level == consistency.Leased.String():
 		matches = append(matches, "leased: units that processes hold count as used")
-	case consistency.Synced.String():
+	case row.Level == consistency.Synced.String() && running:
+		matches = append(matches, "synced: as this process counts")
+	case row.Level == consistency.Synced.String():
 		matches = append(matches, "synced: processes count, and this store does not")
 	}
 	return cmp.Or(strings.Join(matches, "; "), "-")

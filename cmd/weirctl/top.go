@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -44,9 +45,9 @@ func top(c *command) subcommand {
 		}
 		var urls []*url.URL
 		for _, arg := range c.args {
-			u, err := url.Parse(arg)
-			if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-				return usage("the URL is %q; it must be as http://127.0.0.1:6070/debug/weir", arg)
+			u, err := parseURL("the URL", arg)
+			if err != nil {
+				return err
 			}
 			u.RawQuery = "format=refused"
 			urls = append(urls, u)
@@ -68,7 +69,7 @@ func askAll(ctx context.Context, urls []*url.URL) ranking {
 	answers, errs := make([]weirdebug.Refusals, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
 	for i, u := range urls {
-		wg.Go(func() { answers[i], errs[i] = askOne(ctx, u) })
+		wg.Go(func() { errs[i] = get(ctx, u, &answers[i]) })
 	}
 	wg.Wait()
 	failed := make(map[string]string)
@@ -89,10 +90,13 @@ func askAll(ctx context.Context, urls []*url.URL) ranking {
 // maxAnswer is far more than an answer of 128 keys, which a process sends at most.
 const maxAnswer = 1 << 20
 
-func askOne(ctx context.Context, u *url.URL) (list weirdebug.Refusals, err error) {
+const urlMustBe = "it must be that of a process' debug page, such as http://127.0.0.1:6070/debug/weir"
+
+// get asks a debug page for a JSON value.
+func get(ctx context.Context, u *url.URL, to any) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return list, err
+		return err
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -100,16 +104,31 @@ func askOne(ctx context.Context, u *url.URL) (list weirdebug.Refusals, err error
 		if errors.As(err, &outer) {
 			err = outer.Err // without the URL, which is printed before it
 		}
-		return list, err
+		return err
 	}
 	defer closing(response.Body)
-	if response.StatusCode != http.StatusOK {
-		return list, fmt.Errorf("the answer is %s; the URL must be that of package debug's handler", response.Status)
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	switch {
+	case err != nil:
+		return err
+	case response.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("the URL is wrong (%s): %s", response.Status, urlMustBe)
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("the answer is %s: %s", response.Status, bytes.TrimSpace(body))
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&list); err != nil {
-		return list, fmt.Errorf("the answer is no JSON of package debug's handler: %w", err)
+	if err := json.Unmarshal(body, to); err != nil {
+		return fmt.Errorf("the answer is no JSON: %s", urlMustBe)
 	}
-	return list, nil
+	return nil
+}
+
+// parseURL returns the URL of a debug page. name is the argument's.
+func parseURL(name, text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, usage("%s is %q; %s", name, text, urlMustBe)
+	}
+	return u, nil
 }
 
 // merge sums the refusals of processes. A process without a key may have refused it as often

@@ -85,7 +85,7 @@ func (v *view) act(r *http.Request) (done string, err error) {
 	}
 	c := v.page.counts()
 	if c == nil {
-		return "", errStore{errors.New("no configuration is in force yet, as the log says")}
+		return "", errStore{errors.New(noConfiguration)}
 	}
 	a.policy = c.Service.PolicyName(a.policy)
 	a.override.Policy = a.policy

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	_ "embed" // page.html
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -152,6 +153,10 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if text := r.URL.Query().Get("explain"); text != "" && !acts {
+		p.explain(w, r, text)
+		return
+	}
 	v := &view{page: p, Operator: name, query: r.URL.Query(), At: time.Now(), Status: http.StatusOK}
 	v.Done = dones[v.query.Get("done")]
 	v.query.Del("done") // forms and links lead on from here
@@ -169,6 +174,33 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.look(r.Context())
 	v.write(w)
 }
+
+// explain answers weirctl explain: text is an operator.Request in JSON, and the answer an
+// operator.Explanation.
+func (p *page) explain(w http.ResponseWriter, r *http.Request, text string) {
+	c := p.counts()
+	if c == nil {
+		http.Error(w, noConfiguration, http.StatusServiceUnavailable)
+		return
+	}
+	var q operator.Request
+	var e operator.Explanation
+	err := json.Unmarshal([]byte(text), &q)
+	var matches []inspect.Match
+	if err == nil {
+		matches, err = q.Matches(c.Service, &e)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	e.Explain(r.Context(), c, matches)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(e) // fails only if the client has left
+}
+
+const noConfiguration = "no configuration is in force yet, as the log says"
 
 // errStore is an error of a server, which the request did not cause.
 type errStore struct{ error }
@@ -290,7 +322,7 @@ func (v *view) Note(r operator.Row) string {
 func (v *view) look(ctx context.Context) {
 	c := v.page.counts()
 	if v.IsLookup() && c == nil && v.Error == "" {
-		v.fail(errStore{errors.New("no configuration is in force yet, as the log says")})
+		v.fail(errStore{errors.New(noConfiguration)})
 	}
 	if v.IsLookup() && c != nil {
 		if err := v.find(ctx, c); err != nil && v.Error == "" {

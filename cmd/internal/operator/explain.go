@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -91,6 +92,55 @@ func (e *Explanation) Descriptors(s *inspect.Service, domain string, descriptors
 	}
 	return slices.DeleteFunc(slices.Clone(matches), replaced), nil
 }
+
+// Request is a request to explain.
+type Request struct {
+	// Args are a domain and the entries of descriptors, with a + between two descriptors; or the URL
+	// of a request to forward auth from IP; or a key, if there are Policies.
+	Args     []string    `json:"args"`
+	Policies []string    `json:"policies,omitempty"`
+	IP       string      `json:"ip,omitempty"`
+	Method   string      `json:"method,omitempty"`
+	Header   http.Header `json:"header,omitempty"`
+}
+
+// Matches returns the counts that r is charged to, and adds notes to e. The error is a WrongRequest
+// if r is no request.
+func (r *Request) Matches(s *inspect.Service, e *Explanation) ([]inspect.Match, error) {
+	switch {
+	case len(r.Args) == 0:
+		return nil, WrongRequest{errors.New("there are no arguments")}
+	case len(r.Policies) > 0:
+		if len(r.Args) > 1 {
+			return nil, WrongRequest{fmt.Errorf("-policy is set, and there are %d arguments; there must be one key", len(r.Args))}
+		}
+		return s.Key(r.Policies, Key(r.Args[0]))
+	case strings.Contains(r.Args[0], "://"):
+		if r.IP == "" {
+			return nil, WrongRequest{errors.New("-ip is not set; it must be the client's address")}
+		}
+		req, err := http.NewRequest(r.Method, r.Args[0], nil)
+		if err != nil || len(r.Args) > 1 {
+			return nil, WrongRequest{fmt.Errorf("the request is %q; it must be a URL, such as https://example.com/login", r.Args)}
+		}
+		for name, values := range r.Header {
+			for _, value := range values {
+				req.Header.Add(name, value)
+			}
+		}
+		return s.Forwarded(r.IP, req)
+	case len(r.Args) == 1:
+		return nil, WrongRequest{errors.New("there is no descriptor; there must be entries after the domain, such as api_key=k7, or -policy must be set")}
+	}
+	descriptors, err := ParseDescriptors(r.Args[1:])
+	if err != nil {
+		return nil, WrongRequest{err}
+	}
+	return e.Descriptors(s, r.Args[0], descriptors)
+}
+
+// WrongRequest is an error of arguments.
+type WrongRequest struct{ error }
 
 // ParseDescriptors returns the entries of each descriptor of words such as api_key=k7. Descriptors
 // have a + between them.

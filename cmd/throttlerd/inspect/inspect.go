@@ -92,13 +92,13 @@ func Read(environ, programKeys []string) (*Service, error) {
 }
 
 // Running returns the configuration of a running program: its file, and the rules of descriptors in
-// force and how they are answered. set is nil without descriptors.
-func Running(c *config.Config, set *descriptors.Set, answers settings.Answers) *Service {
-	return &Service{Config: c, Overrides: true, set: set, answers: answers, dir: "the descriptors in force"}
+// force and how they are answered. set is nil without descriptors, and forward without forward auth.
+func Running(c *config.Config, set *descriptors.Set, forward *forwardauth.Keys, answers settings.Answers) *Service {
+	return &Service{Config: c, Overrides: true, set: set, forward: forward, answers: answers, dir: "the descriptors in force"}
 }
 
 // RunningFile returns the configuration of a running program that has no descriptors.
-func RunningFile(c *config.Config) *Service { return Running(c, nil, settings.Answers{}) }
+func RunningFile(c *config.Config) *Service { return Running(c, nil, nil, settings.Answers{}) }
 
 // programOf returns the struct of the keys that config.Options.Program reads.
 func programOf(programKeys []string) reflect.Type {
