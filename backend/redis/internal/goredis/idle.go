@@ -55,21 +55,28 @@ func (s *tlsSocket) SyscallConn() (syscall.RawConn, error) { return tlsLook{s}, 
 type tlsLook struct{ *tlsSocket }
 
 // Read returns an error if the connection cannot be used again. It doesn't call f.
+//
+// In a busy process the deadline may pass before the read: it looks again while there is
+// something to read.
 func (l tlsLook) Read(func(fd uintptr) bool) error {
-	if readable, err := isReadable(l.raw); err != nil || !readable {
-		return err
+	for {
+		if readable, err := isReadable(l.raw); err != nil || !readable {
+			return err
+		}
+		if err := l.tls.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+			return err
+		}
+		n, err := l.tls.Read(make([]byte, 1))
+		switch {
+		case n > 0:
+			return errors.New("data without a request")
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		}
+		if err := l.tls.SetReadDeadline(time.Time{}); err != nil {
+			return err
+		}
 	}
-	if err := l.tls.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-		return err
-	}
-	n, err := l.tls.Read(make([]byte, 1))
-	switch {
-	case n > 0:
-		return errors.New("data without a request")
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return err
-	}
-	return l.tls.SetReadDeadline(time.Time{})
 }
 
 func (tlsLook) Control(func(fd uintptr)) error    { return errors.ErrUnsupported }
