@@ -70,6 +70,7 @@ func (d *daemon) act(status int, want string, fields ...string) {
 // An action is in force when the page answers: the limits of one client with its count kept, a
 // block, its end, and a reset.
 func TestActionsOnAClient(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel() // its processes take their changes once a second
@@ -124,6 +125,7 @@ func TestActionsOnAClient(t *testing.T) {
 
 // An action at one process is in force at another.
 func TestActionsReachEveryProcess(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel() // its processes take their changes once a second
@@ -260,6 +262,7 @@ func TestActionsInMemory(t *testing.T) {
 
 // A client of forward auth is raised, blocked and reset, too.
 func TestActionsOnForwardAuth(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel() // its processes take their changes once a second

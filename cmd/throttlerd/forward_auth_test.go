@@ -42,7 +42,7 @@ func serving(t *testing.T, text string, environ ...string) (log *lockedBuffer) {
 func eventually(t *testing.T, do func() error) {
 	t.Helper()
 	var err error
-	for begin := time.Now(); time.Since(begin) < 10*time.Second; time.Sleep(5 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {
 		if err = do(); err == nil {
 			return
 		}

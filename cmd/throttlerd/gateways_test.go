@@ -210,6 +210,7 @@ backend_name=default/openai
 // decides requests of Envoys. The process runs as in the deployment of Envoy Gateway, with
 // mutual TLS, or as AI Gateway's own service, without.
 func TestGateways(t *testing.T) {
+	t.Parallel()                    // it waits most of the time
 	files := testserver.RedisTLS(t) // for its certificates
 	file := func(name string) string { return filepath.Join(filepath.Dir(files.CAFile), name) }
 	pair, err := tls.LoadX509KeyPair(file("server.crt"), file("server.key"))

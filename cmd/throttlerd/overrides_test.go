@@ -64,6 +64,7 @@ func limits(t *testing.T, texts ...string) (all []quota.Limit) {
 // An override in the Redis of the counts is in force within two seconds, and continues the
 // count.
 func TestOverridesOfDescriptors(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, level := range []string{"exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel() // its processes take their changes once a second
@@ -93,6 +94,7 @@ func TestOverridesOfDescriptors(t *testing.T) {
 // An override of two limits shows the one that binds; rules without a count can be overridden,
 // too.
 func TestOverridesOfAnyRule(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server := testserver.Redis(t)
 	d := started(t, `
 domain: d
@@ -124,6 +126,7 @@ descriptors:
 
 // A rule for one value continues the count of that client.
 func TestARuleForOneValueContinues(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	d := started(t, perYear)
 	for _, want := range []int{2, 1, 0, -1} {
 		d.remains("alice", want)
@@ -153,6 +156,7 @@ func TestShadowRulesAreNoRefusals(t *testing.T) {
 
 // The limits of forward auth come from the file of WEIR_CONFIG as it is now, and from overrides.
 func TestForwardAuthWithoutARestart(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server, addr := testserver.Redis(t), testserver.FreeAddr(t)
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	write := func(limit string) {

@@ -42,6 +42,7 @@ func (d *daemon) askBoth(user, team string) (string, error) {
 // The variables of envoyproxy/ratelimit configure each kind of store. Refused requests charge
 // nothing there, and another process has the same counts.
 func TestStores(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for name, environ := range map[string]func(t *testing.T) []string{
 		"Sentinel": func(t *testing.T) []string {
 			s := testserver.Sentinel(t, "mymaster", testserver.Redis(t), 0, time.Second)
@@ -66,7 +67,7 @@ func TestStores(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			all := append(environ(t), "WEIR_DEADLINE=5s")
+			all := environ(t)
 			d, other := started(t, twoLimits, all...), started(t, twoLimits, all...)
 			for _, d := range []*daemon{d, other} {
 				d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
@@ -104,6 +105,7 @@ func scripts(t *testing.T, addr string) (n int) {
 // All processes share the counts of a level, and a reload changes the level and keeps the
 // counts.
 func TestLevels(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	const text = `
 domain: d
 descriptors:
@@ -113,7 +115,7 @@ descriptors:
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t)
-			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, "WEIR_DEADLINE=5s"}
+			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr}
 			moded := fmt.Sprintf(text, level)
 			d, other := started(t, moded, environ...), started(t, moded, environ...)
 			for _, d := range []*daemon{d, other} {
@@ -194,6 +196,7 @@ func TestLevelsThatCannotBe(t *testing.T) {
 // A descriptor may have the name of a policy of WEIR_CONFIG, or of its dry run, and a level: they
 // have one level then.
 func TestLevelsOfNamesOfTheFile(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	const text = `
 domain: core
 descriptors:
@@ -220,7 +223,7 @@ descriptors:
 func TestLeasedIsNotNear(t *testing.T) {
 	metrics := testserver.FreeAddr(t)
 	d := started(t, strings.Replace(perYear, "3}", "1000000, consistency: leased}", 1),
-		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "WEIR_DEADLINE=5s", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
+		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	for range 100 {
 		if _, err := d.ask("a"); err != nil {

@@ -142,6 +142,7 @@ func load(t *testing.T, name string, rls ratelimitv3.RateLimitServiceClient, don
 //
 //	go test -run ReloadsUnderLoad -timeout 2h . -calls 10000000
 func TestReloadsUnderLoad(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	d := started(t, version(0), "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testserver.Redis(t).Addr, "WEIR_DEADLINE=10s", "LOG_LEVEL=error")
 	d.remains("first", 19)
 	var written atomic.Int64
@@ -185,6 +186,7 @@ func startProcess(t *testing.T, socket string, environ ...string) *process {
 // Two processes serve one proxy. One is terminated, and drops no call; one is killed, and the
 // counts stay: answered calls are counted once, and the others at most once.
 func TestProcessesEndUnderLoad(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	d := &daemon{t: t, dir: t.TempDir()}
 	d.write(version(0))
 	environ := []string{"RUNTIME_ROOT=" + d.dir, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testserver.Redis(t).Addr, "WEIR_DEADLINE=10s"}
