@@ -17,6 +17,7 @@ import (
 // TestAlertsFire kills Redis. A real Prometheus that scrapes the demo must report the outage,
 // and its end.
 func TestAlertsFire(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server := testserver.Redis(t)
 	d := startDemo(t, fmt.Sprintf(`
 backend: redis

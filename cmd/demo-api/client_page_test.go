@@ -43,6 +43,7 @@ func (d *demo) press(fields ...string) response {
 // The page about one client raises, blocks and resets users, addresses and members, in memory and
 // in Redis at each level.
 func TestClientPage(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	file := filepath.Join(t.TempDir(), "operators")
 	if err := os.WriteFile(file, []byte("dora:"+password+"\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 // The file of live policies is in force soon after it is written, without a signal, and counts
 // continue. A file with a mistake changes nothing.
 func TestLivePolicies(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	file := filepath.Join(t.TempDir(), "live.json")
 	put := func(text string) {
 		t.Helper()

@@ -93,7 +93,7 @@ func TestOutageOfProcesses(t *testing.T) {
 		},
 	} {
 		if name == "hung" && *outageLasts < time.Minute {
-			continue // redisbackend's TestHangs opens breakers so, and fallback's TestOutageHistories checks the counts
+			continue // redisbackend's TestOutage opens breakers so, and fallback's TestOutageHistories checks the counts
 		}
 		t.Run(name, func(t *testing.T) { outageOfProcesses(t, outage.begin, outage.end) })
 	}

@@ -405,6 +405,7 @@ func hasEpoch(epoch uint64) func(*shares.Status) bool {
 // Three processes that divide a quota use it, wherever the load falls, and never exceed it:
 // while one is stopped, cut off, killed and started again, or removed from the list.
 func TestSharesOfProcesses(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	f := newDividing(t)
 	// The part of the quota used within rounds of a fifth of a second depends on the machine.
 	// The upper bound doesn't.
