@@ -241,36 +241,6 @@ func TestMixedDecisionsTravelTogether(t *testing.T) {
 	}
 }
 
-// A script that the server has forgotten is sent again with each call that failed for it, and
-// each decision is made once.
-func TestForgottenScriptsUnderLoad(t *testing.T) {
-	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	p := policy("core", perHour(1<<30))
-	stop, flushed := make(chan struct{}), make(chan error)
-	go func() {
-		var err error
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				flushed <- err
-				return
-			default:
-				err = errors.Join(err, b.client.ScriptFlush(context.Background()).Err())
-			}
-		}
-	}()
-	y := newTally()
-	y.load(t, b.Throttler, p, 64, 30, unbounded)
-	close(stop)
-	if err := <-flushed; err != nil {
-		t.Fatal(err)
-	}
-	y.check(t, b.Throttler, p)
-	if answered, unknown := y.sum(); answered != 64*30 || unknown > 0 {
-		t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*30)
-	}
-}
-
 // Replies of whole batches are lost, and the client's settings allow three retries: nothing is
 // charged twice.
 func TestLostRepliesOfBatches(t *testing.T) {
@@ -287,43 +257,6 @@ func TestLostRepliesOfBatches(t *testing.T) {
 	if answered, unknown := y.sum(); unknown == 0 || answered == 0 {
 		t.Errorf("%d takes were answered, %d are unknown; want some of each", answered, unknown)
 	}
-}
-
-func TestServerKilledInFlight(t *testing.T) {
-	server := testserver.Redis(t)
-	b := newBench(t, newClient(t, server.Addr))
-	p := policy("core", perHour(1<<30))
-	var taken atomic.Int64
-	killed := make(chan struct{})
-	var all sync.WaitGroup
-	for g := range 64 {
-		all.Go(func() {
-			for after := 0; after < 3; {
-				_, err := b.Take(t.Context(), p.Charge(fmt.Sprint("key", g)))
-				if err == nil {
-					taken.Add(1)
-				} else if !errors.Is(err, throttler.ErrUnavailable) {
-					t.Error(err)
-				}
-				select {
-				case <-killed:
-					after++
-				default:
-				}
-			}
-		})
-	}
-	eventually(t, "takes", func() bool { return taken.Load() > 200 })
-	server.Kill()
-	close(killed)
-	all.Wait()
-	if err := server.Restart(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a take of the server that is back", func() bool {
-		_, err := b.Take(t.Context(), p.Charge("alice"))
-		return err == nil
-	})
 }
 
 // A caller that leaves before its decision is sent gets its context's error, and the decision
@@ -626,19 +559,6 @@ func (h panicHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		return next(ctx, cmd)
 	}
-}
-
-func TestNoGoroutinesAreLeft(t *testing.T) {
-	c := newClient(t, testserver.Redis(t).Addr)
-	b := newBench(t, c)
-	p := policy("core", perHour(1<<30))
-	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
-		t.Fatal(err)
-	}
-	before := runtime.NumGoroutine()
-	y := newTally()
-	y.load(t, b.Throttler, p, 64, 20, within(time.Minute))
-	eventually(t, "the goroutines of batches to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // The bound on batches in flight is the client's number of connections, from 2 to 8.

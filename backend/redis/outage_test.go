@@ -332,27 +332,6 @@ func TestFailedTriesCountFromTheirOwnBegin(t *testing.T) {
 	eventually(t, "the breaker to open, for it had closed before that try", b.backend.Open)
 }
 
-// A server that has resumed is used again after a probe that was sent while it hung.
-func TestHangs(t *testing.T) {
-	server := testserver.Redis(t)
-	b, _ := newObserved(t, quick(t, server.Addr), redisbackend.Options{Deadline: 50 * time.Millisecond})
-	p := policy("core", perHour(100))
-	for range 3 {
-		eventually(t, "a take", func() bool { _, err := b.Take(t.Context(), p.Charge("alice")); return err == nil })
-		server.Pause()
-		var all sync.WaitGroup
-		for range 64 {
-			all.Go(func() {
-				for !b.backend.Open() {
-					_, _ = b.Take(t.Context(), p.Charge("alice"))
-				}
-			})
-		}
-		all.Wait()
-		server.Resume()
-	}
-}
-
 // A breaker opens for its shard alone.
 func TestOtherShardsNoticeNothing(t *testing.T) {
 	addr, _ := silent(t)
@@ -479,29 +458,6 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	}
 }
 
-// A reply that comes after its batch has ended is never read as another decision's: the
-// answers add up, whichever replies were late.
-func TestLateReplies(t *testing.T) {
-	server := testserver.Redis(t)
-	var n atomic.Int64
-	slow := testserver.Relay(t, server.Addr, func([]byte) bool {
-		if n.Add(1)%5 == 0 {
-			time.Sleep(100 * time.Millisecond)
-		}
-		return false
-	})
-	b, direct := newBench(t, newClient(t, slow)), newBench(t, newClient(t, server.Addr))
-	p := policy("core", perHour(1<<30))
-	y := newTally()
-	y.load(t, b.Throttler, p, 16, 5, unbounded) // connects
-	y.load(t, b.Throttler, p, 16, 40, within(45*time.Millisecond))
-	eventually(t, "all batches to end", b.idle)
-	y.check(t, direct.Throttler, p)
-	if answered, unknown := y.sum(); answered == 0 || unknown == 0 {
-		t.Errorf("%d takes were answered, %d are unknown; want some of each", answered, unknown)
-	}
-}
-
 // The replies of a server that can't serve open its breaker. A successful probe with the same
 // script closes it. Nothing is charged twice.
 func TestServersThatCannotServe(t *testing.T) {
@@ -562,57 +518,6 @@ func TestServersThatCannotServe(t *testing.T) {
 			y.check(t, b.Throttler, p)
 		})
 	}
-}
-
-// A connection that the server closes fails only its own calls.
-func TestClientKill(t *testing.T) {
-	server := testserver.Redis(t)
-	admin := newClient(t, server.Addr)
-	b, _ := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})
-	p := policy("core", perHour(1<<30))
-	y := newTally()
-	var all sync.WaitGroup
-	all.Go(func() {
-		for range 30 {
-			admin.ClientKillByFilter(context.Background(), "type", "normal", "skipme", "yes")
-			time.Sleep(2 * time.Millisecond)
-		}
-	})
-	y.load(t, b.Throttler, p, 64, 60, unbounded)
-	all.Wait()
-	eventually(t, "the breaker to be closed", func() bool { return !b.backend.Open() })
-	y.load(t, b.Throttler, p, 64, 5, unbounded) // on a busy machine, all before may have failed
-	y.check(t, b.Throttler, p)
-	if answered, _ := y.sum(); answered == 0 {
-		t.Error("nothing was answered")
-	}
-}
-
-// A server that is busy with a script refuses all other calls until the script is killed.
-func TestBusyServer(t *testing.T) {
-	server := testserver.Redis(t, "--lua-time-limit", "5")
-	admin := newClient(t, server.Addr)
-	b, _ := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})
-	p := policy("core", perHour(1<<30))
-	y := newTally()
-	y.load(t, b.Throttler, p, 16, 10, unbounded)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		admin.Eval(context.Background(), "while true do end", nil)
-	}()
-	eventually(t, "the breaker to open", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		d, err := b.Take(ctx, p.Charge("alice"))
-		y.add(t, "alice", d, err)
-		return b.backend.Open()
-	})
-	eventually(t, "the script to be killed", func() bool { return admin.ScriptKill(t.Context()).Err() == nil })
-	<-ended
-	eventually(t, "the breaker to close", func() bool { return !b.backend.Open() })
-	y.load(t, b.Throttler, p, 16, 10, unbounded)
-	y.check(t, b.Throttler, p)
 }
 
 // A command that the user may not run in a script fails the decisions that need it, not other
