@@ -18,7 +18,6 @@ import (
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/guard/refusals"
-	"github.com/weir-go/weir/guard/rollout"
 	"github.com/weir-go/weir/guard/shadow"
 	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/receipt"
@@ -252,7 +251,7 @@ func (s *Stack) openServing(ctx context.Context, options *guard.Options) (driver
 	if err := api.SetProviderAndWait(ctx, provider); err != nil {
 		c.options.Log.Warn("the provider of flags is not ready; until it is, one backend serves all clients", "backend", c.Backend, "error", err)
 	}
-	options.Rollout = &guard.Rollout{Name: c.Backend, Others: stores, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
+	options.Rollout = &guard.Rollout{Name: c.Backend, Others: stores, Client: api.NewClient()}
 	return store, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -24,7 +25,7 @@ func (forgetful) TakeAt(_ context.Context, r driver.Request, _ *handoff.Placemen
 // are.
 func TestRoutesAreBounded(t *testing.T) {
 	const maxKeys, keys, each = 1 << 12, 1 << 13, 250
-	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Events: true, MaxKeys: maxKeys})
+	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Refresh: time.Minute, MaxKeys: maxKeys})
 	before := heap()
 	long := strings.Repeat("x", 8000)
 	for i := range keys {
@@ -61,7 +62,7 @@ func TestFloodOfKeysWhileCountsMove(t *testing.T) {
 		}
 		backends[name] = b
 	}
-	f := newFlagged(t, "old", backends, rollout.Options{Events: true, MaxKeys: 128})
+	f := newFlagged(t, "old", backends, rollout.Options{Refresh: time.Minute, MaxKeys: 128})
 	n := 0
 	attack := func() {
 		for range flood {

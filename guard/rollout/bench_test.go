@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
 
@@ -38,7 +39,7 @@ func BenchmarkOverhead(b *testing.B) {
 	for _, keys := range all {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			backends := map[string]handoff.Store{"old": instant{}, "new": instant{}}
-			r := newRollout(b, backends, "old", clientOf(b, inMemory(rollout.DefaultFlag, "new")), &rollout.Options{Events: true})
+			r := newRollout(b, backends, "old", clientOf(b, inMemory(rollout.DefaultFlag, "new")), &rollout.Options{Refresh: time.Minute})
 			all := requests(keys)
 			for i := range all {
 				if _, err := r.Take(b.Context(), all[i]); err != nil {

@@ -63,7 +63,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 			n++
 			var events moves
 			f := newFlagged(t, "old", map[string]handoff.Store{"old": test.open(t), "new": memorybackend.NewDefault()},
-				rollout.Options{Events: true, Abandon: 300 * time.Millisecond, Observer: &events})
+				rollout.Options{Refresh: time.Minute, Abandon: 300 * time.Millisecond, Observer: &events})
 			// Before the server hangs, a busy machine must not look like a hang.
 			take := func(key string, wait time.Duration) (throttler.Decision, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -126,14 +126,14 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 // A rollout is down if the backend that decides is down, and does not depend on the others.
 func TestRolloutIsDownWhereItsBackendIs(t *testing.T) {
 	p := newPair(t)
-	q := p.process("old", rollout.Options{Events: true})
+	q := p.process("old", rollout.Options{Refresh: time.Minute})
 	p.old.broken.Store(true)
 	p.old.breaker.Trip(time.Now(), errBroken)
 	since, down := q.rollout.Down("alice")
 	if want, _ := p.old.breaker.Since(); !down || !since.Equal(want) {
 		t.Errorf("on old, which does not answer: down %t since %v, want since %v", down, since, want)
 	}
-	other := p.process("new", rollout.Options{Events: true})
+	other := p.process("new", rollout.Options{Refresh: time.Minute})
 	if _, down := other.rollout.Down("alice"); down {
 		t.Error("on new, which answers: it is down")
 	}

@@ -33,7 +33,7 @@ func Example() {
 	backend, err := rollout.New(map[string]handoff.Store{
 		"old": memorybackend.NewDefault(),
 		"new": memorybackend.NewDefault(),
-	}, "old", openfeature.NewClient("throttler"), &rollout.Options{Events: true})
+	}, "old", openfeature.NewClient("throttler"), nil)
 	if err != nil {
 		log.Fatal(err)
 	}

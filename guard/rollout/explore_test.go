@@ -366,7 +366,11 @@ func (w *world) newProcess() *explorer {
 		p.links = append(p.links, l)
 		backends[name] = l
 	}
-	p.rollout = newRollout(w.t, backends, "a", p, &rollout.Options{Events: !w.silent})
+	options := new(rollout.Options)
+	if !w.silent {
+		options.Refresh = time.Minute
+	}
+	p.rollout = newRollout(w.t, backends, "a", p, options)
 	p.Throttler = throttler.New(p.rollout, nil)
 	return p
 }

@@ -184,8 +184,8 @@ func oldAndNew(t *testing.T, f func(t *testing.T, old, new *mortal, both map[str
 // not know where the members' own counts are.
 func TestFlipAndMembersOfAPartition(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, _ *mortal, both map[string]handoff.Store) {
-		a := newFlagged(t, "old", both, rollout.Options{Events: true})
-		b := newFlagged(t, "old", both, rollout.Options{Events: true})
+		a := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
+		b := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
 		acme := &throttler.Policy{Name: "acme", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
 		member := func(i int) []throttler.Charge {
 			return []throttler.Charge{acme.Charge("acme"), hourly.Charge(fmt.Sprint("member", i))}
@@ -264,7 +264,7 @@ func TestArrivalThatWasNotStored(t *testing.T) {
 // The flag is rolled back hours later, by a process that saw none of it.
 func TestRollbackHoursLater(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, _ *mortal, both map[string]handoff.Store) {
-		for i, o := range []rollout.Options{{}, {Events: true}} {
+		for i, o := range []rollout.Options{{}, {Refresh: time.Minute}} {
 			alice := hourly.Charge(fmt.Sprint("alice", i))
 			a := newFlagged(t, "old", both, o)
 			b := newFlagged(t, "old", both, o)
@@ -286,7 +286,7 @@ func TestRollbackHoursLater(t *testing.T) {
 // A value changes before its event is heard; then an evaluation fails.
 func TestValueBeforeItsEvent(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, _ *mortal, both map[string]handoff.Store) {
-		a := newFlagged(t, "old", both, rollout.Options{Events: true})
+		a := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
 		time.Sleep(3 * time.Hour)
 		alice, bob := hourly.Charge("alice"), hourly.Charge("bob")
 		want(t, "alice at first", a.allowed(t, alice), 5)
@@ -330,7 +330,7 @@ func throttlerAllowed(t *testing.T, th *throttler.Throttler, c throttler.Charge)
 func TestAbandonedByTheClock(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, old, _ *mortal, both map[string]handoff.Store) {
-			a := newFlagged(t, "old", both, rollout.Options{Events: true})
+			a := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
 			lost, kept := hourly.Charge(clientOn(0, 0)), hourly.Charge(clientOn(1, 0))
 			want(t, "at first", a.allowed(t, lost), 5)
 			want(t, "at first", a.allowed(t, kept), 5)
@@ -361,8 +361,8 @@ func TestAbandonedByTheClock(t *testing.T) {
 // flip nor since moves it back.
 func TestRollbackFromADeadBackend(t *testing.T) {
 	oldAndNew(t, func(t *testing.T, _, new *mortal, both map[string]handoff.Store) {
-		a := newFlagged(t, "old", both, rollout.Options{Events: true})
-		b := newFlagged(t, "old", both, rollout.Options{Events: true})
+		a := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
+		b := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
 		alice := hourly.Charge("alice")
 		if _, err := a.Take(t.Context(), alice); err != nil {
 			t.Fatal(err)
@@ -395,7 +395,7 @@ func TestDeadCandidate(t *testing.T) {
 		oldAndNew(t, func(t *testing.T, _, new *mortal, both map[string]handoff.Store) {
 			new.hangs.Store(hangs)
 			new.die(true)
-			a := newFlagged(t, "old", both, rollout.Options{Events: true})
+			a := newFlagged(t, "old", both, rollout.Options{Refresh: time.Minute})
 			slow := 0
 			for i := range 60 {
 				began := time.Now()

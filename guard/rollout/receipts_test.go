@@ -20,7 +20,7 @@ func TestReceiptsAcrossFlips(t *testing.T) {
 	tokens := &throttler.Policy{Name: "tokens", Limits: []throttler.Limit{{Quota: 100_000, Window: time.Hour}}}
 	var all [3]*process
 	for i := range all {
-		all[i] = p.process("old", rollout.Options{Events: true})
+		all[i] = p.process("old", rollout.Options{Refresh: time.Minute})
 		all[i].Throttler = throttler.New(all[i].rollout, &throttler.Options{Clock: p.clock, ReceiptKey: []byte("a secret of the test")})
 	}
 	type letter struct {

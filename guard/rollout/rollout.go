@@ -40,13 +40,9 @@ type Options struct {
 	// Flag is the flag's key. If empty, DefaultFlag.
 	Flag string
 
-	// Events reports that the provider sends an event on each change, as flagd and
-	// the SDK's in-memory provider do. A change then takes effect at once for all
-	// clients, and Refresh may be long.
-	Events bool
-
-	// Refresh is how long a client's flag value is cached when no event arrives.
-	// If zero, 1 s, and with Events 1 minute.
+	// Refresh is how long a client's flag value is cached. If zero, 1 s. If the provider
+	// sends an event on each change, as flagd and the SDK's in-memory provider do, a change
+	// takes effect at once.
 	Refresh time.Duration
 
 	// Keep is the longest time processes may disagree about the flag. A backend
@@ -202,16 +198,12 @@ func validateBackends(backends map[string]handoff.Store, names []string, default
 
 // complete fills in the defaults, and returns an error if o is invalid.
 func (o *Options) complete() error {
-	refresh := time.Second
-	if o.Events {
-		refresh = time.Minute
-	}
-	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, refresh), cmp.Or(o.Keep, time.Minute)
+	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, time.Second), cmp.Or(o.Keep, time.Minute)
 	o.Abandon, o.MaxKeys = cmp.Or(o.Abandon, 5*time.Second), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Observer = weirlog.Ensure(o.Observer)
 	switch {
 	case o.Refresh < 0:
-		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)
+		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s", o.Refresh)
 	case o.Keep < 0:
 		return invalid.Errorf("rollout: Keep is %v; it must be positive, or 0 for 1m", o.Keep)
 	case o.Abandon < 0:

@@ -94,7 +94,7 @@ func (p *pair) both() map[string]handoff.Store {
 // take before the move and one after it, and the reset-at of her window.
 func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
 	p, reset = newPair(t), t0.Add(10*time.Second)
-	q := p.process("old", rollout.Options{Events: true})
+	q := p.process("old", rollout.Options{Refresh: time.Minute})
 	q.take(t, 1, reset)
 	q.see(t, "new")
 	q.take(t, 2, reset)
@@ -170,7 +170,7 @@ func (p *pair) wantCalls(t *testing.T, what string, wantOld, wantNew int64) {
 // see each at different moments, and counts the round trips.
 func TestMove(t *testing.T) {
 	p := newPair(t)
-	first, second := p.process("old", rollout.Options{Events: true}), p.process("old", rollout.Options{Events: true})
+	first, second := p.process("old", rollout.Options{Refresh: time.Minute}), p.process("old", rollout.Options{Refresh: time.Minute})
 	reset := t0.Add(10 * time.Second)
 
 	first.take(t, 1, reset)
@@ -220,7 +220,7 @@ func TestMove(t *testing.T) {
 // that is found costs no more.
 func TestWhatBeginningCosts(t *testing.T) {
 	p := newPair(t)
-	q := p.process("new", rollout.Options{Events: true})
+	q := p.process("new", rollout.Options{Refresh: time.Minute})
 	charge := func(window time.Duration, key string) {
 		policy := &throttler.Policy{Name: fmt.Sprint("w", window), Limits: []throttler.Limit{{Quota: 5, Window: window}}}
 		if _, err := q.Take(t.Context(), policy.Charge(key)); err != nil {
@@ -320,7 +320,7 @@ func TestProviderIsReplaced(t *testing.T) {
 		}
 	}
 	set("old")
-	b := newRollout(t, p.both(), "old", api.NewClient(), &rollout.Options{Events: true, Refresh: time.Hour})
+	b := newRollout(t, p.both(), "old", api.NewClient(), &rollout.Options{Refresh: time.Hour})
 	if got := b.BackendFor(t.Context(), "alice"); got != "old" {
 		t.Errorf("wanted on %s, want old", got)
 	}
@@ -343,7 +343,7 @@ func TestProviderIsReplaced(t *testing.T) {
 // their windows restart. Other clients do not notice.
 func TestAbandonedBackend(t *testing.T) {
 	p := newPair(t)
-	q := p.process("old", rollout.Options{Events: true, Abandon: 100 * time.Millisecond})
+	q := p.process("old", rollout.Options{Refresh: time.Minute, Abandon: 100 * time.Millisecond})
 	reset := t0.Add(10 * time.Second)
 	q.take(t, 1, reset)
 	q.see(t, "new")
@@ -397,7 +397,7 @@ func TestNobodyGainsByMoving(t *testing.T) {
 	p := newPair(t)
 	var all []*process
 	for range 3 {
-		all = append(all, p.process("old", rollout.Options{Events: true}))
+		all = append(all, p.process("old", rollout.Options{Refresh: time.Minute}))
 	}
 	var allowed [clients]atomic.Int64
 	var wg sync.WaitGroup
@@ -453,7 +453,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{map[string]handoff.Store{"a": m, "b": nil}, "a", nil, `backends["b"] is nil; it must be a backend`},
 		{one, "", nil, `defaultName is ""; it must be one of the names in backends: a`},
 		{one, "b", nil, `defaultName is "b"; it must be one of the names in backends: a`},
-		{one, "a", &rollout.Options{Refresh: -time.Second}, "Refresh is -1s; it must be positive, or 0 for 1s, with Events 1m"},
+		{one, "a", &rollout.Options{Refresh: -time.Second}, "Refresh is -1s; it must be positive, or 0 for 1s"},
 		{one, "a", &rollout.Options{Keep: -1}, "Keep is -1ns; it must be positive, or 0 for 1m"},
 		{one, "a", &rollout.Options{Abandon: -1}, "Abandon is -1ns; it must be positive, or 0 for 5s"},
 		{one, "a", &rollout.Options{MaxKeys: -1}, "MaxKeys is -1; it must be positive, or 0 for 262144"},
@@ -527,8 +527,8 @@ func TestCountWentToAnUnknownBackend(t *testing.T) {
 // Two processes with flags that never agree fetch or follow, and count once.
 func TestLastingDisagreement(t *testing.T) {
 	p := newPair(t)
-	first := p.process("old", rollout.Options{Events: true, Keep: time.Millisecond, Refresh: time.Millisecond})
-	second := p.process("new", rollout.Options{Events: true, Keep: time.Millisecond, Refresh: time.Millisecond})
+	first := p.process("old", rollout.Options{Keep: time.Millisecond, Refresh: time.Millisecond})
+	second := p.process("new", rollout.Options{Keep: time.Millisecond, Refresh: time.Millisecond})
 	reset := t0.Add(10 * time.Second)
 	used := int64(0)
 	for began := time.Now(); time.Since(began) < 100*time.Millisecond; {
