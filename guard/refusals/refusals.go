@@ -218,7 +218,7 @@ func (b *Backend) ask(counts []version) (began time.Duration) {
 
 // remember remembers d, a refusal of r.
 func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, began time.Duration, counts []version) {
-	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) || isHeld(d) {
+	if d.Degraded || b.optsOut(r.Charges()) || isHeld(d) {
 		return
 	}
 	added := newRefusal(id, d, began, counts)

@@ -3,9 +3,6 @@ package refusals
 import (
 	"math/bits"
 	"sync/atomic"
-
-	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/throttler/quota"
 )
 
 // version is a count's version, and its number before the backend was asked.
@@ -16,16 +13,6 @@ type version struct {
 
 // changed reports whether the count was settled or reset since.
 func (s *version) changed() bool { return s.word.Load() != s.number }
-
-// isWhole reports whether d reports on every limit of charges. A backend that
-// answers without counts, because another one is down, may not.
-func isWhole(charges []quota.Charge, d *driver.Decision) bool {
-	limits := 0
-	for i := range charges {
-		limits += len(charges[i].Policy.Limits)
-	}
-	return len(d.Charges()) == len(charges) && len(d.Results()) == limits
-}
 
 // versions number the settlements and resets of counts that are made through a Backend. Counts
 // with colliding hashes share a version, and then a change of either ends refusals of both.
