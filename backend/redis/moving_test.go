@@ -114,7 +114,11 @@ func TestSlotThatMoves(t *testing.T) {
 		t.Errorf("no key has moved: %v", err)
 	}
 	m.move(m.keys[0])
-	if err := m.take(500 * time.Millisecond); !errors.Is(err, driver.ErrNotSent) {
+	err := m.take(500 * time.Millisecond)
+	for errors.Is(err, driver.ErrOverloaded) { // a busy machine: the last try was under way
+		err = m.take(500 * time.Millisecond)
+	}
+	if err == nil || driver.MayHaveCharged(err) {
 		t.Errorf("keys are apart until the deadline: %v; want that nothing was charged", err)
 	}
 	const takes = 32
