@@ -30,10 +30,10 @@
 // bounds. A process that ends without Close loses the units that it has not handed over, and a
 // process that starts during an outage begins with unused shares.
 //
-// A decision that was made here can be refunded, or settled at another cost, until its units are
-// handed over. After that its cost stays: the backend is charged the sum of many decisions, and
-// can't find one of them. The same holds for a refund of units that were allowed instead of a
-// charge with an unknown outcome.
+// A refund of units that were allowed here works until they are handed over. After that the
+// units count until their window ends: the backend is charged the sum of many decisions, and
+// can't find one of them. The same holds for units that were allowed instead of a charge with
+// an unknown outcome.
 //
 // # Several policies
 //
@@ -261,17 +261,15 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.decide(&r, b.outageOf(err, &r), err, local)
 }
 
-// Settle implements driver.Backend. A decision that was made here is settled here, and has no
-// effect on the backend once its units were handed over. A decision that the backend made is
-// settled by the backend, or not at all.
+// Settle implements driver.Backend. A decision that was made here is settled here or, if it
+// was handed over, by the backend: then only an additional cost is charged, and a refund has
+// no effect. A decision that the backend made is settled by the backend, or not at all.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	switch {
-	case s.Charged.Degraded && s.Renews: // it is not renewed, and lapses in a long outage
+	if s.Charged.Degraded && s.Renews { // it is not renewed, and lapses in a long outage
 		return s.Charged, nil
-	case s.Charged.Degraded && ctx.Err() != nil:
-		return driver.Decision{}, ctx.Err()
-	case s.Charged.Degraded:
-		return b.settle(&s), nil
+	}
+	if s.Charged.Degraded {
+		return b.settle(ctx, &s)
 	}
 	d, err := b.wrapped.Settle(ctx, s)
 	switch {

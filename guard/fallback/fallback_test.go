@@ -537,15 +537,15 @@ func TestRefunds(t *testing.T) {
 	if got := f.used(core, "alice"); got != 1+5 {
 		t.Errorf("the backend counts %d of alice, want 1 from before and 5", got)
 	}
-	// After the hand-over, settlements come too late.
+	// After the hand-over a refund comes too late, and a higher cost is charged.
 	if _, err := f.processes[0].Refund(ctx, late); err != nil {
 		t.Error(err)
 	}
 	if _, err := f.processes[0].Settle(ctx, costly, 4); err != nil {
 		t.Error(err)
 	}
-	if got := f.used(core, "bob"); got != 2 {
-		t.Errorf("the backend counts %d of bob, want 2", got)
+	if got := f.used(core, "bob"); got != 2+3 {
+		t.Errorf("the backend counts %d of bob, want 5", got)
 	}
 }
 
@@ -843,5 +843,22 @@ func TestOptions(t *testing.T) {
 	}
 	if err := new(fallback.Choice).UnmarshalText([]byte("shut")); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A settlement that is made here and cannot be charged is not made again.
+func TestSettlementInPart(t *testing.T) {
+	f := newFixture(t, 1, local)
+	p := policy("core", throttler.Limit{Quota: 100, Window: time.Hour})
+	f.fail(down)
+	d := f.take(0, p.Charge("alice"))
+	f.recover()
+	f.fail(down)
+	_, err := f.processes[0].Settle(t.Context(), d, 5)
+	if !errors.Is(err, breaker.ErrOpen) || !driver.MayHaveCharged(err) {
+		t.Errorf("got %v, want an error that leaves open what was charged", err)
+	}
+	if _, err := f.processes[0].Settle(t.Context(), d, 5); err != nil {
+		t.Errorf("the second time: %v, want that nothing is done", err)
 	}
 }

@@ -3,6 +3,7 @@ package fallback
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -238,16 +239,48 @@ func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 	return nil
 }
 
-// settle settles a decision that was made here, in the local counts.
-func (b *Backend) settle(s *driver.Settlement) driver.Decision {
+// settle settles a decision that was made here.
+func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.Decision{}, err
+	}
+	d, missing := b.settleHere(s)
+	if len(missing) == 0 {
+		return d, nil
+	}
+	costs := make([]int64, len(missing))
+	for i := range missing {
+		costs[i], missing[i].Cost = missing[i].Cost, 0
+	}
+	if _, err := b.wrapped.Settle(ctx, untaken(driver.NewRequest(s.Now, missing...), costs, s.ServerTime)); err != nil {
+		return d, inPart{err}
+	}
+	return d, nil
+}
+
+// inPart is the error of a settlement that was made in the local counts but not by the
+// backend, because of err. Callers must not retry it, even if err says that nothing was sent.
+type inPart struct{ err error }
+
+func (e inPart) Error() string { return "fallback: settled in part: " + e.err.Error() }
+
+func (e inPart) Is(target error) bool {
+	return target == driver.ErrUnavailable || target != driver.ErrNotSent && errors.Is(e.err, target)
+}
+
+func (e inPart) As(target any) bool { return errors.As(e.err, target) }
+
+// settleHere settles s with the local counts. It returns the additional costs to charge to
+// the backend, of charges that were handed over, or never will be.
+func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing []quota.Charge) {
 	r := s.Charged.Request
 	takenAt := r.Now
 	r.Now = s.Now
-	d := driver.NewDecision(r)
+	d = driver.NewDecision(r)
 	d.Allowed, d.Degraded = true, true
 	charges := r.Charges()
 	if len(charges) == 0 {
-		return d // allowed by Open
+		return d, nil // allowed by Open
 	}
 	stripe := b.table.stripeOf(charges)
 	stripe.mu.Lock()
@@ -265,13 +298,16 @@ func (b *Backend) settle(s *driver.Settlement) driver.Decision {
 		}
 		counts[i] = found
 		found.settle(c, s.Costs[i], takenAt, s.Now, b.processes, before, d.ResultsOf(i))
+		if added := s.Costs[i] - c.Cost; added > 0 && found.outage == nil && !found.pooled {
+			missing = append(missing, quota.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: added})
+		}
 	}
 	report(&d, counts, b.processes)
 	results := d.Results()
 	for i := range results {
 		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
 	}
-	return d
+	return d, missing
 }
 
 // settle replaces the cost of charge, which was taken here with the results before.
