@@ -48,7 +48,7 @@ type link struct {
 	c     *chain
 	outer *link // nil for the outermost
 
-	passed *http.Request // the request of the handler, if it runs
+	passed http.Request // the request of the handler, if it runs; in this allocation
 
 	// The fields below are guarded by the chain's mu.
 
@@ -184,14 +184,14 @@ func (e *link) serve(w http.ResponseWriter, next http.Handler) {
 		shareTrailer(e.received)
 		w = e.c.writer()
 	}
-	e.passed = e.received.WithContext((*passedContext)(e))
+	e.passed = *e.received.WithContext((*passedContext)(e))
 	if e.outer == nil && e.c.body != nil {
 		e.passed.Body = e.c.body
 	}
 	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic continues after this
-	next.ServeHTTP(w, e.passed)
+	next.ServeHTTP(w, &e.passed)
 	returned = true
 	if e.m.keyedByRoute {
 		e.m.warnRoute(e)
@@ -327,7 +327,7 @@ func shareTrailer(r *http.Request) {
 // received request: net/http removes the files of MultipartForm, and middlewares further out
 // read the pattern and the form.
 func (e *link) copyBack() {
-	to, from := e.received, e.passed
+	to, from := e.received, &e.passed
 	// Unchanged fields are not written: parallel calls may share a request.
 	if to.Form == nil && from.Form != nil {
 		to.Form = from.Form

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -112,8 +111,8 @@ func flatten(d Dialect) (flat []Dialect, err error) {
 // Report is the state of the limits on a request, for a [Dialect] to write. It covers all
 // middlewares that enforce a limit, except those with [NoHeaders] and policies that are Hidden.
 type Report struct {
-	takes  []*take // the outermost first
-	room   [4]*take
+	takes  []*take   // the outermost first
+	room   [1]*take  // most requests pass one middleware
 	values [5]string // of GitHub's headers
 }
 
@@ -144,8 +143,11 @@ func (r *Report) write(h http.Header) {
 // reports reports whether r has a limit.
 func (r *Report) reports() bool {
 	for _, k := range r.takes {
-		if slices.ContainsFunc(k.d.Charges(), func(c throttler.Charge) bool { return !c.Policy.Hidden }) {
-			return true
+		charges := k.d.Charges()
+		for i := range charges {
+			if !charges[i].Policy.Hidden {
+				return true
+			}
 		}
 	}
 	return false

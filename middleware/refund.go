@@ -2,10 +2,8 @@ package middleware
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/throttler"
 )
 
 // unknownStatus is the status of a response that the handlers have left to an outer handler.
@@ -131,7 +129,7 @@ func (e *link) isFree(status int, h http.Header) bool {
 	if c.first.contextOver() && e.outer != nil || c.body != nil && c.body.failed.Load() {
 		return false
 	}
-	return is304 || e.m.RefundIf(e.passed, status, h)
+	return is304 || e.m.RefundIf(&e.passed, status, h)
 }
 
 // settle settles all takes of e.
@@ -178,7 +176,11 @@ func (k *take) settle(to takeState) {
 
 // hold begins to renew the units that k has in flight, if any, until k is settled.
 func (k *take) hold() {
-	if !slices.ContainsFunc(k.d.Charges(), func(c throttler.Charge) bool { return c.Cost > 0 && c.Policy.Holds() }) {
+	holds, charges := false, k.d.Charges()
+	for i := range charges {
+		holds = holds || charges[i].Cost > 0 && charges[i].Policy.Holds()
+	}
+	if !holds {
 		return
 	}
 	d, t := k.d, k.link.m // not earlier: a closure moves its variables to the heap

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // waiters is the state shared by the requests that wait for their start.
@@ -51,7 +52,7 @@ var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.Wr
 // waitOrGiveBack waits until the request may start by k's decision. If the request can't be
 // served then, waitOrGiveBack refunds k and returns the reason.
 func (t *throttle) waitOrGiveBack(k *take) (reason string) {
-	if !k.d.StartAt().After(k.d.At()) || t.DryRun != nil {
+	if !startsLater(k.d.Driver()) || t.DryRun != nil {
 		return ""
 	}
 	if reason = t.waitForStart(k); reason != "" {
@@ -59,6 +60,17 @@ func (t *throttle) waitOrGiveBack(k *take) (reason string) {
 		k.d = t.settle(k, k.d, nil)
 	}
 	return reason
+}
+
+// startsLater reports whether d has a StartAt after its instant.
+func startsLater(d *driver.Decision) bool {
+	results := d.Results()
+	for i := range results {
+		if results[i].StartAt > d.Request.Now {
+			return true
+		}
+	}
+	return false
 }
 
 // waitForStart waits until the request may start by k's decision and the throttler's clock. It

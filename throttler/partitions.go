@@ -389,17 +389,18 @@ func settleParts(s driver.Settlement, takes []partTake, settle func(*partTake, d
 }
 
 // later returns r's parts, and those for costs of s beyond the charges at backends that have
-// decided about these charges only since they were made. It returns r.parts if there are none.
+// decided about these charges only since they were made. It returns the parts if there are none.
 func (t *Throttler) later(s *driver.Settlement, r *receiptState) []partTake {
 	var added []partTake
+	parts := r.extras().parts
 	for i, c := range s.Charged.Charges() {
 		if t.router == nil || s.Costs[i] <= c.Cost {
 			continue
 		}
 		routes := t.router.Route(c.Policy, s.Now)
 		for index := range t.backends {
-			charged := r.parts == nil && r.backend == index ||
-				slices.ContainsFunc(r.parts, func(take partTake) bool { return take.part.backend == index && slices.Contains(take.part.Places, i) })
+			charged := parts == nil && int(r.backend) == index ||
+				slices.ContainsFunc(parts, func(take partTake) bool { return take.part.backend == index && slices.Contains(take.part.Places, i) })
 			if routes&(1<<index) == 0 || charged {
 				continue
 			}
@@ -411,15 +412,15 @@ func (t *Throttler) later(s *driver.Settlement, r *receiptState) []partTake {
 		}
 	}
 	if added == nil {
-		return r.parts
+		return parts
 	}
-	takes := r.parts
+	takes := parts
 	if takes == nil {
 		places := make([]int, len(s.Charged.Charges()))
 		for i := range places {
 			places[i] = i
 		}
-		takes = []partTake{{part: part{s.Charged.Request.Part(places), r.backend}, d: s.Charged}}
+		takes = []partTake{{part: part{s.Charged.Request.Part(places), int(r.backend)}, d: s.Charged}}
 	}
 	takes = slices.Concat(takes, added)
 	slices.SortStableFunc(takes, func(a, b partTake) int { return b.part.backend - a.part.backend })

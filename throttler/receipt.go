@@ -20,18 +20,47 @@ type Decision struct {
 	receipt *receiptState
 }
 
-// receiptState lets a charge be refunded or settled once. Copies of a Decision share it.
+// receiptState lets a charge be refunded or settled once. Copies of a Decision share it. Each
+// allowed decision allocates one, so what few need is in extra.
 type receiptState struct {
-	links *links // if parents were charged
+	mu       sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
+	done     bool
+	opened   bool          // by Open
+	released bool          // it holds no units in flight, or none that can be found
+	backend  uint8         // without parts, the index in Throttler.backends of the backend that charged
+	links    *links        // if parents were charged
+	extra    *receiptExtra // read it by extras, and set it by withExtras
+}
 
-	mu      sync.Mutex // held during Renew and Settle: a unit renewed after its settlement could only lapse
-	done    bool
-	id      string     // set if there is a text of the decision, and another process may settle it
-	parts   []partTake // set if parts are charged, renewed or settled one by one
-	backend int        // otherwise, the index in Throttler.backends of the backend that charged
+// receiptExtra is the part of a receiptState that few have. The mu of the receiptState guards it.
+type receiptExtra struct {
+	id    string     // set if there is a text of the decision, and another process may settle it
+	parts []partTake // set if parts are charged, renewed or settled one by one
+}
 
-	opened   bool // by Open
-	released bool // it holds no units in flight, or none that can be found
+// newReceipt returns the receipt of a charge by that backend or, if there are parts, by theirs.
+func newReceipt(backend int, parts []partTake) *receiptState {
+	r := &receiptState{backend: uint8(backend)}
+	if parts != nil {
+		r.extra = &receiptExtra{parts: parts}
+	}
+	return r
+}
+
+// extras returns what few receipts have.
+func (r *receiptState) extras() (m receiptExtra) {
+	if r.extra != nil {
+		m = *r.extra
+	}
+	return m
+}
+
+// withExtras returns what few receipts have, to be changed.
+func (r *receiptState) withExtras() *receiptExtra {
+	if r.extra == nil {
+		r.extra = new(receiptExtra)
+	}
+	return r.extra
 }
 
 // tookNothing is the receipt of every peek: there is nothing to refund.
@@ -39,23 +68,24 @@ var tookNothing = &receiptState{done: true}
 
 // byPartition returns the part of d about each partition. r.mu is held.
 func (r *receiptState) byPartition(d *Decision) []partTake {
-	if r.parts == nil {
+	if r.extras().parts == nil {
+		m := r.withExtras()
 		for _, p := range d.Driver().Request.Parts() {
 			own := driver.NewDecision(p.Request)
 			own.Allowed, own.Degraded = true, d.Degraded
 			p.CopyFrom(d.Driver(), &own)
-			r.parts = append(r.parts, partTake{part: part{p, r.backend}, d: own})
+			m.parts = append(m.parts, partTake{part: part{p, int(r.backend)}, d: own})
 		}
 	}
-	return r.parts
+	return r.extra.parts
 }
 
 // settleOnce makes s, a settlement by r that another process may make too, unless it was made.
-// Each of r.parts is settled once. The units in flight end in any case.
+// Each of its parts is settled once. The units in flight end in any case.
 func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *receiptState) (driver.Decision, error) {
-	ends := int64(0)
-	for i := range r.parts {
-		ends = max(ends, endOf(&r.parts[i].d))
+	ends, parts, id := int64(0), r.extra.parts, r.extra.id
+	for i := range parts {
+		ends = max(ends, endOf(&parts[i].d))
 	}
 	letGo := func(take *partTake) {
 		if !r.released {
@@ -63,8 +93,8 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 		}
 	}
 	if s.Now >= ends { // from now on, a record of the settlement may be gone
-		for i := range r.parts {
-			letGo(&r.parts[i])
+		for i := range parts {
+			letGo(&parts[i])
 		}
 		r.released = true
 		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: its charges stopped counting at %v", time.UnixMilli(ends).UTC())
@@ -72,11 +102,11 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	// Longer than any process' clock may be behind.
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin
 	before := 0
-	merged, err := settleParts(s, r.parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
+	merged, err := settleParts(s, parts, func(take *partTake, s driver.Settlement) (driver.Decision, error) {
 		if r.released {
 			s.Charged = withoutUnits(s.Charged)
 		}
-		d, err := t.backends[0].Settle(ctx, s.MakeOnce(r.id, keep))
+		d, err := t.backends[0].Settle(ctx, s.MakeOnce(id, keep))
 		if err != nil {
 			return d, err
 		}
@@ -87,7 +117,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 		d.Allowed = true
 		return d.WithoutOnce(), nil
 	})
-	if err == nil && before == len(r.parts) { // after an error it may be made again, except for settled parts
+	if err == nil && before == len(parts) { // after an error it may be made again, except for settled parts
 		r.released = true
 		return driver.Decision{}, ErrSettled
 	}

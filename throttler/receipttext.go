@@ -75,7 +75,10 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 
 // hasReceipt returns an error if another process cannot settle d, which r charged.
 func (t *Throttler) hasReceipt(r *receiptState, d *driver.Decision) error {
-	for _, take := range r.parts {
+	r.mu.Lock()
+	parts := r.extras().parts
+	r.mu.Unlock()
+	for _, take := range parts {
 		if err := driver.HasReceipt(t.backends[take.part.backend], d); err != nil {
 			return err
 		}
@@ -118,7 +121,7 @@ func (r *receiptText) decision(id string) (Decision, error) {
 			results[k].Mark = c.Marks[k]
 		}
 	}
-	opened := Decision{decision.FromDriver(d), &receiptState{id: id, links: r.Links, opened: true, released: true}}
+	opened := Decision{decision.FromDriver(d), &receiptState{extra: &receiptExtra{id: id}, links: r.Links, opened: true, released: true}}
 	opened.Added = r.Links.added(len(charges))
 	return opened, nil
 }
@@ -128,10 +131,11 @@ func (r *receiptText) decision(id string) (Decision, error) {
 func (r *receiptState) name() (id string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.id == "" {
+	m := r.withExtras()
+	if m.id == "" {
 		random := make([]byte, receipt.IDBytes)
 		_, _ = rand.Read(random) // it never fails
-		r.id = string(random)
+		m.id = string(random)
 	}
-	return r.id, !r.done
+	return m.id, !r.done
 }

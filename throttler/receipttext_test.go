@@ -376,6 +376,28 @@ func TestReceiptOfWhatIsInFlightInSeveralPartitions(t *testing.T) {
 	}
 }
 
+// A receipt may be made while a renewal splits the decision into its partitions.
+func TestReceiptDuringARenewal(t *testing.T) {
+	ctx := t.Context()
+	th := throttler.New(memorybackend.NewDefault(), &receiptOptions)
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 100, Window: 5 * time.Minute}}}
+	d, err := th.Take(ctx, p.Charge("alice"))
+	if err != nil || !d.Allowed {
+		t.Fatal(&d, err)
+	}
+	renewed := make(chan error)
+	go func() {
+		_, err := th.Renew(ctx, d)
+		renewed <- err
+	}()
+	if _, err := th.Receipt(d); err != nil {
+		t.Error(err)
+	}
+	if err := <-renewed; err != nil {
+		t.Error(err)
+	}
+}
+
 // A debt that drains for centuries bounds neither a receipt's life nor its settlement to once.
 func TestReceiptOfADebtForCenturies(t *testing.T) {
 	own := throttler.New(memorybackend.NewDefault(), &receiptOptions)

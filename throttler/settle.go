@@ -74,7 +74,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		costs = costsOf(d.Charges())
 	}
 	r.done = !releases
-	if r.id == "" && costsAs(d.Charges(), costs) && !holds {
+	if r.extras().id == "" && costsAs(d.Charges(), costs) && !holds {
 		return d, nil
 	}
 	start := time.Now()
@@ -87,7 +87,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		r.done = !releases && driver.MayHaveCharged(err) && r.id == "" // with an id, it is made once
+		r.done = !releases && driver.MayHaveCharged(err) && r.extras().id == "" // with an id, it is made once
 		return Decision{}, err
 	}
 	t.queues.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
@@ -97,11 +97,11 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 // settleCharges makes s, the settlement of d, where its charges were made.
 func (t *Throttler) settleCharges(ctx context.Context, d *Decision, s driver.Settlement, releases bool) (driver.Decision, error) {
 	r := d.receipt
-	parts := t.later(&s, r)
+	parts, m := t.later(&s, r), r.extras()
 	switch {
-	case r.id != "" && !releases && len(parts) > len(r.parts):
+	case m.id != "" && !releases && len(parts) > len(m.parts):
 		return driver.Decision{}, errReceiptMoved
-	case r.id != "" && !releases:
+	case m.id != "" && !releases:
 		r.byPartition(d)
 		return t.settleOnce(ctx, s, r)
 	case parts != nil:

@@ -143,14 +143,14 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 	case parts == nil && op == observe.OpTake:
 		*decided, err = t.backends[backend].Take(ctx, r)
 		if backend > 0 && decided.Allowed {
-			d.receipt = &receiptState{backend: backend}
+			d.receipt = newReceipt(backend, nil)
 		}
 	case parts == nil:
 		*decided, err = t.backends[backend].Peek(ctx, r)
 	case op == observe.OpTake:
 		var takes []partTake
 		if *decided, takes, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
-			d.receipt = &receiptState{parts: takes}
+			d.receipt = newReceipt(0, takes)
 		}
 	default:
 		*decided, err = t.peekParts(ctx, r, parts)

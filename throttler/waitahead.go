@@ -85,7 +85,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	a.look(&d)
 	a.Decision = Decision{Decision: decision.FromDriver(d)}
 	if d.Allowed {
-		a.receipt = &receiptState{parts: parts, backend: backend}
+		a.receipt = newReceipt(backend, parts)
 	}
 	if links != nil {
 		a.link(links)

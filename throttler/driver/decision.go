@@ -19,10 +19,10 @@ type Decision struct {
 	Request Request
 
 	// The results of the limits of all charges, in their order: single has the only one, list
-	// has several. Most decisions are about one limit, and need no
+	// has several. Most decisions are about one limit, are copied often, and need no
 	// memory beyond the caller's.
 	single [1]Result
-	list   []Result
+	list   *[]Result
 
 	// Padding to a multiple of 16 bytes: a copy of another size writes its last words twice,
 	// and a copy of that copy waits for them.
@@ -41,7 +41,8 @@ func NewDecision(r Request) (d Decision) {
 		limits += len(charges[i].Policy.Limits)
 	}
 	if limits > 1 {
-		d.list = make([]Result, limits)
+		list := make([]Result, limits)
+		d.list = &list
 	}
 	return d
 }
@@ -133,10 +134,13 @@ func (d *Decision) copyTo(r Request) Decision {
 // Results returns the results of the limits of all charges, in their order, for
 // a backend to fill in.
 func (d *Decision) Results() []Result {
-	if d.list == nil && d.Request.single[0].Policy != nil {
+	switch {
+	case d.list != nil:
+		return *d.list
+	case d.Request.single[0].Policy != nil:
 		return d.single[:]
 	}
-	return d.list
+	return nil
 }
 
 // ResultsOf returns the results of charge i's limits.

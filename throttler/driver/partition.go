@@ -55,7 +55,10 @@ type Part struct {
 
 // IsSplit reports whether r has charges of several partitions.
 func (r *Request) IsSplit() bool {
-	charges := r.Charges()
+	if r.list == nil {
+		return false // one charge, or none
+	}
+	charges := *r.list
 	return slices.ContainsFunc(charges, func(c quota.Charge) bool { return c.Partition != charges[0].Partition })
 }
 

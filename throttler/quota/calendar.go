@@ -72,7 +72,7 @@ func parsePeriod(name string) (Period, bool) {
 }
 
 // IsZero reports whether c is the zero Calendar.
-func (c Calendar) IsZero() bool { return c == Calendar{} }
+func (c Calendar) IsZero() bool { return c.Period == 0 && c.Day == 0 && c.Zone == "" } // field by field: == calls a function
 
 // String returns c as in a limit's text: "month in Europe/Berlin from day 31".
 func (c Calendar) String() string {

@@ -57,7 +57,12 @@ func (p *Policy) HoldsAt(now int64) bool { return p.Until.IsZero() || now < p.Un
 
 // Holds reports whether one of the limits holds units: see [Algorithm.Holds].
 func (p *Policy) Holds() bool {
-	return slices.ContainsFunc(p.Limits, func(l Limit) bool { return l.Algorithm.Holds() })
+	for i := range p.Limits {
+		if p.Limits[i].Algorithm.Holds() {
+			return true
+		}
+	}
+	return false
 }
 
 // HoldsOnly reports whether all limits hold units.
