@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -380,21 +381,24 @@ func TestReceiptOfWhatIsInFlightInSeveralPartitions(t *testing.T) {
 func TestReceiptDuringARenewal(t *testing.T) {
 	ctx := t.Context()
 	th := throttler.New(memorybackend.NewDefault(), &receiptOptions)
-	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 100, Window: 5 * time.Minute}}}
-	d, err := th.Take(ctx, p.Charge("alice"))
-	if err != nil || !d.Allowed {
-		t.Fatal(&d, err)
-	}
-	renewed := make(chan error)
-	go func() {
-		_, err := th.Renew(ctx, d)
-		renewed <- err
-	}()
-	if _, err := th.Receipt(d); err != nil {
-		t.Error(err)
-	}
-	if err := <-renewed; err != nil {
-		t.Error(err)
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 300, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 300, Window: 5 * time.Minute}}}
+	for range 100 {
+		d, err := th.Take(ctx, p.Charge("alice"))
+		if err != nil || !d.Allowed {
+			t.Fatal(&d, err)
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := th.Renew(ctx, d); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			if _, err := th.Receipt(d); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Wait()
 	}
 }
 

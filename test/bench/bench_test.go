@@ -234,7 +234,7 @@ func TestMatchingKeepsTheBareHandler(t *testing.T) {
 
 func TestBadArguments(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rows", "("}, {"-only", "("}, {"-rows", "nothing has this name"}, {"-docs", ".", "-rows", "memory"}, {"-from", "missing.json"}, {"-unknown"},
+		{"-rows", "("}, {"-only", "("}, {"-rows", "nothing has this name"}, {"-docs", ".", "-rows", "memory"}, {"-from", "missing.json"}, {"-guard", "missing.json"}, {"-unknown"},
 	} {
 		if err := bench(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is no error", args)

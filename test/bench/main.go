@@ -24,10 +24,12 @@ import (
 	"os/signal"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/test/bench/internal/report"
+	"github.com/weir-go/weir/test/bench/peers"
 	"github.com/weir-go/weir/test/bench/result"
 )
 
@@ -63,6 +65,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	output := flags.String("out", "", "write the results to this `file`, as JSON")
 	docs := flags.String("docs", "", "write results, figures and tables into the documentation of the repository in this `directory`")
 	input := flags.String("from", "", "measure nothing; take the results from this `file`")
+	guard := flags.String("guard", "", "measure the rows of the summary, and fail if weir, next to the best rival, lost more than a tenth since the run in this `file`")
 	empty := flags.String("empty", "", "be a service that decides nothing, at this `address`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -70,11 +73,16 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
 	case *empty != "":
 		return serveEmpty(ctx, *empty)
-	case *docs != "" && *rowsMatch+*peersMatch != "":
-		return errors.New("-docs is for a whole run: leave out -rows and -only")
+	case *docs != "" && *rowsMatch+*peersMatch+*guard != "":
+		return errors.New("-docs is for a whole run: leave out -rows, -only and -guard")
 	}
-	var set *result.Set
+	var stored, set *result.Set
 	var err error
+	if *guard != "" {
+		if stored, err = result.Read(*guard); err != nil {
+			return err
+		}
+	}
 	if *input != "" {
 		set, err = result.Read(*input)
 	} else {
@@ -85,12 +93,18 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if *service {
 			s.sample, s.clients = 2*time.Second, 10_000
 		}
+		if stored != nil {
+			s.clients = stored.Keys
+		}
 		s.passes, s.sample, s.maxKeys = cmp.Or(*passes, s.passes), cmp.Or(*length, s.sample), cmp.Or(*maxKeys, s.maxKeys)
 		lab := newLab(s)
 		defer lab.close()
 		rows := lab.rows()
 		if *service {
 			rows = lab.serviceRows()
+		}
+		if stored != nil {
+			rows = compared(rows)
 		}
 		if rows, err = matching(rows, *rowsMatch, *peersMatch); err != nil {
 			return err
@@ -111,7 +125,19 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *docs != "" && err == nil {
 		err = report.Publish(*docs, set)
 	}
+	if stored != nil && err == nil {
+		err = notSlower(stored, set)
+	}
 	return errors.Join(err, failures(stderr, set.Results))
+}
+
+// compared returns the rows of the summary, of weir and its rivals alone.
+func compared(rows []row) []row {
+	rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(report.Summarized(), r.name) })
+	for i, r := range rows {
+		rows[i].cells = slices.DeleteFunc(r.cells, func(c cell) bool { return c.role > peers.Ours && c.peer != report.BareHandler })
+	}
+	return rows
 }
 
 // printRows prints the names of rows and their peers.
@@ -122,6 +148,15 @@ func printRows(w io.Writer, rows []row) {
 			fmt.Fprintln(w, "   ", c.peer)
 		}
 	}
+}
+
+// notSlower returns an error with the rows in which weir has lost since the stored run.
+func notSlower(stored, set *result.Set) error {
+	lines, err := report.Worse(stored, set)
+	if len(lines) > 0 {
+		return errors.New("slower than the stored run:\n" + strings.Join(lines, "\n"))
+	}
+	return err
 }
 
 // matching returns the rows with names that match rowsMatch, with the peers whose names match

@@ -70,6 +70,19 @@ func (r *Result) Spread(metric string) float64 {
 	return (slices.Max(values) - slices.Min(values)) / r.Median(metric)
 }
 
+// Pass returns the set of the i-th values.
+func (s *Set) Pass(i int) *Set {
+	pass := *s
+	pass.Results = slices.Clone(s.Results)
+	for n, r := range s.Results {
+		pass.Results[n].Values = make(map[string][]float64)
+		for metric, values := range r.Values {
+			pass.Results[n].Values[metric] = values[min(i, len(values)):min(i+1, len(values))]
+		}
+	}
+	return &pass
+}
+
 // Row returns the results of a row, in the order of its peers.
 func (s *Set) Row(name string) (row []Result) {
 	for _, r := range s.Results {

@@ -164,7 +164,7 @@ func httpLoad(s *result.Set, store string) string {
 	return compare(s, "counting in "+store, col("p99 µs", row, "p99_us"), col("requests per s", row, "per_s").highestBest(), bareShare("÷ bare", row))
 }
 
-// summarized are the columns of the summary.
+// summarized are the columns of the summary, which Worse compares, too.
 func summarized() []column {
 	columns := []column{
 		col("p99 µs, g64", "redis/allowed/g64", "p99_us"),
@@ -188,6 +188,14 @@ func summarized() []column {
 	return columns
 }
 
+// Summarized returns the names of the rows of the summary.
+func Summarized() (rows []string) {
+	for _, c := range summarized() {
+		rows = append(rows, c.row)
+	}
+	return rows
+}
+
 // summary compares weir with the best rival, line by line.
 func summary(s *result.Set) string {
 	var rows [][]string
@@ -199,6 +207,38 @@ func summary(s *result.Set) string {
 	}
 	text := table(1, []string{"", "weir", "best rival", "", "weir ÷ best"}, rows)
 	return strings.Replace(text, "---:|---:|---:|---:|", "---:|---:|---|---:|", 1)
+}
+
+// Worse returns a line for each row of the summary in which weir, next to the best rival of
+// the same pass, lost more than a tenth since the stored run: in every pass, and more than the
+// passes of the stored run differ.
+func Worse(stored, now *result.Set) (lines []string, err error) {
+	if before, after := stored.Machine, now.Machine; before.CPU != after.CPU || before.Cores != after.Cores {
+		return nil, fmt.Errorf("the stored run is of another machine: %s, %d cores; this one is %s, %d cores", before.CPU, before.Cores, after.CPU, after.Cores)
+	}
+	for _, c := range summarized() {
+		merit := func(s *result.Set) float64 {
+			if c.highest {
+				return ratio(s, c)
+			}
+			return 1 / ratio(s, c)
+		}
+		limit, best := 0.9*merit(stored), math.Inf(-1)
+		for i := range stored.Passes {
+			if m := merit(stored.Pass(i)); !math.IsNaN(m) {
+				limit = min(limit, m)
+			}
+		}
+		for i := range now.Passes {
+			if m := merit(now.Pass(i)); !math.IsNaN(m) {
+				best = max(best, m)
+			}
+		}
+		if !math.IsInf(best, -1) && best < limit {
+			lines = append(lines, fmt.Sprintf("%s: weir ÷ best rival was %.2f, and is %.2f", c.head, ratio(stored, c), ratio(now, c)))
+		}
+	}
+	return lines, nil
 }
 
 func services(s *result.Set) string {

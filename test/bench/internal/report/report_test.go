@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,5 +72,39 @@ func TestFillReplacesPlacesOnly(t *testing.T) {
 		if page = string(fill([]byte(page), blocks)); page != want {
 			t.Errorf("got %q, want %q", page, want)
 		}
+	}
+}
+
+// A row is worse if its ratio is, in every pass, by more than a tenth, and by more than the
+// stored passes differ.
+func TestWorse(t *testing.T) {
+	run := func(weir, rival, ns []float64) *result.Set {
+		return &result.Set{Passes: len(weir), Results: []result.Result{
+			{Row: "redis/allowed/g16", Peer: "weir", Role: peers.Ours, Values: values("per_s", weir...)},
+			{Row: "redis/allowed/g16", Peer: "rival", Values: values("per_s", rival...)},
+			{Row: "memory/hot", Peer: "weir", Role: peers.Ours, Values: values("ns", ns...)},
+			{Row: "memory/hot", Peer: "rival", Values: values("ns", 100, 100, 100)},
+		}}
+	}
+	stored := run([]float64{200, 210, 190}, []float64{100, 100, 100}, []float64{50, 50, 50})
+	for name, c := range map[string]struct {
+		now  *result.Set
+		want []string
+	}{
+		"the same":              {stored, nil},
+		"a slower machine":      {run([]float64{20, 21, 19}, []float64{10, 10, 10}, []float64{50, 50, 50}), nil},
+		"worse in two of three": {run([]float64{100, 195, 100}, []float64{100, 100, 100}, []float64{90, 51, 90}), nil},
+		"worse": {run([]float64{100, 110, 170}, []float64{100, 100, 100}, []float64{60, 61, 62}), []string{
+			"allowed per second, g16: weir ÷ best rival was 2.00, and is 1.10", "in memory, hot, ns: weir ÷ best rival was 0.50, and is 0.61",
+		}},
+	} {
+		if got, err := Worse(stored, c.now); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, error %v; want %q", name, got, err, c.want)
+		}
+	}
+	changed := *stored
+	changed.Machine.Cores = 64
+	if _, err := Worse(stored, &changed); err == nil {
+		t.Error("a run of another machine is no error")
 	}
 }
