@@ -7,9 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/weir-go/weir/cmd/internal/cmdline"
@@ -39,7 +37,7 @@ func (sv *service) begin(ctx context.Context) {
 			err = checkShares(sv.stack.Config, sv.forward != nil && len(texts) == 0)
 		}
 		if err == nil {
-			list, err = parse(sv.settings, texts, sv.stack.Config.Supports)
+			list, err = descriptors.Parse(sv.settings.AppDirectory, texts, sv.stack.Config.Supports)
 		}
 		_ = sv.apply(list, err) // apply has logged the error
 	}
@@ -78,24 +76,13 @@ func checkShares(c *config.Config, alone bool) error {
 	return fmt.Errorf("%s: backend is shares, which counts the policies of this file alone, and no descriptors; it must be a store, such as redis, or there must be forward_auth and no descriptors", c.File)
 }
 
-// parse reads files of descriptors. The error lists the mistakes of all files.
-func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Supports) (list []*envoyfile.File, err error) {
-	var wrong []error
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		f, err := envoyfile.Parse(filepath.Join(s.AppDirectory, name), texts[name], supports)
-		wrong = append(wrong, err)
-		list = append(list, f)
-	}
-	return list, errors.Join(wrong...)
-}
-
 // apply puts a configuration in force. If it is wrong, or err is not nil, the last good one
 // stays in force.
 func (sv *service) apply(list []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
 	if err == nil {
-		set, err = descriptors.NewWith(list, sv.settings.MergeDomainConfig, sv.settings.Compatible)
+		set, err = descriptors.New(list, sv.settings.MergeDomainConfig, sv.settings.Compatible)
 	}
 	if err == nil {
 		err = sv.setLevels(set)
@@ -168,10 +155,10 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		var list []*envoyfile.File
 		texts, err := watcher(s).Read()
 		if err == nil {
-			list, err = parse(s, texts, supports)
+			list, err = descriptors.Parse(s.AppDirectory, texts, supports)
 		}
 		if err == nil {
-			_, err = descriptors.NewWith(list, s.MergeDomainConfig, s.Compatible)
+			_, err = descriptors.New(list, s.MergeDomainConfig, s.Compatible)
 		}
 		if err == nil {
 			for _, warning := range envoyfile.Warnings(list) {

@@ -21,7 +21,6 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/policies"
@@ -125,17 +124,11 @@ func (s *Service) readDescriptors(st *settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	var list []*envoyfile.File
-	var wrong []error
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		f, err := envoyfile.Parse(filepath.Join(w.Dir, name), texts[name], s.Config.Supports)
-		wrong = append(wrong, err)
-		list = append(list, f)
-	}
-	if err := errors.Join(wrong...); err != nil {
+	list, err := descriptors.Parse(w.Dir, texts, s.Config.Supports)
+	if err != nil {
 		return err
 	}
-	s.set, err = descriptors.NewWith(list, st.MergeDomainConfig, st.Compatible)
+	s.set, err = descriptors.New(list, st.MergeDomainConfig, st.Compatible)
 	return err
 }
 

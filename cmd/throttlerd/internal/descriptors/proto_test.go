@@ -26,7 +26,7 @@ func TestDepth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := New([]*envoyfile.File{f}, false); err != nil || len(s.Rules()) != 100 {
+	if s, err := New([]*envoyfile.File{f}, false, false); err != nil || len(s.Rules()) != 100 {
 		t.Errorf("%v, %v; want 100 rules", s, err)
 	}
 	_, err = FromProto(nested(9900))

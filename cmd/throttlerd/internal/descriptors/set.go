@@ -2,9 +2,11 @@ package descriptors
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -52,13 +54,22 @@ type pattern struct {
 // parts are the texts between the '*' of a pattern.
 type parts []string
 
-// New returns the set of files, in the order of their names. A domain must be in one file,
-// unless merge is true. The error wraps quota.ErrInvalid.
-func New(files []*envoyfile.File, merge bool) (*Set, error) { return NewWith(files, merge, false) }
+// Parse reads the texts of files in a directory, by their names. The error lists the mistakes of
+// all files.
+func Parse(dir string, texts map[string][]byte, supports envoyfile.Supports) (list []*envoyfile.File, err error) {
+	var wrong []error
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		f, err := envoyfile.Parse(filepath.Join(dir, name), texts[name], supports)
+		wrong = append(wrong, err)
+		list = append(list, f)
+	}
+	return list, errors.Join(wrong...)
+}
 
-// NewWith is New. If compatible, the set finds rules like envoyproxy/ratelimit, which joins keys and
-// values: the entry (a, b) finds the key a_b.
-func NewWith(files []*envoyfile.File, merge, compatible bool) (*Set, error) {
+// New returns the set of files, in the order of their names. A domain must be in one file,
+// unless merge is true. If compatible, the set finds rules like envoyproxy/ratelimit, which joins
+// keys and values: the entry (a, b) finds the key a_b. The error wraps quota.ErrInvalid.
+func New(files []*envoyfile.File, merge, compatible bool) (*Set, error) {
 	files = slices.Clone(files)
 	envoyfile.Sort(files)
 	if err := envoyfile.Together(files, merge); err != nil {

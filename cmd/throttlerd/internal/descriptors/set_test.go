@@ -31,7 +31,7 @@ func mustSet(t *testing.T, texts ...string) *Set {
 		}
 		files = append(files, f)
 	}
-	s, err := New(files, true)
+	s, err := New(files, true, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +148,13 @@ func TestMultiplesOfUnitsAndCalendars(t *testing.T) {
 func TestDomainsOfSeveralFiles(t *testing.T) {
 	a, _ := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
 	b, _ := envoyfile.Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)
-	if _, err := New([]*envoyfile.File{b, a}, false); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
+	if _, err := New([]*envoyfile.File{b, a}, false, false); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
 		t.Error(err)
 	}
-	if s, err := New([]*envoyfile.File{a, b}, true); err != nil || len(s.Rules()) != 1 {
+	if s, err := New([]*envoyfile.File{a, b}, true, false); err != nil || len(s.Rules()) != 1 {
 		t.Error(s, err)
 	}
-	if _, err := New([]*envoyfile.File{a, a}, true); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
+	if _, err := New([]*envoyfile.File{a, a}, true, false); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
 		t.Error(err)
 	}
 }
@@ -172,7 +172,7 @@ descriptors:
 		t.Fatal(err)
 	}
 	for _, compatible := range []bool{true, false} {
-		set, err := NewWith([]*envoyfile.File{f}, false, compatible)
+		set, err := New([]*envoyfile.File{f}, false, compatible)
 		if err != nil {
 			t.Fatal(err)
 		}

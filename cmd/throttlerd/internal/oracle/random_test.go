@@ -165,7 +165,7 @@ func (w *world) set() *configured.Set {
 	if err != nil {
 		panic(fmt.Errorf("%w\n%s", err, w.file()))
 	}
-	set, err := configured.NewWith([]*envoyfile.File{f}, false, true)
+	set, err := configured.New([]*envoyfile.File{f}, false, true)
 	if err != nil {
 		panic(err)
 	}

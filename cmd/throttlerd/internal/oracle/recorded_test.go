@@ -29,7 +29,7 @@ func counting(t *testing.T) *rls.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := configured.New([]*envoyfile.File{f}, false)
+	set, err := configured.New([]*envoyfile.File{f}, false, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (s *tested) load(text string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	set, err := descriptors.New([]*envoyfile.File{f}, false)
+	set, err := descriptors.New([]*envoyfile.File{f}, false, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}

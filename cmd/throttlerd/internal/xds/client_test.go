@@ -52,7 +52,7 @@ func TestConfigurationsOfGateways(t *testing.T) {
 		defer mu.Unlock()
 		var next *descriptors.Set
 		if err == nil {
-			next, err = descriptors.New(all, false)
+			next, err = descriptors.New(all, false, false)
 		}
 		if err == nil {
 			set = next

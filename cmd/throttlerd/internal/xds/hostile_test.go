@@ -112,7 +112,7 @@ func TestGarbage(t *testing.T) {
 		applied.Add(1)
 		var next *descriptors.Set
 		if err == nil {
-			next, err = descriptors.New(all, false)
+			next, err = descriptors.New(all, false, false)
 		}
 		if err == nil {
 			current.Store(next)
