@@ -27,7 +27,7 @@ const (
 )
 
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
-	s := &http.Server{
+	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -36,8 +36,6 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	closeUnused(s)
-	return s
 }
 
 // serve serves until ctx is done, and then until the requests in flight have ended. It serves

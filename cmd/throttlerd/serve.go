@@ -35,6 +35,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/xds"
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler/policies"
 )
@@ -295,7 +296,7 @@ func (sv *service) drain(ctx context.Context) error {
 	sv.log.Warn("ending: calls in flight are finished; a second signal ends at once")
 	sv.ending.Store(true)
 	sv.health.Shutdown()
-	sleep(ctx, sv.settings.DrainWait)
+	every.Wait(ctx, sv.settings.DrainWait)
 	ctx, cancel := context.WithTimeout(ctx, sv.settings.DrainTimeout)
 	defer cancel()
 	done := make(chan struct{})
@@ -326,11 +327,4 @@ func (sv *service) close() error {
 		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/test/chaos/internal/history"
 	"github.com/weir-go/weir/test/chaos/internal/job"
 	"github.com/weir-go/weir/test/chaos/internal/meter"
@@ -160,16 +161,12 @@ type crew struct {
 
 func (c *crew) client(ctx context.Context, i int) error {
 	random := rand.New(rand.NewPCG(c.Seed, uint64(c.Process<<32+c.Life<<16+i)))
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Duration(random.Int64N(2 * int64(c.Every)))):
-		}
+	for every.Wait(ctx, time.Duration(random.Int64N(2*int64(c.Every)))) {
 		if err := c.decide(random.IntN(windowKeys+exactKeys), random.IntN(10) == 0); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // decide makes one decision about a key, and records it. It records the call first, so that a

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/cmd/internal/operator"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
@@ -223,10 +224,8 @@ func inForce(ctx context.Context, c *operator.Counts, o *policies.Override, a *a
 		if found == (a.name != "unblock") {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if !every.Wait(ctx, waitStep) {
 			return false
-		case <-time.After(waitStep):
 		}
 	}
 }

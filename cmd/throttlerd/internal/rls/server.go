@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -265,12 +266,9 @@ func (s *Server) giveBackLater(ctx context.Context, charged []throttler.Decision
 	s.returns.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTime)
 		defer cancel()
-		for charged = s.giveBack(ctx, charged); len(charged) > 0; charged = s.giveBack(ctx, charged) {
-			select {
-			case <-ctx.Done():
-				return // the throttler's observer has reported what remains charged
-			case <-time.After(returnEvery):
-			}
+		// If time runs out, the throttler's observer has reported what remains charged.
+		for charged = s.giveBack(ctx, charged); len(charged) > 0 && every.Wait(ctx, returnEvery); {
+			charged = s.giveBack(ctx, charged)
 		}
 	})
 }

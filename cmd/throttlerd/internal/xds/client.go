@@ -32,6 +32,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/internal/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/internal/settings"
 	"github.com/weir-go/weir/config/envoyfile"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -94,7 +95,7 @@ func (c *Client) Watch(ctx context.Context) {
 		// Half of it is random, so that a server's services don't all reconnect at once.
 		d := wait/2 + rand.N(wait/2+1)
 		c.log.Warn("the management server is away; the last configuration stays in force", "server", c.settings.ServerURL, "again_in", d, "error", err)
-		if pause(ctx, d) != nil {
+		if !every.Wait(ctx, d) {
 			return
 		}
 		wait = min(2*wait, c.settings.BackoffMax)
@@ -124,8 +125,8 @@ func (c *Client) stream(ctx context.Context) error {
 		if again {
 			// A server that answers a NACK with the same version would be asked again
 			// immediately, over and over.
-			if err := pause(ctx, againAfter); err != nil {
-				return err
+			if !every.Wait(ctx, againAfter) {
+				return ctx.Err()
 			}
 		}
 		if !again || !sameResources(resp, refused) {
@@ -150,15 +151,6 @@ func sameResources(a, b *discoveryv3.DiscoveryResponse) bool {
 
 // againAfter is the delay of the answer to a version that is refused again.
 const againAfter = time.Second
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // parse returns the configurations of a response. A response of another type contains none,
 // and must not pass for an empty one.

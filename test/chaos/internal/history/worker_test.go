@@ -13,6 +13,7 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/test/chaos/internal/job"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -126,12 +127,7 @@ type take struct {
 }
 
 func (c *client) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Duration(c.random.Int64N(2 * int64(c.Every)))):
-		}
+	for every.Wait(ctx, time.Duration(c.random.Int64N(2*int64(c.Every)))) {
 		var err error
 		switch n := c.random.IntN(10); {
 		case n < 2:
@@ -145,6 +141,7 @@ func (c *client) run(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 func (c *client) take() error {
