@@ -1,5 +1,5 @@
 // Package config reads policies and backends from a YAML file, and opens what the file
-// describes: a [stack.Stack] around the stores, with a throttler in front and one Close.
+// describes: a [guard.Stack] around the stores, with a throttler in front and one Close.
 //
 //	backend: redis
 //	redis: {shards: [{name: a, primary: 127.0.0.1:6379}]}

@@ -36,7 +36,7 @@ type document struct {
 	below    map[*yaml.Node]map[string]*yaml.Node // the values of mappings, by their keys
 	problems []error
 	lines    []int           // of problems; 0 if it concerns the whole file
-	wrong    map[string]bool // paths at which there is a problem, or below which there is one
+	wrong    map[string]bool // paths of values with a problem, and the paths above them
 	unread   map[string]bool // paths of values that could not be decoded
 	getenv   func(string) string
 }
@@ -197,7 +197,7 @@ func (d *document) get(p path) *yaml.Node {
 // contains reports whether the file has a value at p. Null is no value.
 func (d *document) contains(p path) bool { return !isNull(resolved(d.get(p))) }
 
-// entries returns the values of a mapping by their keys, with those that merge keys name.
+// entries returns the values of a mapping by their keys, including the values of merge keys.
 func (d *document) entries(node *yaml.Node) map[string]*yaml.Node {
 	if children := d.below[node]; children != nil {
 		return children

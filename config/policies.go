@@ -238,7 +238,7 @@ func (c *Config) divisible(d *document) {
 	}
 }
 
-// failures checks the choices for outages.
+// failures checks the choices for outages, and completes processes.
 func (c *Config) failures(d *document) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
 		c.keys.Processes = integer(kindOf(sharesName).servers(&c.keys))

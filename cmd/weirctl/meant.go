@@ -81,8 +81,8 @@ func isHash(text string) bool {
 	return hashForm.MatchString(text) && err == nil && len(sum) == 12 && strings.ContainsAny(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 }
 
-// keyOf returns the key of a hash, as top shows it: one of the overrides, or one that is in file,
-// as it is there or in the form of an address or a subject.
+// keyOf returns the key that has a hash, as top shows it. It tries the keys of the overrides, and
+// each word of file, as it is and as an address or a subject.
 func (r *counter) keyOf(ctx context.Context, hash, file string) (found string, err error) {
 	ok := false
 	try := func(key string) bool {

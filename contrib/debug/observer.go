@@ -92,15 +92,15 @@ func New(options *Options) *Observer {
 	return o
 }
 
-// Stats adds a section to the page: a table of the value that stats returns, by its form in JSON. stats is called for
-// each view of the page, and may return any numbers of a program. Weir's numbers come from the
-// Stats methods of backends and of a [stack.Stack]:
+// Stats adds a section to the page: a table of the value that stats returns, in the order of its
+// JSON. The page calls stats each time that it is shown. Weir's numbers come from the Stats
+// methods of backends and of a [guard.Stack]:
 //
 //	for name, stats := range s.Stats() {
 //		page.Stats(name, stats)
 //	}
 //
-// [stack.Stack]: https://pkg.go.dev/github.com/weir-go/weir/stack#Stack
+// [guard.Stack]: https://pkg.go.dev/github.com/weir-go/weir/guard#Stack
 func (o *Observer) Stats(name string, stats func() any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -87,7 +87,7 @@ type verdict struct {
 	latest                   time.Duration // after its deadline, less the time that the machine stalled
 
 	windows, overWindows int   // with charges; with more charges than the quota
-	excess, beyond       int64 // units above quotas; units above those that lost counts explain
+	excess, beyond       int64 // units above quotas; of these, the units that no lost count explains
 
 	rows   []row // of the faults
 	broken []string

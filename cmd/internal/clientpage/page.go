@@ -1,6 +1,6 @@
-// Package clientpage serves a page about one client of a running program: what it has used, what
-// refuses it, until when, and which override is in force; and, for operators after a sign-in, changes of
-// that: limits of its own, a block, and the end of both, a reset.
+// Package clientpage serves a page about one client of a running program: the units used, the
+// limits that refuse it and until when, and the override in force. Operators who sign in can give the
+// client other limits, block it, end both, and reset its counts.
 package clientpage
 
 import (
@@ -35,7 +35,7 @@ var source string
 
 var html = template.Must(template.New("page").Funcs(template.FuncMap{"args": func(v *view, c client) arguments { return arguments{v, c} }}).Parse(source))
 
-// arguments are those of the template of a client.
+// arguments are the arguments of the template that shows a client.
 type arguments struct {
 	View   *view
 	Client client

@@ -1,4 +1,4 @@
-// Package operator answers and does for a person on call what weirctl and the page for operators
-// offer: the counts of a client under the policies and overrides in force, which key is meant by
-// another, and changes for one client.
+// Package operator is what weirctl and the page about one client have in common. It reads the
+// counts of a client under the policies and overrides in force, finds the key that an operator
+// meant, and checks changes for one client.
 package operator

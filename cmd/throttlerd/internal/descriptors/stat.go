@@ -2,9 +2,9 @@ package descriptors
 
 import "strings"
 
-// Stat returns the name that envoyproxy/ratelimit gives the counters of r for a request's entries:
-// the domain and all keys, with the values that r's file asks for. r is nil for a descriptor that
-// brings its own limit.
+// Stat returns the name of the counters of r for a request's entries, as in envoyproxy/ratelimit.
+// It has the domain, all keys, and the values that the file asks for. r is nil for a descriptor
+// that brings its own limit.
 func (d *Domain) Stat(r *Rule, entries Entries) string {
 	name := d.name
 	if r == nil && len(entries) == 0 {

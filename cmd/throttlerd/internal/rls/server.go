@@ -288,11 +288,11 @@ func (s *Server) giveBack(ctx context.Context, charged []throttler.Decision) (fa
 // them by at most a second. No call may be in progress.
 func (s *Server) Close() { s.returns.Wait() }
 
-// bound sets the server's time, so that a decision is made before the caller stops waiting, or
-// within answers.Deadline if the caller waits longer: a store that is silent for most of that time
-// (see silence) counts as down, and the wrappers around it decide. A process short of CPU gives a
-// store more time, so the context that bound returns ends a little before the caller's deadline.
-// It doesn't end when the caller leaves, so that the charges are known and can be refunded.
+// bound sets the server's time, so that a decision is made before the caller stops waiting, and
+// within answers.Deadline. A store that is silent for most of that time (see silence) counts as
+// down, and the wrappers around it decide. A process short of CPU gives a store more time, so the
+// context that bound returns ends a little before the caller's deadline. The context doesn't end
+// when the caller leaves, so that the charges are known and can be refunded.
 func (c *call) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	s := c.server
 	if err := ctx.Err(); err != nil || !s.patient {

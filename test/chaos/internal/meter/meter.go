@@ -1,6 +1,6 @@
-// Package meter measures how long calls take, and how much of that time the process had to
-// wait for a processor: because the machine is busy, the process is stopped, or the machine is
-// a virtual one and its processor was away.
+// Package meter measures how long calls take, and how much of that time the process waited for
+// a processor. It waits while the machine is busy, while the process is stopped, and while a
+// virtual machine's processor is away.
 package meter
 
 import (
@@ -113,8 +113,8 @@ func (m *Meter) sample() {
 }
 
 // Call begins a call that may take as long as may. The returned function ends the call, and
-// returns how long it took and, if that was longer, an upper bound of the time that the
-// machine stalled: threads that wait at the same time count separately.
+// returns how long it took. If that was longer, it also returns an upper bound of the time that
+// the machine stalled: threads that wait at the same time count separately.
 func (m *Meter) Call(bound time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
