@@ -181,6 +181,8 @@ forward_auth:
 	tells(t, 0, args("overrides set core ip:192.0.2.1 -blocked"), "version") // in the Redis of the counts
 	tells(t, 0, args("explain -ip 192.0.2.1 https://example.com/"), "refused by forward_auth.rules[1]", "blocked")
 	tells(t, 2, args("explain https://example.com/"), "-ip is not set")
+	tells(t, 1, args("explain -ip alice https://example.com/"), `the address is "alice"; it must be an address of IPv4 or IPv6`)
+	tells(t, 2, args("explain -ip 192.0.2.1 https:///login"), "it must be a URL, such as https://example.com/login")
 }
 
 // A process says what it counts, also where the store does not have it.

@@ -120,7 +120,7 @@ func (r *Request) Matches(s *inspect.Service, e *Explanation) ([]inspect.Match, 
 			return nil, WrongRequest{errors.New("-ip is not set; it must be the client's address")}
 		}
 		req, err := http.NewRequest(r.Method, r.Args[0], nil)
-		if err != nil || len(r.Args) > 1 {
+		if err != nil || req.URL.Host == "" || len(r.Args) > 1 {
 			return nil, WrongRequest{fmt.Errorf("the request is %q; it must be a URL, such as https://example.com/login", r.Args)}
 		}
 		for name, values := range r.Header {

@@ -105,6 +105,9 @@ type Charged struct {
 // Explain returns the charges of a request as its proxy would forward it, from address, and
 // whether its path is ambiguous. An error says why it would be refused without a decision.
 func Explain(c *config.Config, keys *Keys, address string, r *http.Request) (charged []Charged, ambiguous bool, err error) {
+	if _, err := netip.ParseAddr(address); err != nil {
+		return nil, false, fmt.Errorf("the address is %q; it must be an address of IPv4 or IPv6, such as 203.0.113.7", address)
+	}
 	h, err := newHandler(c, keys)
 	if err != nil {
 		return nil, false, err
