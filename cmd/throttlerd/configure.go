@@ -164,6 +164,9 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 			for _, warning := range envoyfile.Warnings(list) {
 				fmt.Fprintln(stdout, "warning:", warning)
 			}
+			if len(list) == 0 {
+				fmt.Fprintf(stdout, "warning: %s has no file: every request is allowed\n", watcher(s).Dir)
+			}
 		}
 		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
 			err = nil // forward auth alone is a service, too

@@ -215,6 +215,23 @@ func TestCheckReadsCertificates(t *testing.T) {
 	}
 }
 
+// -check names a directory that does not exist, and warns of one without files.
+func TestCheckWithoutDescriptors(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "config")
+	var out, log bytes.Buffer
+	environ := []string{"BACKEND_TYPE=memory", "RUNTIME_ROOT=" + root}
+	if err := run(t.Context(), []string{"-check"}, environ, &out, &log); err == nil || !strings.Contains(err.Error(), "RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, is "+dir) {
+		t.Errorf("without the directory: error %v", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), []string{"-check"}, environ, &out, &log); err != nil || !strings.Contains(out.String(), "warning: "+dir+" has no file: every request is allowed\n") {
+		t.Errorf("without files: error %v, %s", err, &out)
+	}
+}
+
 // What has no effect is warned of by -check, and in the log.
 func TestWarnings(t *testing.T) {
 	d := started(t, "domain: d\ndescriptors:\n- {key: a, shadow_mode: true, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]}\n")

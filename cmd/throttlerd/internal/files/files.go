@@ -155,7 +155,7 @@ func (w *Watcher) Read() (files map[string][]byte, err error) {
 func (w *Watcher) read() version {
 	root, err := filepath.EvalSymlinks(w.Dir)
 	if err != nil {
-		return version{err: err}
+		return version{err: fmt.Errorf("the directory of descriptors, RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, is %s, which can't be read: %w", w.Dir, err)}
 	}
 	v := version{text: make(map[string][]byte), written: make(map[string]time.Time)}
 	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

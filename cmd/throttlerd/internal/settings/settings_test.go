@@ -101,6 +101,14 @@ func TestWarnings(t *testing.T) {
 	if got := strings.Join(s.Warnings(environ), "\n"); !strings.HasPrefix(got, "REDIS_PERSECOND has no effect: ") || !strings.Contains(got, "\nREDIS_POOL_SIZE has no effect: ") || strings.Contains(got, "STATSD") {
 		t.Errorf("warnings %q", got)
 	}
+	environ = []string{"BACKEND_TYPE=memory", "REDIS_URL=redis:6379", "MEMCACHE_HOST_PORT=a:1", "CONFIG_GRPC_XDS_NODE_ID=n"}
+	if s, err = settings.Read(environ); err != nil {
+		t.Fatal(err)
+	}
+	other := "CONFIG_GRPC_XDS_NODE_ID has no effect: CONFIG_TYPE is FILE\nMEMCACHE_HOST_PORT has no effect: BACKEND_TYPE is memory\nREDIS_URL has no effect: BACKEND_TYPE is memory"
+	if got := strings.Join(s.Warnings(environ), "\n"); got != other {
+		t.Errorf("of another backend, warnings %q; want %q", got, other)
+	}
 	environ = []string{"WEIR_CONFIG=weir.yaml", "REDIS_URL=redis:6379", "REDIS_TIMEOUT=1s", "WEIR_ON_FAILURE=closed", "WEIR_RETRY_AFTER=false"}
 	if s, err = settings.Read(environ); err != nil {
 		t.Fatal(err)

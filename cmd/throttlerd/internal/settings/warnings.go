@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -80,6 +81,22 @@ func unknown(name string) string {
 // withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
 var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "CACHE_KEY_PREFIX", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
 
+// unused returns why a variable has no effect next to others, or "".
+func (s *Settings) unused(name string) string {
+	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	switch backend := cmp.Or(s.BackendType, "redis"); {
+	case s.ConfigFile != "" && slices.ContainsFunc(withFile, begins):
+		return "the file of WEIR_CONFIG says it"
+	case !slices.Contains(variables, name):
+		return ""
+	case begins("REDIS_") && backend != "redis", begins("MEMCACHE_") && backend != "memcache":
+		return "BACKEND_TYPE is " + backend
+	case s.ConfigType == "FILE" && (begins("CONFIG_GRPC_XDS_") || begins("XDS_CLIENT_")):
+		return "CONFIG_TYPE is FILE"
+	}
+	return ""
+}
+
 // Warnings names the variables that are set, but have no effect or less than they seem to.
 func (s *Settings) Warnings(environ []string) (list []string) {
 	vars := env.ToMap(environ)
@@ -89,9 +106,8 @@ func (s *Settings) Warnings(environ []string) (list []string) {
 		}
 	}
 	for name, value := range vars {
-		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		if s.ConfigFile != "" && value != "" && withoutEffect[name] == "" && slices.ContainsFunc(withFile, begins) {
-			list = append(list, name+" has no effect: the file of WEIR_CONFIG says it")
+		if reason := s.unused(name); reason != "" && value != "" && withoutEffect[name] == "" {
+			list = append(list, name+" has no effect: "+reason)
 		}
 	}
 	for name := range vars {
