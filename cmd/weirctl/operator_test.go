@@ -205,7 +205,7 @@ func TestExplainFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closePage()
+	defer func() { _ = closePage() }()
 	mux := http.NewServeMux()
 	mux.Handle("/debug/weir/client", page)
 	server := httptest.NewServer(mux)
