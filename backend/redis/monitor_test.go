@@ -15,7 +15,6 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -373,28 +372,9 @@ func TestChecksThatAreDenied(t *testing.T) {
 	r.isCut(t, "does not report its role")
 }
 
-// checks records events.
-type checks struct {
-	observe.Nothing
-	mu  sync.Mutex
-	all []observe.Checked
-}
-
-func (c *checks) Checked(e observe.Checked) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, e)
-}
-
-func (c *checks) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.all)
-}
-
 func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 	server := testserver.Redis(t)
-	var seen checks
+	var seen events
 	b, err := redisbackend.New([]redisbackend.Shard{
 		{Name: "a", Primary: newClient(t, server.Addr)},
 		{Name: "b", Primary: newClient(t, "127.0.0.1:1")}, // no server answers
@@ -411,7 +391,7 @@ func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 	eventually(t, "both servers to be checked", func() bool { return len(b.Servers()) == 2 })
 	b.Close()
 	b.Close()
-	for _, e := range seen.all {
+	for _, e := range seen.checked {
 		well := e.Shard == "a"
 		if e.Backend != "redisbackend" || e.Server != "primary" || e.Cut || e.SkewKnown != well || (e.Err == nil) != well {
 			t.Errorf("checked: %+v", e)
@@ -420,7 +400,7 @@ func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 			t.Errorf("skew %v to a server on this machine", e.Skew)
 		}
 	}
-	if seen.count() < 2 {
-		t.Errorf("%d checks were observed, want one of each server", seen.count())
+	if n := len(seen.checked); n < 2 {
+		t.Errorf("%d checks were observed, want one of each server", n)
 	}
 }

@@ -62,6 +62,12 @@ descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 `
 
+// redialing is an option of clients that may come before the socket is there. By default, they
+// would wait for a second.
+var redialing = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: 20 * time.Second,
+})
+
 // started runs the program on a configuration until the test ends.
 func started(t *testing.T, text string, environ ...string) *daemon {
 	t.Helper()
@@ -78,9 +84,7 @@ func started(t *testing.T, text string, environ ...string) *daemon {
 	ctx, d.terminate = context.WithCancel(context.Background())
 	go func() { d.ended <- run(ctx, nil, environ, io.Discard, d.log) }()
 	var err error
-	// By default, a client waits for a second after it has come before the socket is there.
-	often := grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: 20 * time.Second})
-	if d.conn, err = grpc.NewClient("unix:"+socket, often, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if d.conn, err = grpc.NewClient("unix:"+socket, redialing, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	d.rls, d.health = ratelimitv3.NewRateLimitServiceClient(d.conn), grpc_health_v1.NewHealthClient(d.conn)
