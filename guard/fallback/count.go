@@ -34,6 +34,7 @@ type count struct {
 	charge    quota.Charge
 	pending   units
 	replaying chan struct{} // closed when the replay in progress ends, or nil
+	refunds   []refund      // of units that the replay in progress may hand over
 
 	// For the table: the part of the quota that is used, and until when.
 	used   float32
@@ -53,6 +54,9 @@ type units struct {
 	cost    int64 // the sum, or less if some no longer count
 	until   int64 // from then on they count in no window
 }
+
+// refund is a refund of cost, which was charged at takenAt.
+type refund struct{ cost, takenAt int64 }
 
 // say notes the backend's answer about limits at now. A lease reports all units except its own
 // as used, and a pause reports all; both report how many more may remain.
@@ -174,10 +178,19 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 	p.from, p.until, p.cost = min(p.from, now), max(p.until, until), min(p.cost+cost, used)
 }
 
-// forgive subtracts a refund of cost, which was charged at takenAt, from the units if they include
-// it.
-func (u *units) forgive(cost, takenAt int64) {
-	if u.until > 0 && takenAt >= u.from {
-		u.cost = max(u.cost-cost, 0)
+// forgive subtracts r from the units to hand over, unless it was handed over. If a replay may
+// do that now, forgive notes r for its end.
+func (c *count) forgive(r refund) {
+	if !r.subtract(&c.pending) && c.replaying != nil {
+		c.refunds = append(c.refunds, r)
 	}
+}
+
+// subtract subtracts r from the units if they include it, and reports whether they do.
+func (r refund) subtract(p *units) bool {
+	if p.until == 0 || r.takenAt < p.from {
+		return false
+	}
+	p.cost = max(p.cost-r.cost, 0)
+	return true
 }

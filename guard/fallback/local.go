@@ -326,7 +326,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	case c.outage != nil && added > 0:
 		c.journal(charge.Policy.Limits, added, now, results)
 	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0 && !c.state.Forgot(&before[0].Mark):
-		c.pending.forgive(-added, takenAt)
+		c.forgive(refund{-added, takenAt})
 	}
 }
 

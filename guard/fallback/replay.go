@@ -115,8 +115,12 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, r *driver.Req
 		s.notCharged(o, charge.Policy.Name)
 		c.spend(charge.Policy.Limits, u.cost, b.processes, u.instant)
 	default:
+		for _, r := range c.refunds {
+			r.subtract(&u)
+		}
 		c.pending = u.and(c.pending)
 	}
+	c.refunds = nil
 	close(c.replaying)
 	c.replaying = nil
 	if c.pending.until > 0 {

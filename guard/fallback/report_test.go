@@ -12,7 +12,6 @@ import (
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // reported counts failures.
@@ -111,19 +110,6 @@ func (a *asking) Failed(e observe.Failed) {
 	}
 }
 
-// losesFirst is a backend whose first settlement has an unknown outcome.
-type losesFirst struct {
-	*flaky
-	lost atomic.Bool
-}
-
-func (l *losesFirst) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	if l.lost.CompareAndSwap(false, true) {
-		return driver.Decision{}, lost.err
-	}
-	return l.flaky.Settle(ctx, s)
-}
-
 // An observer may ask about counts.
 func TestAnObserverThatAsks(t *testing.T) {
 	for name, do := range map[string]func(f *fixture){
@@ -136,7 +122,8 @@ func TestAnObserverThatAsks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, 1, local)
-			h := &losesFirst{flaky: f.flaky}
+			h := &held{f.flaky, make(chan struct{}, 1), make(chan error, 1)}
+			h.fails <- lost.err
 			seen := new(asking)
 			f.backends[0] = open(t, h, &fallback.Options{OnFailure: fallback.Local, Processes: 1, MaxKeys: 1, Observer: seen})
 			f.processes[0] = throttler.New(f.backends[0], &throttler.Options{Clock: f.clock})
