@@ -1,5 +1,6 @@
 -- single_window.lua: a state of a single fixed window is stored as 19 digits where they fit:
 -- Redis keeps them as an integer, and INCR adds a unit. throttler/algorithm/encode.go describes them.
+-- Otherwise Redis takes 55 % more CPU for a decision: the rows redis/allowed of test/bench.
 --
 -- A decision has 27 more bytes, which the script compares with the digits. The window is open
 -- if the digits are above the first 19 bytes, and below the next 4. One unit fits if the last

@@ -26,40 +26,18 @@ func (GitHub) Names() []string {
 // Write writes all five. To save allocations, since it runs on every response, the values are
 // in r, and the numbers in one string.
 func (GitHub) Write(h http.Header, r *Report) {
-	s := r.summary()
+	s := r.Binding()
 	var digits [96]byte
-	b := strconv.AppendInt(digits[:0], s.capacity, 10)
+	b := strconv.AppendInt(digits[:0], s.Limit.Capacity(), 10)
 	limit := len(b)
-	b = strconv.AppendInt(b, s.remaining, 10)
+	b = strconv.AppendInt(b, s.Remaining, 10)
 	remaining := len(b)
-	b = strconv.AppendInt(b, s.used, 10)
+	b = strconv.AppendInt(b, s.Used, 10)
 	used := len(b)
-	b = strconv.AppendInt(b, epochSeconds(s.resetAt), 10)
+	b = strconv.AppendInt(b, epochSeconds(s.Reset().UnixMilli()), 10)
 	numbers := string(b)
-	r.values = [...]string{numbers[:limit], numbers[limit:remaining], numbers[remaining:used], numbers[used:], s.policy}
+	r.values = [...]string{numbers[:limit], numbers[limit:remaining], numbers[remaining:used], numbers[used:], s.Policy.Name}
 	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
 		h[name] = r.values[i : i+1 : i+1]
 	}
-}
-
-// summary is what GitHub's headers say of a limit.
-type summary struct {
-	capacity, remaining, used int64
-	resetAt                   int64 // in ms since the epoch
-	policy                    string
-}
-
-// summary returns the summary of the limit that binds.
-func (r *Report) summary() summary {
-	if d := r.takes[0].d.Driver(); len(r.takes) == 1 && len(d.Results()) == 1 { // to make a Status would be the slowest part
-		c, result := &d.Charges()[0], &d.Results()[0]
-		l := &c.Policy.Limits[0]
-		s := summary{l.Capacity(), result.Remaining(l), result.Used, result.ResetAt, c.Policy.Name}
-		if s.remaining == 0 {
-			s.resetAt = result.Next(l)
-		}
-		return s
-	}
-	s := r.Binding()
-	return summary{s.Limit.Capacity(), s.Remaining, s.Used, s.Reset().UnixMilli(), s.Policy.Name}
 }

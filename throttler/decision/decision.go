@@ -129,8 +129,10 @@ func (d *Decision) Reported() (s Status, ok bool) {
 		if c, _ := d.find(i); c.Policy.Hidden {
 			continue
 		}
-		if o := d.Limit(i); !ok || o.BindsBefore(&s) {
-			s, ok = o, true
+		if !ok {
+			s, ok = d.Limit(i), true // most decisions: without a copy
+		} else if o := d.Limit(i); o.BindsBefore(&s) {
+			s = o
 		}
 	}
 	return s, ok
