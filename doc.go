@@ -24,8 +24,6 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/observe"
-	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -39,13 +37,8 @@ func MustPolicy(text string) *throttler.Policy { return Must(quota.ParsePolicy(t
 
 // Limit returns middleware that charges each request one unit of p for key. It panics if
 // middleware.New returns an error: p or key is not valid, or t knows p's name with other limits.
-// It warns, by the log and t's observer, of limits that can never refuse.
 func Limit(t *throttler.Throttler, p *throttler.Policy, key middleware.Key) func(http.Handler) http.Handler {
-	limit := Must(middleware.New(t, middleware.Limit(p, key), nil))
-	for _, text := range p.Warnings() {
-		weirlog.Ensure(t.Observer()).Warned(observe.Warned{Text: text, Policy: p.Name, Hint: "leave that limit out, or change it"})
-	}
-	return limit
+	return Must(middleware.New(t, middleware.Limit(p, key), nil))
 }
 
 // ClientIP keys by the client's address, as middleware.ClientIP does. Behind proxies, name

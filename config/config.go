@@ -200,6 +200,9 @@ func (c *Config) complete(d *document) {
 	if c.keys.PoliciesAt != nil && c.options.Table == nil {
 		d.problem(path{"policies_at"}, "policies_at is set, but the program has no table of policies; remove it")
 	}
+	if c.keys.Seed != 0 && !c.Remote() && c.keys.Shadow == "" {
+		d.problem(path{"seed"}, "seed is set, but counts live in memory, which has no shards; leave it out, or choose another backend")
+	}
 	if c.keys.Prefix != "" && !c.Remote() && c.keys.Shadow == "" && len(c.keys.Roots) == 0 && c.keys.PoliciesAt == nil {
 		d.problem(path{"prefix"}, "prefix is set, but counts live in memory, which no other process shares; leave it out, or choose another backend")
 	}
@@ -236,17 +239,8 @@ func (c *Config) Warnings() (texts []string) {
 	for _, name := range sorted(c.DryRuns) {
 		texts = append(texts, c.DryRuns[name].Warnings()...)
 	}
-	exposed := func(name string, s *server) {
-		if s.exposed {
-			texts = append(texts, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", name))
-		}
-	}
-	for _, s := range slices.Concat(c.keys.Redis.Shards, c.keys.Redis.Resharded) {
-		exposed(s.Name, &s.server)
-	}
-	for _, s := range c.keys.Roots {
-		exposed(s.Name, &s.server)
-	}
+	texts = append(texts, c.serverWarnings()...)
+	texts = append(texts, c.failureWarnings()...)
 	if s := c.keys.Shares; s != nil && !slices.Contains(s.Members, s.Self) {
 		texts = append(texts, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.Self))
 	}

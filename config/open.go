@@ -22,7 +22,6 @@ import (
 	"github.com/weir-go/weir/internal/every"
 	"github.com/weir-go/weir/internal/receipt"
 	"github.com/weir-go/weir/local/shares"
-	"github.com/weir-go/weir/observe"
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -61,9 +60,7 @@ func Open(file string, options *Options) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range c.Warnings() {
-		weirlog.Ensure(s.Throttler.Observer()).Warned(observe.Warned{Text: warning})
-	}
+	s.Throttler.Warn(weirlog.Ensure(s.Throttler.Observer()), "", c.Warnings()...)
 	return s, nil
 }
 

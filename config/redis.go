@@ -253,3 +253,41 @@ func (s *server) role() string {
 	}
 	return "primary"
 }
+
+// serverWarnings returns a text about each server that is probably a mistake.
+func (c *Config) serverWarnings() (texts []string) {
+	for _, shards := range [][]shard{c.keys.Redis.Shards, c.keys.Redis.Resharded} {
+		servers := make(map[string]string) // their places, by address and database
+		again := func(place, addr string, db int) {
+			id := fmt.Sprint(addr, " ", db)
+			if before, found := servers[id]; found {
+				texts = append(texts, fmt.Sprintf("the %s is %s, as the %s is; each needs a server of its own", place, addr, before))
+			}
+			servers[id] = place
+		}
+		for i := range shards {
+			s := &shards[i]
+			texts = append(texts, s.warnings(fmt.Sprintf("shard %q", s.Name))...)
+			if s.kind() == "primary" {
+				again(fmt.Sprintf("primary of shard %q", s.Name), s.options.Addrs[0], s.options.DB)
+			}
+			for _, addr := range s.Replicas {
+				again(fmt.Sprintf("replica of shard %q", s.Name), string(addr), s.options.DB)
+			}
+		}
+	}
+	for i := range c.keys.Roots {
+		texts = append(texts, c.keys.Roots[i].warnings(fmt.Sprintf("root %q", c.keys.Roots[i].Name))...)
+	}
+	return texts
+}
+
+func (s *server) warnings(name string) (texts []string) {
+	if s.exposed {
+		texts = append(texts, fmt.Sprintf("the URL of %s has a password; password_file keeps it out of the configuration", name))
+	}
+	if s.options.Username != "" && s.options.Password == "" {
+		texts = append(texts, fmt.Sprintf("the user %q of %s has no password, without which connections are the default user's; write password_file or password_env", s.options.Username, name))
+	}
+	return texts
+}

@@ -30,3 +30,30 @@ func TestOpenWarns(t *testing.T) {
 		t.Errorf("the log is %s", &text)
 	}
 }
+
+func TestSettingsWithoutEffect(t *testing.T) {
+	const redis = "backend: redis\nredis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n"
+	shards := func(list string) string { return "backend: redis\nredis: {shards: [" + list + "]}\n" }
+	for text, want := range map[string]string{
+		redis + "processes: 3\n": "processes has no effect, because no on_failure is local",
+		redis + "processes: 3\npolicies: {core: {limits: 1 per 1h, on_failure: local}}\n": "",
+		redis + "open_for: 1m\n":                                                                                  "",
+		redis + "open_for: 1m\non_failure: closed\n":                                                              "open_for has no effect, because no on_failure is open",
+		shards("{name: a, primary: '127.0.0.1:1'}, {name: b, primary: '127.0.0.1:1'}"):                            `the primary of shard "b" is 127.0.0.1:1, as the primary of shard "a" is; each needs a server of its own`,
+		shards("{name: a, primary: 'redis://127.0.0.1:1/1'}, {name: b, primary: '127.0.0.1:1'}"):                  "",
+		shards("{name: a, primary: '127.0.0.1:1', replicas: ['127.0.0.1:2']}, {name: b, primary: '127.0.0.1:2'}"): `the primary of shard "b" is 127.0.0.1:2, as the replica of shard "a" is; each needs a server of its own`,
+		shards("{name: a, primary: '127.0.0.1:1', username: bob}"):                                                `the user "bob" of shard "a" has no password, without which connections are the default user's; write password_file or password_env`,
+	} {
+		c, err := config.Parse("weir.yaml", []byte(text), nil)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := strings.Join(c.Warnings(), "\n"); got != want {
+			t.Errorf("%s: %q; want %q", text, got, want)
+		}
+	}
+	if _, err := config.Parse("weir.yaml", []byte("seed: 5\n"), nil); err == nil || !strings.Contains(err.Error(), "seed is set, but counts live in memory") {
+		t.Errorf("seed in memory: %v", err)
+	}
+}

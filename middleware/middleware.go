@@ -84,7 +84,8 @@ type Options struct {
 }
 
 // New returns middleware that charges requests to t as classify determines. An invalid policy
-// or option is an error that wraps [throttler.ErrInvalid]. New panics if t is nil.
+// or option is an error that wraps [throttler.ErrInvalid]. New panics if t is nil. It warns the
+// observer of limits that can never refuse.
 //
 // A request is served without being charged only if the backend did not answer and neither
 // [Options.FailClosed] nor guard/fallback forbids it. A policy or cost that comes with the request
@@ -141,6 +142,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	for _, r := range classify.rules {
 		if err := t.Declare(r.policies...); err != nil {
 			return nil, err
+		}
+		for _, p := range r.policies {
+			t.Warn(m.Observer, p.Name, p.Warnings()...)
 		}
 	}
 	classify.declareKeys(t.Names)

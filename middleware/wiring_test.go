@@ -74,6 +74,19 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 	}
 }
 
+// Limits that can never refuse are warned of when they are used first.
+func TestLimitsThatNeverRefuse(t *testing.T) {
+	seen := new(warnings)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
+	slow := policy("slow", per(10, time.Second), per(600, time.Minute))
+	for range 2 {
+		must(newMiddleware(th, everyone(slow), nil))
+	}
+	if got := seen.take(); len(got) != 1 || !strings.HasPrefix(got[0], `slow: policy "slow": limit 1, 600 per 1m0s (fixed-window), can never refuse`) {
+		t.Errorf("the warnings are %q", got)
+	}
+}
+
 // CostReported without a report is warned of, unless one of the first handlers reports, or takes the
 // receipt for somebody else to settle.
 func TestCostsThatNoHandlerReports(t *testing.T) {

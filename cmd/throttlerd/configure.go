@@ -153,12 +153,18 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		wrong = append(wrong, err)
 	} else {
 		var list []*envoyfile.File
+		var set *descriptors.Set
 		texts, err := watcher(s).Read()
 		if err == nil {
 			list, err = descriptors.Parse(s.AppDirectory, texts, supports)
 		}
 		if err == nil {
-			_, err = descriptors.New(list, s.MergeDomainConfig, s.Compatible)
+			set, err = descriptors.New(list, s.MergeDomainConfig, s.Compatible)
+		}
+		if c != nil && program.ForwardAuth != nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+			if warning := unusedPolicies(c, program.ForwardAuth, set); warning != "" {
+				fmt.Fprintln(stdout, "warning:", warning)
+			}
 		}
 		if err == nil {
 			for _, warning := range envoyfile.Warnings(list) {

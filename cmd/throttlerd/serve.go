@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -100,6 +101,11 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}
 	if err != nil {
 		return cmdline.Usage(err)
+	}
+	for _, warning := range c.Warnings() {
+		if !strings.HasPrefix(warning, "policy ") { // WatchFile warns of these
+			log.Warn(warning)
+		}
 	}
 	if s.ConfigFile != "" {
 		// Before Open: the policies and overrides of a server are above the file's.

@@ -80,6 +80,11 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 		if l.Unit != 0 && l.Unit != wrongUnit {
 			mustBe(place+".unit", "left out, because unlimited is true")
 		}
+		for key, set := range map[string]bool{"calendar": l.Calendar != nil, "algorithm": l.Algorithm != 0, "burst": l.Burst != 0, "report": l.Report, "consistency": l.Level != 0} {
+			if set {
+				mustBe(place+"."+key, "left out, because unlimited is true")
+			}
+		}
 		return
 	}
 	if l.RequestsPerUnit == nil {

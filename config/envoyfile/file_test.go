@@ -84,6 +84,8 @@ func TestWrongFiles(t *testing.T) {
 		{"a unit of no limit", limit("unlimited: true, unit: day"), `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because unlimited is true`},
 		{"a misspelled key of a limit", limit("unit: day, request_per_unit: 1, requests_per_unit: 1"), "f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are " + keysOfLimit},
 		{"descriptors of a limit", limit("unit: day, requests_per_unit: 1, descriptors: []"), "f.yaml:3: unknown key descriptors; the keys here are " + keysOfLimit},
+		{"a bucket that is unlimited", limit("unlimited: true, algorithm: token-bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token-bucket"; it must be left out, because unlimited is true`},
+		{"an unlimited calendar", limit("unlimited: true, calendar: day"), `f.yaml:3: descriptors[0].rate_limit.calendar is "day"; it must be left out, because unlimited is true`},
 		{"one that replaces itself", limit("unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}]"), `f.yaml:3: descriptors[0].rate_limit.replaces[0].name is "n"; it must be the name of another limit: this is its own`},
 		{"one that replaces nothing", limit("unit: day, requests_per_unit: 1, replaces: [{}]"), "f.yaml:3: descriptors[0].rate_limit.replaces[0].name is missing; it must be the name of a limit"},
 		{"text that is replaced", limit("unit: day, requests_per_unit: 1, replaces: [n]"), `f.yaml:3: descriptors[0].rate_limit.replaces[0] is "n"; it must be a mapping with name`},
@@ -254,6 +256,8 @@ func TestWarnings(t *testing.T) {
 		{"one that replaces nothing", one("{key: a, rate_limit: {unlimited: true, replaces: [{name: b}]}}\n- {key: b, " + limited + "}"), `descriptors[0].rate_limit.replaces[0] has no effect: no limit of the domain has the name "b"`},
 		{"one that replaces another", one("{key: a, rate_limit: {unlimited: true, replaces: [{name: b}]}}\n- {key: b, descriptors: [{key: c, rate_limit: {name: b, unlimited: true}}]}"), ""},
 		{"one behind every value", one("{key: a, value: '*', " + limited + "}\n- {key: a, value: 'b*', " + limited + "}\n- {key: a, value: b, " + limited + "}"), `descriptors[1], of key "a", has no effect: descriptors[0], before it, matches every value`},
+		{"a regular expression", one("{key: path, value: '/api/.*', " + limited + "}"), `descriptors[0].value is "/api/.*", which is no regular expression here: * is for any number of characters, and the others are themselves`},
+		{"white space", one("{key: 'a ', value: x, " + limited + "}"), `descriptors[0].key is "a ", with white space at an end, which a request must have, too`},
 		{"one in front of every value", one("{key: a, value: 'b*', " + limited + "}\n- {key: a, value: '*', " + limited + "}"), ""},
 	} {
 		f, err := envoyfile.Parse("f.yaml", []byte(c.text), nil)

@@ -101,8 +101,20 @@ func (w *warner) warn(level []sibling) {
 		if d.Value == "*" {
 			everyValue[d.Key] = d
 		}
+		w.warnOfText(d)
 		w.warnOfLimit(d)
 		w.warn(d.below())
+	}
+}
+
+// warnOfText warns of a key or a value that no request is likely to have.
+func (w *warner) warnOfText(d sibling) {
+	for _, text := range []struct{ name, value string }{{"key", d.Key}, {"value", d.Value}} {
+		if v := text.value; strings.Contains(v, ".*") || strings.HasPrefix(v, "^") && strings.HasSuffix(v, "$") {
+			w.add(d.source, "%s.%s is %q, which is no regular expression here: * is for any number of characters, and the others are themselves", d.place, text.name, v)
+		} else if strings.TrimSpace(v) != v {
+			w.add(d.source, "%s.%s is %q, with white space at an end, which a request must have, too", d.place, text.name, v)
+		}
 	}
 }
 

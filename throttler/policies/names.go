@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -15,6 +16,7 @@ type Names struct {
 
 	mu       sync.Mutex
 	declared map[string]*quota.Policy
+	warned   map[string]bool // texts
 
 	keys keyForms
 }
@@ -47,4 +49,21 @@ func (n *Names) Declare(list ...*quota.Policy) error {
 		}
 	}
 	return nil
+}
+
+// Warn gives o a warning about a policy, or without one if policy is "", for each text that was not
+// warned of before.
+func (n *Names) Warn(o observe.Observer, policy string, texts ...string) {
+	for _, text := range texts {
+		n.mu.Lock()
+		again := n.warned[text]
+		if n.warned == nil {
+			n.warned = make(map[string]bool)
+		}
+		n.warned[text] = true
+		n.mu.Unlock()
+		if !again {
+			o.Warned(observe.Warned{Policy: policy, Text: text})
+		}
+	}
 }

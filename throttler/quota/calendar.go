@@ -33,16 +33,19 @@ const (
 	Month
 )
 
-// periods has the name and the shortest length of each Period. Clocks in Antarctica/Troll
-// change by two hours.
+// periods has the name, and the days of the shortest and the longest of each Period.
 var periods = [...]struct {
-	name     string
-	shortest time.Duration
+	name              string
+	shortest, longest time.Duration
 }{
-	Day:   {"day", day - 2*time.Hour},
-	Week:  {"week", 7*day - 2*time.Hour},
-	Month: {"month", 28*day - 2*time.Hour},
+	Day:   {"day", day, day},
+	Week:  {"week", 7 * day, 7 * day},
+	Month: {"month", 28 * day, 31 * day},
 }
+
+// clockChange is how much longer or shorter a period may be: clocks in Antarctica/Troll change
+// by two hours.
+const clockChange = 2 * time.Hour
 
 // String returns "day", "week" or "month".
 func (p Period) String() string {
@@ -55,8 +58,8 @@ func (p Period) String() string {
 // Shortest returns the shortest length of p, when clocks are set ahead: 28 days less two
 // hours for a Month. It is 0 if p is not a period.
 func (p Period) Shortest() time.Duration {
-	if int(p) < len(periods) {
-		return periods[p].shortest
+	if p > 0 && int(p) < len(periods) {
+		return periods[p].shortest - clockChange
 	}
 	return 0
 }

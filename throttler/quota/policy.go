@@ -162,7 +162,7 @@ var nameBytes = func() (table [256]bool) {
 
 // Warnings names the limits that can never refuse anything because another limit
 // of the policy always refuses first. Such a policy works, but probably not as its
-// author meant. Call Warnings when policies are loaded, and print the result.
+// author meant. Package middleware warns of it; call Warnings for other policies, and print the result.
 //
 // Of two limits, the longer window must allow more units in all and fewer per
 // second: next to 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
@@ -172,14 +172,18 @@ func (p *Policy) Warnings() []string {
 	var warnings []string
 	for i, long := range p.Limits {
 		for j, short := range p.Limits {
-			if long.Window <= short.Window || short.Window == 0 || long.Algorithm.Holds() || short.Algorithm.Holds() { // a calendar's windows have several lengths
+			if long.Length() <= short.Window || short.Window == 0 || long.Algorithm.Holds() || short.Algorithm.Holds() {
 				continue
 			}
+			window := long.Window
+			if window == 0 { // the longest of the calendar, and a window of short that begins before it
+				window = periods[long.Calendar.Period].longest + clockChange + short.Window
+			}
 			switch {
-			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !exact.Exceeds(short.Quota, long.Window.Milliseconds(), long.Quota, short.Window.Milliseconds()):
+			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !exact.Exceeds(short.Quota, window.Milliseconds(), long.Quota, short.Window.Milliseconds()):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
-					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
+					p.Name, i, long, j, short, float64(short.Quota)*float64(window)/float64(short.Window), window))
 			case !short.Algorithm.Queues() && float64(short.Capacity()) >= mostIn(long, short.Window):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v",

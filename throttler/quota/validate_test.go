@@ -71,6 +71,11 @@ func TestWarningsNameThePair(t *testing.T) {
 		{[]quota.Limit{per(10, 10*time.Second), per(599, 600*time.Second)}, nil},
 		{[]quota.Limit{per(20, time.Second), per(10, 10*time.Second)}, []string{"limit 0, 20 per 1s (fixed-window), can never refuse next to limit 1"}},
 		{[]quota.Limit{per(10, 10*time.Second), bucket}, nil}, // its burst binds
+		{[]quota.Limit{per(5, time.Minute), calendar(10_000, quota.Day)}, []string{"limit 1, 10000 per day (fixed-window), can never refuse next to limit 0, 5 per 1m0s (fixed-window), which lets no more than 7805 units through in 26h1m0s"}},
+		{[]quota.Limit{per(5, time.Minute), calendar(7_804, quota.Day)}, nil},
+		{[]quota.Limit{calendar(50, quota.Month), per(100, time.Hour)}, []string{"limit 1, 100 per 1h0m0s (fixed-window), can never refuse next to limit 0, 50 per month"}},
+		{[]quota.Limit{calendar(50, quota.Day), per(60, time.Hour)}, nil}, // an hour may have parts of two days
+		{[]quota.Limit{calendar(50, quota.Day), per(60, 25*time.Hour)}, nil},
 	} {
 		got := policy("p", test.limits...).Warnings()
 		if len(got) != len(test.want) {
@@ -83,4 +88,8 @@ func TestWarningsNameThePair(t *testing.T) {
 			}
 		}
 	}
+}
+
+func calendar(n int64, p quota.Period) quota.Limit {
+	return quota.Limit{Quota: n, Calendar: quota.Calendar{Period: p}}
 }

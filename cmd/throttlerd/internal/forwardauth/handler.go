@@ -56,7 +56,7 @@ func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.
 	}
 	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], Observer: h.observer}
 	options.Refuse = func(w http.ResponseWriter, r *http.Request, x middleware.Refusal) {
-		x.DocumentationURL = keys.Documentation
+		x.DocumentationURL = string(keys.Documentation)
 		x.Write(w, r)
 	}
 	if charged := slices.Concat(h.limits...); len(charged) > 0 {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ type Keys struct {
 	TrustedProxies []config.ProxyNetwork `yaml:"trusted_proxies"`
 	Dialect        dialect               // GitHub's if left out
 	AmbiguousPaths ambiguity             `yaml:"ambiguous_paths"` // charge if left out
-	Documentation  string                `yaml:"documentation_url"`
+	Documentation  link                  `yaml:"documentation_url"`
 	Rules          []rule
 }
 
@@ -48,6 +49,16 @@ type rule struct {
 	Free    bool // charges nothing
 }
 
+// Charged returns the names of the policies that the rules charge.
+func (k *Keys) Charged() (names []string) {
+	for _, r := range k.Rules {
+		for _, c := range r.Charge {
+			names = append(names, c.policy)
+		}
+	}
+	return names
+}
+
 // Check is called by package config after it has read the keys.
 func (p *Program) Check(mustBe func(key, right string)) {
 	if p.ForwardAuth == nil {
@@ -66,6 +77,9 @@ func (p *Program) Check(mustBe func(key, right string)) {
 		}
 	}
 	rules := p.ForwardAuth.Rules
+	if len(rules) > 0 && !slices.ContainsFunc(rules, func(r rule) bool { return !r.Free }) {
+		mustBe("forward_auth.rules", "a list with a rule that has charge: these limit nothing")
+	}
 	for i := range rules {
 		r := &rules[i]
 		place := fmt.Sprintf("forward_auth.rules[%d]", i)
@@ -80,6 +94,19 @@ func (p *Program) Check(mustBe func(key, right string)) {
 			mustBe(place+".loose", "left out, because the rule has no paths")
 		case r.Loose && r.Free:
 			mustBe(place+".loose", "left out: a rule that charges nothing is for its exact paths")
+		}
+		for key, empty := range map[string]bool{
+			"hosts": r.Hosts != nil && len(r.Hosts) == 0, "paths": r.Paths != nil && len(r.Paths) == 0,
+			"methods": r.Methods != nil && len(r.Methods) == 0, "headers": r.Headers != nil && len(r.Headers) == 0,
+		} {
+			if empty {
+				mustBe(place+"."+key, "left out, for all, or not empty")
+			}
+		}
+		for name, value := range r.Headers {
+			if value == "" {
+				mustBe(place+".headers."+string(name), "a value, or * for any")
+			}
 		}
 		r.checkLists(func(key, right string) { mustBe(place+"."+key, right) })
 		for j := range i {
@@ -200,6 +227,20 @@ func (n *headerName) UnmarshalText(text []byte) error {
 	if !headerForm.Match(text) {
 		return errors.New("it must be the name of a header, such as X-Plan")
 	}
+	if *n == "Host" {
+		return errors.New("it must be another header: hosts is for the request's host")
+	}
+	return nil
+}
+
+// link is the URL of a page.
+type link string
+
+func (l *link) UnmarshalText(text []byte) error {
+	*l = link(text)
+	if u, err := url.Parse(string(text)); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return errors.New("it must be the URL of a page, such as https://docs.example.com/limits")
+	}
 	return nil
 }
 
@@ -229,10 +270,16 @@ func (c *charge) UnmarshalText(text []byte) error {
 		if isHeader && (isWord || !headerForm.MatchString(name)) || !isHeader && (!isWord || word != strings.ToLower(word)) {
 			return errors.New(chargeForm) // a header with the name of a word would have the same keys as that word
 		}
+		if isHeader && slices.Contains(forwardHeaders, textproto.CanonicalMIMEHeaderKey(name)) {
+			return errors.New("it must be by ip: a client chooses what it sends in this header, and ip is the address that a trusted proxy has seen")
+		}
 		c.keys = append(c.keys, word)
 	}
 	return nil
 }
+
+// forwardHeaders are headers to which proxies append an address.
+var forwardHeaders = []string{"X-Forwarded-For", "Forwarded"}
 
 // key returns the middleware's key. If a header is missing, the address replaces it, so that a
 // client gains no quota by leaving it out.

@@ -116,12 +116,12 @@ type keys = map[string]any
 // keys returns the keys of a file of package config that is equivalent to the variables.
 func (s *Settings) keys() keys {
 	k := keys{"deadline": s.Deadline.String()}
-	if s.Seed != 0 {
-		k["seed"] = s.Seed
-	}
 	if s.BackendType == "memory" {
 		k["backend"] = "memory"
 		return k
+	}
+	if s.Seed != 0 {
+		k["seed"] = s.Seed
 	}
 	if s.Prefix != "" {
 		k["prefix"] = s.Prefix
@@ -133,7 +133,9 @@ func (s *Settings) keys() keys {
 	if s.OnFailure == FailError {
 		k["on_failure"] = string(FailClosed) // an error that a call can return
 	}
-	k["processes"] = s.Processes
+	if s.OnFailure == FailLocal {
+		k["processes"] = s.Processes
+	}
 	if s.BackendType == "memcache" {
 		k["backend"], k["memcached"] = "memcached", keys{"servers": s.MemcacheHostPort}
 		return k

@@ -234,6 +234,8 @@ func (p *mistakes) add(wrong bool, format string, args ...any) {
 	}
 }
 
+var headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
 var pathForm = regexp.MustCompile(`^(/\w[\w.~-]*)*/?$`)
 
 // check returns the mistakes of all values together.
@@ -255,6 +257,15 @@ func (s *Settings) check() (problems mistakes) {
 	}
 	problems.add(!pathForm.MatchString(s.PrometheusPath), "PROMETHEUS_PATH is %q; it must be a path, such as /metrics", s.PrometheusPath)
 	problems.add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)
+	names := []string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"}
+	for i, header := range []string{s.LimitHeader, s.RemainingHeader, s.ResetHeader} {
+		problems.add(!headerForm.MatchString(header), "%s is %q; it must be the name of a header, such as RateLimit-Limit", names[i], header)
+		for j, other := range []string{s.LimitHeader, s.RemainingHeader}[:i] {
+			problems.add(strings.EqualFold(header, other), "%s is %q, as %s is; it must be another header", names[i], header, names[j])
+		}
+	}
+	problems.add(s.LocalCacheBytes < 0, "LOCAL_CACHE_SIZE_IN_BYTES is %d; it must be 0 or more", s.LocalCacheBytes)
+	problems.add(!slices.Contains([]string{"", "text", "json"}, strings.ToLower(s.LogFormat)), "LOG_FORMAT is %q; it must be text or json", s.LogFormat)
 	if _, err := s.Level(); err != nil {
 		problems = append(problems, err)
 	}

@@ -54,8 +54,11 @@ func TestReadSaysAllThatIsWrong(t *testing.T) {
 		"GRPC_MAX_CONNECTION_AGE=1":                `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
 		"GRPC_MAX_CONNECTION_AGE=-1s WEIR_DRAIN_WAIT=-1ms XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=-10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=0s": "GRPC_MAX_CONNECTION_AGE is -1s; it must be 0s or more\n" +
 			"WEIR_DRAIN_WAIT is -1ms; it must be 0s or more\nXDS_CLIENT_BACKOFF_INITIAL_INTERVAL is -10s; it must be 1ms or more\nXDS_CLIENT_BACKOFF_MAX_INTERVAL is 0s; it must be 1ms or more",
-		"PROMETHEUS_PATH=metrics": `PROMETHEUS_PATH is "metrics"; it must be a path, such as /metrics`,
-		"PROMETHEUS_PATH=/{x":     `PROMETHEUS_PATH is "/{x"; it must be a path, such as /metrics`,
+		"LIMIT_LIMIT_HEADER=a,b":                       `LIMIT_LIMIT_HEADER is "a,b"; it must be the name of a header, such as RateLimit-Limit`,
+		"LIMIT_RESET_HEADER=ratelimit-remaining":       `LIMIT_RESET_HEADER is "ratelimit-remaining", as LIMIT_REMAINING_HEADER is; it must be another header`,
+		"LOG_FORMAT=yaml LOCAL_CACHE_SIZE_IN_BYTES=-1": "LOCAL_CACHE_SIZE_IN_BYTES is -1; it must be 0 or more\nLOG_FORMAT is \"yaml\"; it must be text or json",
+		"PROMETHEUS_PATH=metrics":                      `PROMETHEUS_PATH is "metrics"; it must be a path, such as /metrics`,
+		"PROMETHEUS_PATH=/{x":                          `PROMETHEUS_PATH is "/{x"; it must be a path, such as /metrics`,
 	} {
 		_, err := settings.Read(strings.Fields(environ))
 		if !errors.Is(err, quota.ErrInvalid) || err.Error() != want {
@@ -86,7 +89,7 @@ func TestEachVariableIsReadOrWarnedAbout(t *testing.T) {
 	if !strings.Contains(got, "WEIR_COUNT_REFUSD has no effect: it is no variable of throttlerd; did you mean WEIR_COUNT_REFUSED?") {
 		t.Errorf("%s; want a suggestion", got)
 	}
-	others := strings.Fields("REDIS_PORT=tcp://10.0.0.1:6379 REDIS_SERVICE_HOST=10.0.0.1 REDIS_PORT_6379_TCP_ADDR=10.0.0.1 REDIS_SERVICE_PORT_REDIS=6379 WEIR_REDIS=a PATH=/bin HOST=a LIMIT_LIMIT_HEADER=L")
+	others := strings.Fields("REDIS_PORT=tcp://10.0.0.1:6379 REDIS_SERVICE_HOST=10.0.0.1 REDIS_PORT_6379_TCP_ADDR=10.0.0.1 REDIS_SERVICE_PORT_REDIS=6379 WEIR_REDIS=a PATH=/bin HOST=a LIMIT_RESPONSE_HEADERS_ENABLED=true")
 	if got := s.Warnings(others); len(got) > 0 {
 		t.Errorf("%q; want no warnings", got)
 	}
@@ -108,6 +111,25 @@ func TestWarnings(t *testing.T) {
 	other := "CONFIG_GRPC_XDS_NODE_ID has no effect: CONFIG_TYPE is FILE\nMEMCACHE_HOST_PORT has no effect: BACKEND_TYPE is memory\nREDIS_URL has no effect: BACKEND_TYPE is memory"
 	if got := strings.Join(s.Warnings(environ), "\n"); got != other {
 		t.Errorf("of another backend, warnings %q; want %q", got, other)
+	}
+	for text, want := range map[string]string{
+		"BACKEND_TYPE=memory REDIS_URL=a:1 MEMCACHE_HOST_PORT=b:1":                                                                                                 "MEMCACHE_HOST_PORT has no effect: BACKEND_TYPE is memory\nREDIS_URL has no effect: BACKEND_TYPE is memory",
+		"BACKEND_TYPE=memory LOCAL_CACHE_SIZE_IN_BYTES=9 WEIR_PROCESSES=3":                                                                                         "LOCAL_CACHE_SIZE_IN_BYTES has no effect: BACKEND_TYPE is memory\nWEIR_PROCESSES has no effect: BACKEND_TYPE is memory",
+		"REDIS_TLS_CACERT=/ca WEIR_PROCESSES=3 REDIS_SENTINEL_AUTH=x":                                                                                              "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL\nREDIS_TLS_CACERT has no effect: REDIS_TLS is not true\nWEIR_PROCESSES has no effect: WEIR_ON_FAILURE is not local",
+		"CONFIG_GRPC_XDS_SERVER_URL=a:1 LIMIT_LIMIT_HEADER=L PROMETHEUS_ADDR=:1":                                                                                   "CONFIG_GRPC_XDS_SERVER_URL has no effect: CONFIG_TYPE is FILE\nLIMIT_LIMIT_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true\nPROMETHEUS_ADDR has no effect: USE_PROMETHEUS is not true",
+		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=true WEIR_COUNT_REFUSED=false":                                                                                      "WEIR_COUNT_REFUSED has no effect: WEIR_COMPATIBLE is true\nWEIR_RETRY_AFTER has no effect: WEIR_COMPATIBLE is true",
+		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=false WEIR_COUNT_REFUSED=true":                                                                                      "",
+		"WEIR_ON_FAILURE=local WEIR_PROCESSES=3 REDIS_TLS=true REDIS_TLS_CACERT=/c":                                                                                "",
+		"USE_PROMETHEUS=true PROMETHEUS_ADDR=:1 CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=a:1 LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=L": "",
+	} {
+		environ := strings.Fields(text)
+		s, err := settings.Read(environ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(s.Warnings(environ), "\n"); got != want {
+			t.Errorf("%s: %s\nwant %s", text, got, want)
+		}
 	}
 	environ = []string{"WEIR_CONFIG=weir.yaml", "REDIS_URL=redis:6379", "REDIS_TIMEOUT=1s", "WEIR_ON_FAILURE=closed", "WEIR_RETRY_AFTER=false"}
 	if s, err = settings.Read(environ); err != nil {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caarlos0/env/v11"
@@ -81,8 +82,9 @@ func unknown(name string) string {
 // withFile are names, or prefixes, of variables that the file of WEIR_CONFIG replaces.
 var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "CACHE_KEY_PREFIX", "WEIR_PROCESSES", "WEIR_REDIS_", "WEIR_SEED"}
 
-// unused returns why a variable has no effect next to others, or "".
-func (s *Settings) unused(name string) string {
+// unused returns why a variable with a value has no effect next to others, or "".
+func (s *Settings) unused(name, value string) string {
+	set, _ := strconv.ParseBool(value)
 	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch backend := cmp.Or(s.BackendType, "redis"); {
 	case s.ConfigFile != "" && slices.ContainsFunc(withFile, begins):
@@ -93,6 +95,20 @@ func (s *Settings) unused(name string) string {
 		return "BACKEND_TYPE is " + backend
 	case s.ConfigType == "FILE" && (begins("CONFIG_GRPC_XDS_") || begins("XDS_CLIENT_")):
 		return "CONFIG_TYPE is FILE"
+	case s.ConfigFile == "" && backend == "memory" && slices.Contains([]string{"LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}, name):
+		return "BACKEND_TYPE is memory"
+	case s.ConfigFile == "" && s.OnFailure != FailLocal && name == "WEIR_PROCESSES":
+		return "WEIR_ON_FAILURE is not local"
+	case !s.RedisTLS && begins("REDIS_TLS_"):
+		return "REDIS_TLS is not true"
+	case !strings.EqualFold(s.RedisType, "sentinel") && name == "REDIS_SENTINEL_AUTH":
+		return "REDIS_TYPE is not SENTINEL"
+	case !s.Headers && slices.Contains([]string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"}, name):
+		return "LIMIT_RESPONSE_HEADERS_ENABLED is not true"
+	case !s.UsePrometheus && begins("PROMETHEUS_"):
+		return "USE_PROMETHEUS is not true"
+	case s.Compatible && (name == "WEIR_RETRY_AFTER" && set || name == "WEIR_COUNT_REFUSED" && !set):
+		return "WEIR_COMPATIBLE is true"
 	}
 	return ""
 }
@@ -106,7 +122,7 @@ func (s *Settings) Warnings(environ []string) (list []string) {
 		}
 	}
 	for name, value := range vars {
-		if reason := s.unused(name); reason != "" && value != "" && withoutEffect[name] == "" {
+		if reason := s.unused(name, value); reason != "" && value != "" && withoutEffect[name] == "" {
 			list = append(list, name+" has no effect: "+reason)
 		}
 	}
