@@ -87,6 +87,7 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		return false
 	}
 	t := e.m
+	t.unreported.Store(unreportedMax)
 	k := &take{link: e, received: r}
 	k.charges = append(k.room[:0], charges...)
 	if k.contextOver() && t.DryRun == nil {

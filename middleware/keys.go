@@ -146,6 +146,9 @@ func APIKey(header string, verify func(r *http.Request, key string) (subject str
 	if verify == nil {
 		panic("middleware: APIKey: verify is nil; unverified keys must not be keys of counts")
 	}
+	if header == "" || !isToken(header) {
+		return Key{err: invalid.Errorf("middleware: APIKey: header is %q; it must be a header's name, such as X-API-Key", header)}
+	}
 	return Subject(func(r *http.Request) (string, bool) {
 		value := r.Header.Get(header)
 		if value == "" || len(value) > maxCredential {
@@ -263,9 +266,17 @@ func afterParameter(pattern string) string {
 	return ""
 }
 
+// is reports whether k's keys are of kind alone.
+func (k Key) is(kind string) bool { return len(k.forms) == 1 && k.forms[0].Kind == kind }
+
 // FirstOf keys by the first of keys that the request has, such as a user or else the client's
 // address.
 func FirstOf(keys ...Key) Key {
+	for i, k := range keys[:max(len(keys), 1)-1] {
+		if k.is(everyone) || k.is("ip:") && !keys[i+1].is(everyone) {
+			return Key{err: invalid.Errorf("middleware: FirstOf: key %d is the address or Everyone, which each request has, so that key %d would not be asked; put it last", i, i+1)}
+		}
+	}
 	k := keyOfAll(keys, func(r *http.Request) (string, bool) {
 		for _, k := range keys {
 			if key, ok := k.read(r); ok {

@@ -128,7 +128,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
 	m.Observer = weirlog.Ensure(cmp.Or(m.Observer, t.Observer()))
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
-	if !classify.marks(costReported) {
+	if !classify.marks(costReported | inHandler) {
 		m.unreported.Store(unreportedMax)
 	}
 	if err := m.setDialects(); err != nil {
@@ -170,10 +170,11 @@ type throttle struct {
 	headerWarned  atomic.Bool
 	twiceWarned   atomic.Bool
 	sharesPolicy  bool         // two rules charge under one policy
-	unreported    atomic.Int32 // requests without a reported cost, up to unreportedMax
+	unreported    atomic.Int32 // requests without a reported cost, or a Take, up to unreportedMax
 }
 
-// unreportedMax is how many requests without a reported cost are warned of, if none had one.
+// unreportedMax is how many requests without a reported cost, or a Take, are warned of, if none had
+// one.
 const unreportedMax = 10
 
 func (t *throttle) validate() error {
@@ -363,21 +364,32 @@ func (t *throttle) warnTwice(charges, earlier []throttler.Charge, who string) {
 }
 
 // warnUnreported warns, once, if the first handlers that have returned behind e's middleware
-// have not reported the cost of charges marked CostReported.
+// have not reported the cost of charges marked CostReported, or called Take for InHandler.
 func (e *link) warnUnreported() {
 	m := e.m
 	if m.unreported.Load() >= unreportedMax {
 		return
 	}
 	e.c.mu.Lock()
-	silent := e.state == charged && e.reports == nil
+	i := slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })
+	isEstimate := i >= 0 && e.state == charged && e.reports == nil
 	e.c.mu.Unlock()
-	if silent && m.unreported.Add(1) == unreportedMax {
-		m.Observer.Warned(observe.Warned{
-			Policy: e.charges[slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })].Policy.Name,
+	w := observe.Warned{
+		Text: "handlers behind InHandler do not call Take, so that requests are not limited",
+		Hint: "handlers call Take; or Limit, in the place of InHandler, charges each request",
+	}
+	switch {
+	case isEstimate:
+		w = observe.Warned{
+			Policy: e.charges[i].Policy.Name,
 			Text:   "charges are marked CostReported, and handlers report no cost, so that each request costs its estimate",
 			Hint:   "handlers call SetCost, or set the header that Options.CostHeader names; otherwise, CostReported should be left out",
-		})
+		}
+	case !m.classify.marksEvery(inHandler):
+		return
+	}
+	if m.unreported.Add(1) == unreportedMax {
+		m.Observer.Warned(w)
 	}
 }
 

@@ -400,6 +400,7 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 	prefix := func(s string) middleware.Classifier {
 		return middleware.Limit(core, middleware.FirstOf(middleware.ClientIP(&middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(s)}})))
 	}
+	user := middleware.Subject(func(*http.Request) (string, bool) { return "", false })
 	for _, test := range []struct {
 		classify middleware.Classifier
 		options  middleware.Options
@@ -428,6 +429,9 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 		{classify, middleware.Options{Deadline: time.Nanosecond}, "Deadline is 1ns"},
 		{classify.CostReported(), middleware.Options{CostHeader: "x-ratelimit-used"}, "has another meaning"},
 		{classify.NoRefund(), middleware.Options{RefundIf: func(*http.Request, int, http.Header) bool { return true }}, "every charge is marked NoRefund"},
+		{middleware.Limit(core, middleware.FirstOf(middleware.ClientIP(nil), user)), middleware.Options{}, "FirstOf: key 0 is the address or Everyone, which each request has, so that key 1 would not be asked; put it last"},
+		{middleware.Limit(core, middleware.FirstOf(user, middleware.Everyone(), middleware.ClientIP(nil))), middleware.Options{}, "FirstOf: key 1 is the address or Everyone"},
+		{middleware.Limit(core, middleware.APIKey("X API Key", func(*http.Request, string) (string, bool) { return "", false })), middleware.Options{}, `APIKey: header is "X API Key"; it must be a header's name`},
 		{middleware.Limit(core, middleware.FirstOf()), middleware.Options{}, "FirstOf and Join need keys"},
 		{classify, middleware.Options{CostHeader: "X-Cost"}, "no charge is marked CostReported"},
 	} {

@@ -108,10 +108,17 @@ func TestCostsThatNoHandlerReports(t *testing.T) {
 		{"a header that is not set", &middleware.Options{CostHeader: "X-Cost"}, status(200).ServeHTTP, []string{want}},
 		{"a receipt", nil, func(_ http.ResponseWriter, r *http.Request) { must(middleware.Receipt(r)) }, nil},
 		{"304s", nil, status(304).ServeHTTP, nil},
+		{"in the handler, no Take", nil, status(200).ServeHTTP, []string{": handlers behind InHandler do not call Take, so that requests are not limited (handlers call Take; or Limit, in the place of InHandler, charges each request)"}},
+		{"in the handler", nil, func(w http.ResponseWriter, r *http.Request) {
+			middleware.Take(w, r, policy("none", per(1, time.Hour)).Charge("k"))
+		}, nil},
 	} {
 		seen := new(warnings)
 		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen, ReceiptKey: make([]byte, 16)})
 		rows := middleware.All(everyone(policy("core", per(60, time.Hour))), everyone(policy("rows", per(60, time.Hour))).CostReported())
+		if strings.HasPrefix(test.name, "in the handler") {
+			rows = middleware.InHandler()
+		}
 		h := must(newMiddleware(th, rows, test.options))(test.handler)
 		for range 9 {
 			get(h)

@@ -52,6 +52,22 @@ func (t *Table) View() View {
 	return View{}
 }
 
+// Policy returns the policy of that name, even if it has ended. If t has none, the error wraps
+// quota.ErrInvalid, and has the names of the others.
+func (t *Table) Policy(name string) (*quota.Policy, error) {
+	v := t.View()
+	if p := v.Policy(name); p != nil {
+		return p, nil
+	}
+	var names []string
+	for _, p := range v.Policies() {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	const shown = 20
+	return nil, invalid.Errorf("policies: the table has no policy %q; it has %q", name, names[:min(len(names), shown)])
+}
+
 // Source returns the source of that name, and creates it if t has no such source.
 func (t *Table) Source(name string) *Source { return t.SourceWith(name, nil) }
 

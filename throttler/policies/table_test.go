@@ -81,6 +81,18 @@ func TestALaterSourceHidesAnEarlierOne(t *testing.T) {
 }
 
 // A policy that has ended is as if the table did not have it.
+func TestAPolicyThatTheTableLacks(t *testing.T) {
+	var table policies.Table
+	edit(t, table.Source("a"), func(e *policies.Edit) { e.Set(policy("search", hourly(5))); e.Set(policy("core", hourly(6))) })
+	if p, err := table.Policy("core"); err != nil || p.Limits[0].Quota != 6 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	p, err := table.Policy("cor")
+	if want := `policies: the table has no policy "cor"; it has ["core" "search"]`; p != nil || !errors.Is(err, quota.ErrInvalid) || err.Error() != want {
+		t.Errorf("%v, %v; want %s", p, err, want)
+	}
+}
+
 func TestPoliciesEnd(t *testing.T) {
 	var table policies.Table
 	edit(t, table.Source("file"), func(e *policies.Edit) { e.Set(policy("core", hourly(2))) })
