@@ -268,7 +268,7 @@ func (c *Config) serverWarnings() (texts []string) {
 		for i := range shards {
 			s := &shards[i]
 			texts = append(texts, s.warnings(fmt.Sprintf("shard %q", s.Name))...)
-			if s.kind() == "primary" {
+			if s.options.MasterName == "" && !s.options.IsClusterMode {
 				again(fmt.Sprintf("primary of shard %q", s.Name), s.options.Addrs[0], s.options.DB)
 			}
 			for _, addr := range s.Replicas {

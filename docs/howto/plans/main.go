@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/weir-go/weir"
-	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
@@ -21,31 +20,27 @@ var (
 	}
 )
 
+// planOf returns the plan of a key. The context has the values that a middleware in front has set.
+func planOf(_ context.Context, key string) string { return plans[key] }
+
 func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
-	err := table.Source("code").Edit(func(e *policies.Edit) {
-		// The context has the values that a middleware in front has set.
-		e.Plan("core", func(_ context.Context, key string) string { return plans[key] })
-	})
+	err := table.Source("code").Edit(func(e *policies.Edit) { e.Plan("core", planOf) })
 	if err != nil {
 		return nil, err
 	}
-	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: table})
+	t := weir.Must(weir.Open("memory:", &throttler.Options{Policies: table}))
 	user := middleware.BearerToken(func(_ *http.Request, token string) (string, bool) { return users[token], true })
-	perCaller := middleware.Limit(table.View().Policy("core"), middleware.FirstOf(user, middleware.ClientIP(nil)))
-	limit, err := middleware.New(t, perCaller, nil)
-	if err != nil {
-		return nil, err
-	}
-	status, err := middleware.Status(t, perCaller, nil)
+	perCaller := middleware.Limit(weir.Must(table.Policy("core")), middleware.FirstOf(user, weir.ClientIP()))
+	limit := weir.Must(middleware.New(t, perCaller, nil))
 	mux := http.NewServeMux()
 	mux.Handle("/", limit(api))
-	mux.Handle("GET /rate_limit", status)
-	return mux, err
+	mux.Handle("GET /rate_limit", weir.Must(middleware.Status(t, perCaller, nil)))
+	return mux, nil
 }
 
 func main() {
 	var table policies.Table
-	file := weir.Must(policies.WatchFile(table.Source("file"), "policies.json", nil)) // or the error
+	file := weir.Must(policies.WatchFile(table.Source("file"), "policies.json", nil))
 	defer file.Close()
 	h, err := newServer(&table, http.NotFoundHandler())
 	if err != nil {
