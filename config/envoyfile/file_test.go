@@ -99,7 +99,7 @@ func TestWrongFiles(t *testing.T) {
 		{"no units", limit("unit: day, requests_per_unit: 1, unit_multiplier: 0"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "0"; it must be from 1 to 366, as many units as a window may have`},
 		{"too many units", limit("unit: hour, requests_per_unit: 1, unit_multiplier: 4294967295"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "4294967295"; it must be from 1 to 8784, as many units as a window may have`},
 		{"a part of a unit", limit("unit: hour, requests_per_unit: 1, unit_multiplier: 0.5"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "0.5"; it must be a whole number, 0 or more`},
-		{"a calendar of hours", limit("calendar: hour, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.calendar is "hour"; it must be day, week or month, and as needed in a time zone and from day 31, such as month in Europe/Berlin from day 31`},
+		{"a calendar of hours", limit("calendar: hour, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.calendar is "hour"; it must be day, week or month, and as needed in a time zone and from day 31 or 03:00, such as month in Europe/Berlin from day 31`},
 		{"a calendar and a unit", limit("calendar: day in UTC, unit: day, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because calendar is set`},
 		{"units of a calendar", limit("calendar: day in UTC, unit_multiplier: 2, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit_multiplier is "2"; it must be left out, because calendar is set`},
 		{"a bucket of a calendar", limit("calendar: day in UTC, algorithm: token-bucket, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token-bucket"; it must be left out, because calendar is set, and only a fixed-window has one`},
@@ -170,6 +170,7 @@ func TestMultiplesOfUnitsAndCalendars(t *testing.T) {
 		"unit: hour, unit_multiplier: 3":                                       {Quota: 9, Window: 3 * time.Hour, Aligned: true},
 		"unit: second, unit_multiplier: 30, algorithm: token-bucket, burst: 5": {Quota: 9, Window: 30 * time.Second, Algorithm: quota.TokenBucket, Burst: 5},
 		"calendar: month in Europe/Berlin from day 31":                         {Quota: 9, Calendar: quota.Calendar{Period: quota.Month, Zone: "Europe/Berlin", Day: 31}},
+		"calendar: day in Europe/Berlin from 03:00":                            {Quota: 9, Calendar: quota.Calendar{Period: quota.Day, Zone: "Europe/Berlin", Hour: 3}},
 		"calendar: week": {Quota: 9, Calendar: quota.Calendar{Period: quota.Week}},
 	} {
 		f, err := envoyfile.Parse("f.yaml", []byte(limit("requests_per_unit: 9, "+keys)), nil)

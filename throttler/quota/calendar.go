@@ -21,6 +21,10 @@ type Calendar struct {
 	// for Monday to 7 for Sunday. In a calendar month that is shorter, a Month begins on the
 	// last day. If zero, 1. A Day has no Day.
 	Day uint8
+
+	// Hour and Minute are the time of day at which the windows begin: 3 and 0 for days from three
+	// to three. If clocks skip it, windows begin when they do; if they show it twice, at the second.
+	Hour, Minute uint8
 }
 
 // Period is a length of time in a calendar.
@@ -77,33 +81,44 @@ func parsePeriod(name string) (Period, bool) {
 // IsZero reports whether c is the zero Calendar.
 func (c Calendar) IsZero() bool { return c.Period == 0 && c.Day == 0 && c.Zone == "" } // field by field: == calls a function
 
-// String returns c as in a limit's text: "month in Europe/Berlin from day 31".
+// String returns c as in a limit's text: "month in Europe/Berlin from day 31 03:00".
 func (c Calendar) String() string {
 	var b strings.Builder
 	b.WriteString(c.Period.String())
 	if c.Zone != "" {
 		b.WriteString(" in " + c.Zone)
 	}
+	if c.Day != 0 || c.Hour != 0 || c.Minute != 0 {
+		b.WriteString(" from")
+	}
 	if c.Day != 0 {
-		fmt.Fprintf(&b, " from day %d", c.Day)
+		fmt.Fprintf(&b, " day %d", c.Day)
+	}
+	if c.Hour != 0 || c.Minute != 0 {
+		fmt.Fprintf(&b, " %02d:%02d", c.Hour, c.Minute)
 	}
 	return b.String()
 }
 
 // End returns the end, in UTC, of the window that is open at now, for a valid c: the first
-// instant of the next day, week or month. If clocks skip midnight, that is when they skip it.
+// instant of the next day, week or month. If clocks skip its time, that is when they skip it.
 func (c Calendar) End(now time.Time) time.Time {
 	zone, err := location(c.Zone)
 	if err != nil {
 		zone = time.UTC // Validate rejects such a zone
 	}
-	today := dateOf(now.In(zone))
-	// If clocks are set back over midnight, now may be on a day that begins again.
+	today := dateOf(shown(now, zone).Add(-c.after()))
+	// If clocks are set back over the time, now may be on a day that begins again.
 	last, next := c.bounds(today)
-	if again := start(last, zone); today.Equal(last) && again.After(now) {
+	if again := start(last.Add(c.after()), zone); today.Equal(last) && again.After(now) {
 		return again.UTC()
 	}
-	return start(next, zone).UTC()
+	return start(next.Add(c.after()), zone).UTC()
+}
+
+// after returns the time after midnight at which windows begin.
+func (c Calendar) after() time.Duration {
+	return time.Duration(c.Hour)*time.Hour + time.Duration(c.Minute)*time.Minute
 }
 
 // bounds returns the first dates of today's window and of the next one. Dates are midnights
@@ -136,23 +151,27 @@ func dateOf(t time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// start returns the instant when date begins in zone: midnight. If clocks skip it, that is
-// when they do; if they are set back to the day before, it is the second midnight.
-func start(date time.Time, zone *time.Location) time.Time {
-	y, m, d := date.Date()
-	t := time.Date(y, m, d, 12, 0, 0, 0, zone)
-	for dateOf(t).Before(date) { // the zone has left out the day
+// shown returns what clocks in zone show at t, as a time in UTC.
+func shown(t time.Time, zone *time.Location) time.Time {
+	_, ahead := t.In(zone).Zone()
+	return t.UTC().Add(time.Duration(ahead) * time.Second)
+}
+
+// start returns the instant from which clocks in zone show at, a time in UTC, or later. If they skip
+// it, that is when they do; if they are set back over it, it is when they show it again.
+func start(at time.Time, zone *time.Location) time.Time {
+	t := time.Date(at.Year(), at.Month(), at.Day(), at.Hour()+12, at.Minute(), 0, 0, zone)
+	for shown(t, zone).Before(at) { // the zone has left out the day
 		_, t = t.ZoneBounds()
 	}
 	for {
-		hour, minute, second := t.Clock()
-		midnight := t.Add(-time.Duration(hour)*time.Hour - time.Duration(minute)*time.Minute - time.Duration(second)*time.Second)
+		begins := t.Add(at.Sub(shown(t, zone)))
 		changed, _ := t.ZoneBounds()
-		if changed.IsZero() || changed.Before(midnight) {
-			return midnight
+		if changed.IsZero() || changed.Before(begins) {
+			return begins
 		}
 		before := changed.Add(-time.Second)
-		if dateOf(before).Before(date) {
+		if shown(before, zone).Before(at) {
 			return changed
 		}
 		t = before
@@ -187,6 +206,9 @@ func (c Calendar) problemIn(l *Limit) string {
 	}
 	if days := [...]uint8{Day: 0, Week: 7, Month: 31}[c.Period]; c.Day > days {
 		return fmt.Sprintf("calendar's day is %d, of a %v; it must be from 1 to 31, of a month, from 1, a Monday, to 7, of a week, or 0", c.Day, c.Period)
+	}
+	if c.Hour > 23 || c.Minute > 59 {
+		return fmt.Sprintf("calendar's time of day is %02d:%02d; it must be from 00:00 to 23:59", c.Hour, c.Minute)
 	}
 	if _, err := location(c.Zone); err != nil {
 		return fmt.Sprintf("calendar's zone is %q: %v; it must be a name of the IANA database that this host has, such as Europe/Berlin", c.Zone, err)

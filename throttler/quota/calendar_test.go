@@ -49,6 +49,23 @@ func TestCalendarsEnd(t *testing.T) {
 		{Calendar{Period: Day, Zone: apia}, "2011-12-29T12:00:00-10:00", "2011-12-31T00:00:00+14:00", 0},
 		{Calendar{Period: Month, Day: 30, Zone: apia}, "2011-12-29T12:00:00-10:00", "2011-12-31T00:00:00+14:00", 0},
 
+		// From three to three, also on days when clocks change from two to three or back.
+		{Calendar{Period: Day, Hour: 3}, "2024-02-28T02:59:59Z", "2024-02-28T03:00:00Z", time.Second},
+		{Calendar{Period: Day, Hour: 3}, "2024-02-28T03:00:00Z", "2024-02-29T03:00:00Z", day},
+		{Calendar{Period: Day, Hour: 3, Zone: berlin}, "2024-03-30T03:00:00+01:00", "2024-03-31T03:00:00+02:00", 23 * time.Hour},
+		{Calendar{Period: Day, Hour: 3, Zone: berlin}, "2024-10-26T03:00:00+02:00", "2024-10-27T03:00:00+01:00", 25 * time.Hour},
+		{Calendar{Period: Day, Hour: 3, Zone: berlin}, "2024-10-27T02:59:59+02:00", "2024-10-27T03:00:00+01:00", 0},
+		// Clocks skip half past two, and show it twice.
+		{Calendar{Period: Day, Hour: 2, Minute: 30, Zone: berlin}, "2024-03-30T02:30:00+01:00", "2024-03-31T03:00:00+02:00", 23*time.Hour + 30*time.Minute},
+		{Calendar{Period: Day, Hour: 2, Minute: 30, Zone: berlin}, "2024-10-26T02:30:00+02:00", "2024-10-27T02:30:00+01:00", 25 * time.Hour},
+		{Calendar{Period: Day, Hour: 2, Minute: 30, Zone: berlin}, "2024-10-27T02:45:00+02:00", "2024-10-27T02:30:00+01:00", 0},
+		{Calendar{Period: Day, Hour: 2, Minute: 30, Zone: berlin}, "2024-10-27T02:15:00+01:00", "2024-10-27T02:30:00+01:00", 0},
+		{Calendar{Period: Day, Hour: 2, Minute: 30, Zone: berlin}, "2024-10-27T02:30:00+01:00", "2024-10-28T02:30:00+01:00", day},
+		{Calendar{Period: Day, Hour: 12, Zone: apia}, "2011-12-29T12:00:00-10:00", "2011-12-31T00:00:00+14:00", 12 * time.Hour},
+		{Calendar{Period: Week, Hour: 23, Minute: 59, Day: 7}, "2024-07-07T23:58:59Z", "2024-07-07T23:59:00Z", time.Second},
+		{Calendar{Period: Month, Hour: 3, Day: 31}, "2023-02-28T02:59:59Z", "2023-02-28T03:00:00Z", time.Second},
+		{Calendar{Period: Month, Hour: 3}, "2024-12-31T23:30:00Z", "2025-01-01T03:00:00Z", 0},
+
 		{Calendar{Period: Week}, "2024-07-01T00:00:00Z", "2024-07-08T00:00:00Z", 7 * day}, // a Monday
 		{Calendar{Period: Week}, "2024-07-07T23:59:59Z", "2024-07-08T00:00:00Z", 0},
 		{Calendar{Period: Week, Day: 7}, "2024-07-07T00:00:00Z", "2024-07-14T00:00:00Z", 7 * day}, // a Sunday
@@ -106,6 +123,9 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 			l.Calendar.Day = uint8(rng.IntN(8))
 		default:
 		}
+		if rng.IntN(2) == 0 {
+			l.Calendar.Hour, l.Calendar.Minute = uint8(rng.IntN(24)), uint8(rng.IntN(60))
+		}
 		now := time.Date(1995+rng.IntN(60), 1, 1, 0, 0, rng.IntN(366*86400), 0, time.UTC)
 		end := l.Calendar.End(now)
 		if !end.After(now) {
@@ -116,7 +136,8 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 			t.Fatalf("%v at %v ends at %v, at %v at %v", l, now, end, between, again)
 		}
 		zone, _ := location(l.Calendar.Zone)
-		if last, first := end.Add(-1).In(zone), end.In(zone); !dateOf(last).Before(dateOf(first)) {
+		after := -l.Calendar.after()
+		if last, first := shown(end.Add(-1), zone).Add(after), shown(end, zone).Add(after); !dateOf(last).Before(dateOf(first)) {
 			t.Fatalf("%v at %v ends within a day: %v, %v", l, now, last, first)
 		}
 		shortest := l.Length()
@@ -131,12 +152,14 @@ func TestCalendarsFollowEachOther(t *testing.T) {
 
 func TestCalendarsAsText(t *testing.T) {
 	for text, want := range map[string]Limit{
-		"5 per day":                       {Quota: 5, Calendar: Calendar{Period: Day}},
-		"5 per week in Europe/Berlin":     {Quota: 5, Calendar: Calendar{Period: Week, Zone: "Europe/Berlin"}},
-		"5000 per month from day 31":      {Quota: 5000, Calendar: Calendar{Period: Month, Day: 31}},
-		"5 per week in UTC from day 7":    {Quota: 5, Calendar: Calendar{Period: Week, Day: 7, Zone: "UTC"}},
-		"5 per month in UTC from day 1":   {Quota: 5, Calendar: Calendar{Period: Month, Day: 1, Zone: "UTC"}},
-		"1 per month in America/New_York": {Quota: 1, Calendar: Calendar{Period: Month, Zone: "America/New_York"}},
+		"5 per day":                                    {Quota: 5, Calendar: Calendar{Period: Day}},
+		"5 per week in Europe/Berlin":                  {Quota: 5, Calendar: Calendar{Period: Week, Zone: "Europe/Berlin"}},
+		"5000 per month from day 31":                   {Quota: 5000, Calendar: Calendar{Period: Month, Day: 31}},
+		"5 per day from 03:00":                         {Quota: 5, Calendar: Calendar{Period: Day, Hour: 3}},
+		"5 per week in Europe/Berlin from day 7 23:59": {Quota: 5, Calendar: Calendar{Period: Week, Zone: "Europe/Berlin", Day: 7, Hour: 23, Minute: 59}},
+		"5 per week in UTC from day 7":                 {Quota: 5, Calendar: Calendar{Period: Week, Day: 7, Zone: "UTC"}},
+		"5 per month in UTC from day 1":                {Quota: 5, Calendar: Calendar{Period: Month, Day: 1, Zone: "UTC"}},
+		"1 per month in America/New_York":              {Quota: 1, Calendar: Calendar{Period: Month, Zone: "America/New_York"}},
 	} {
 		l, err := ParseLimit(text)
 		if err != nil || l != want {
@@ -157,6 +180,10 @@ func TestCalendarsAsText(t *testing.T) {
 	for text, want := range map[string]string{
 		"5 per month in":                      "the time zone after in is missing",
 		"5 per month from day":                "from is \"day\"; it must be a day",
+		"5 per day from 24:00":                "from is \"24:00\"; it must be a day of a month",
+		"5 per day from 3":                    "a time of day, such as from 03:00, or both, as in from day 7 03:00",
+		"5 per day from 03:00 day 7":          "\"day\" is unknown",
+		"5 per day from day 1 03:00":          "calendar's day is 1, of a day",
 		"5 per month from day 0":              "from is \"day 0\"; it must be a day",
 		"5 per month from day 300":            "from is \"day 300\"; it must be a day of a month from 1 to 31",
 		"5 per month from day 32":             "calendar's day is 32, of a month; it must be from 1 to 31",
@@ -188,6 +215,14 @@ func TestCalendarsAsText(t *testing.T) {
 	}
 	if problem := (&Limit{Quota: 1, Calendar: Calendar{Zone: "UTC"}}).validate(); !strings.Contains(problem, "period is Period(0)") {
 		t.Errorf("a zone without a period: %q", problem)
+	}
+}
+
+func TestTimesOfDay(t *testing.T) {
+	for _, c := range []Calendar{{Period: Day, Hour: 24}, {Period: Week, Minute: 60}} {
+		if problem := (&Limit{Quota: 1, Calendar: c}).validate(); !strings.Contains(problem, "it must be from 00:00 to 23:59") {
+			t.Errorf("%+v: %q", c, problem)
+		}
 	}
 }
 

@@ -55,6 +55,7 @@ var limitText = regexp.MustCompile(`(?s)^\s*([^\s/]+)(?:\s+per\s+|\s*/\s*)(\S.*)
 //
 //	60/day
 //	5000 per month in Europe/Berlin from day 31
+//	5000 per day in Europe/Berlin from 03:00
 //
 // An error wraps [ErrInvalid]: text has another form, or the limit is not valid.
 func ParseLimit(text string) (Limit, error) {
@@ -147,7 +148,7 @@ func (l *Limit) parseOption(words []string) (option string, tail []string, probl
 		return option, tail, problem
 	}
 	if l.Algorithm, err = ParseAlgorithm(option); err != nil {
-		problem = fmt.Sprintf("%q is unknown; after the window there may be %s, aligned, burst 20, max-wait 2s and, after day, week or month, in a time zone and from day 31", option, strings.Join(algorithmNames(), ", "))
+		problem = fmt.Sprintf("%q is unknown; after the window there may be %s, aligned, burst 20, max-wait 2s and, after day, week or month, in a time zone and from day 31 or 03:00", option, strings.Join(algorithmNames(), ", "))
 	}
 	return "an algorithm", tail, problem
 }
@@ -198,13 +199,22 @@ func parseCalendar(words []string) (c Calendar, tail []string, problem string) {
 			return c, nil, "the time zone after in is missing; it must be a name of the IANA database, such as Europe/Berlin"
 		case words[0] == "in" && c.Zone == "":
 			c.Zone, words = words[1], words[2:]
-		case words[0] == "from" && c.Day == 0:
-			value := strings.Join(words[1:min(len(words), 3)], " ")
-			n, err := strconv.ParseUint(strings.TrimPrefix(value, "day "), 10, 8)
-			if err != nil || value != fmt.Sprintf("day %d", n) || n == 0 {
-				return c, nil, fmt.Sprintf("from is %q; it must be a day of a month from 1 to 31, or of a week from 1, a Monday, to 7, such as from day 7", value)
+		case words[0] == "from" && c.Day == 0 && c.after() == 0:
+			begin := words[1:]
+			if len(begin) > 1 && begin[0] == "day" && number.MatchString(begin[1]) {
+				if n, err := strconv.ParseUint(begin[1], 10, 8); err == nil {
+					c.Day, begin = uint8(n), begin[2:]
+				}
 			}
-			c.Day, words = uint8(n), words[3:]
+			if len(begin) > 0 {
+				if at, err := time.Parse("15:04", begin[0]); err == nil {
+					c.Hour, c.Minute, begin = uint8(at.Hour()), uint8(at.Minute()), begin[1:]
+				}
+			}
+			if len(begin) == len(words)-1 {
+				return c, nil, fmt.Sprintf("from is %q; it must be a day of a month from 1 to 31, or of a week from 1, a Monday, to 7, such as from day 7, a time of day, such as from 03:00, or both, as in from day 7 03:00", strings.Join(begin[:min(len(begin), 2)], " "))
+			}
+			words = begin
 		default:
 			return c, words, ""
 		}
@@ -232,7 +242,7 @@ func (c *Calendar) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return invalid.Errorf("quota: calendar is %q; it must be day, week or month, and as needed in a time zone and from day 31, such as month in Europe/Berlin from day 31", text)
+	return invalid.Errorf("quota: calendar is %q; it must be day, week or month, and as needed in a time zone and from day 31 or 03:00, such as month in Europe/Berlin from day 31", text)
 }
 
 // UnmarshalText sets l to the limit that text describes, as [ParseLimit] reads it.
