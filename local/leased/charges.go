@@ -55,7 +55,7 @@ func (b *Backend) limitsOf(charges []quota.Charge) (n keyed.Name) {
 			}
 			n = n.And(keyed.Name{uint64(limits[k].Quota), window})
 			if c := &limits[k].Calendar; c.Period != 0 {
-				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)))
+				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)<<16|uint64(c.Hour)<<8|uint64(c.Minute)))
 			}
 		}
 		n[0]++ // marks the end of a policy
