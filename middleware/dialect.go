@@ -218,6 +218,9 @@ func (t *throttle) setDialects() error {
 	if err != nil {
 		return err
 	}
+	if d, isList := t.Dialect.(Dialects); isList && len(d) == 0 {
+		return invalid.Errorf("middleware: Options.Dialect is an empty list of Dialects; it must have one, or be NoHeaders")
+	}
 	t.dialects = flat
 	names := Dialects(flat).Names()
 	for _, name := range names {

@@ -128,7 +128,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
 	m.Observer = weirlog.Ensure(cmp.Or(m.Observer, t.Observer()))
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
-	if !classify.marks(costReported | inHandler) {
+	if !classify.marks(costReported|inHandler) && !classify.dynamic() {
 		m.unreported.Store(unreportedMax)
 	}
 	if err := m.setDialects(); err != nil {
@@ -149,6 +149,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	}
 	classify.declareKeys(t.Names)
 	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic("middleware: the handler is nil")
+		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
 }
@@ -170,11 +173,11 @@ type throttle struct {
 	headerWarned  atomic.Bool
 	twiceWarned   atomic.Bool
 	sharesPolicy  bool         // two rules charge under one policy
-	unreported    atomic.Int32 // requests without a reported cost, or a Take, up to unreportedMax
+	unreported    atomic.Int32 // requests without a cost, a reported cost, or a Take, up to unreportedMax
 }
 
-// unreportedMax is how many requests without a reported cost, or a Take, are warned of, if none had
-// one.
+// unreportedMax is how many requests without a cost, a reported cost, or a Take are warned of, if
+// none had one.
 const unreportedMax = 10
 
 func (t *throttle) validate() error {
@@ -191,6 +194,11 @@ func (t *throttle) validate() error {
 		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
 	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.marksEvery(noRefund):
 		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
+	}
+	for _, r := range t.classify.rules {
+		if r.flags&costReported != 0 && !r.dynamic && len(r.policies) > 0 && !slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool { return !p.HoldsOnly() }) {
+			return invalid.Errorf("middleware: policy %q is marked CostReported, and limits requests in flight alone, which cost 1 unit each; leave CostReported out", r.policies[0].Name)
+		}
 	}
 	return t.validateCostHeader()
 }
@@ -363,8 +371,8 @@ func (t *throttle) warnTwice(charges, earlier []throttler.Charge, who string) {
 	}
 }
 
-// warnUnreported warns, once, if the first handlers that have returned behind e's middleware
-// have not reported the cost of charges marked CostReported, or called Take for InHandler.
+// warnUnreported warns, once, if the first requests behind e's middleware cost 0, or if their
+// handlers have not reported the cost of charges marked CostReported, or called Take for InHandler.
 func (e *link) warnUnreported() {
 	m := e.m
 	if m.unreported.Load() >= unreportedMax {
@@ -373,6 +381,7 @@ func (e *link) warnUnreported() {
 	e.c.mu.Lock()
 	i := slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })
 	isEstimate := i >= 0 && e.state == charged && e.reports == nil
+	isFree := len(e.charges) > 0 && e.state == charged && !slices.ContainsFunc(e.charges, func(c throttler.Charge) bool { return c.Cost != 0 })
 	e.c.mu.Unlock()
 	w := observe.Warned{
 		Text: "handlers behind InHandler do not call Take, so that requests are not limited",
@@ -385,7 +394,15 @@ func (e *link) warnUnreported() {
 			Text:   "charges are marked CostReported, and handlers report no cost, so that each request costs its estimate",
 			Hint:   "handlers call SetCost, or set the header that Options.CostHeader names; otherwise, CostReported should be left out",
 		}
+	case isFree:
+		w = observe.Warned{
+			Policy: e.charges[0].Policy.Name, Text: "all charges cost 0 units, so that requests are not limited",
+			Hint: "Policy.Charge makes a charge of 1 unit; in a Charge written otherwise, Cost must be set",
+		}
 	case !m.classify.marksEvery(inHandler):
+		if !m.classify.marks(costReported) && len(e.charges) > 0 {
+			m.unreported.Store(unreportedMax) // a request costs something
+		}
 		return
 	}
 	if m.unreported.Add(1) == unreportedMax {

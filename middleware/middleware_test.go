@@ -432,6 +432,8 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 		{middleware.Limit(core, middleware.FirstOf(middleware.ClientIP(nil), user)), middleware.Options{}, "FirstOf: key 0 is the address or Everyone, which each request has, so that key 1 would not be asked; put it last"},
 		{middleware.Limit(core, middleware.FirstOf(user, middleware.Everyone(), middleware.ClientIP(nil))), middleware.Options{}, "FirstOf: key 1 is the address or Everyone"},
 		{middleware.Limit(core, middleware.APIKey("X API Key", func(*http.Request, string) (string, bool) { return "", false })), middleware.Options{}, `APIKey: header is "X API Key"; it must be a header's name`},
+		{middleware.Limit(policy("f", throttler.Limit{Quota: 3, Window: time.Minute, Algorithm: throttler.InFlight}), user).CostReported(), middleware.Options{}, `policy "f" is marked CostReported, and limits requests in flight alone`},
+		{classify, middleware.Options{Dialect: middleware.Dialects{}}, "an empty list of Dialects"},
 		{middleware.Limit(core, middleware.FirstOf()), middleware.Options{}, "FirstOf and Join need keys"},
 		{classify, middleware.Options{CostHeader: "X-Cost"}, "no charge is marked CostReported"},
 	} {
@@ -457,6 +459,9 @@ func TestANilDependencyPanics(t *testing.T) {
 		"Subject":        func() { middleware.Subject(nil) },
 		"KeyFunc":        func() { middleware.KeyFunc(nil) },
 		"ClassifierFunc": func() { middleware.ClassifierFunc(nil) },
+		"the handler": func() {
+			limit(throttler.New(memorybackend.NewDefault(), nil), policy("core", per(5, time.Minute)), nil)(nil)
+		},
 	} {
 		func() {
 			defer func() {

@@ -74,6 +74,25 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 	}
 }
 
+// Charges of a ClassifierFunc without a Cost are warned of, unless a request costs something.
+func TestChargesWithoutACost(t *testing.T) {
+	for _, cost := range []int64{0, 1} {
+		seen, n := new(warnings), int64(0)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
+		core := policy("core", per(60, time.Hour))
+		h := must(newMiddleware(th, middleware.ClassifierFunc(func(*http.Request) []throttler.Charge {
+			n++
+			return []throttler.Charge{{Policy: core, Key: "k", Cost: cost * (n / 5)}}
+		}, core), nil))(status(200))
+		for range 20 {
+			get(h)
+		}
+		if got := seen.take(); cost != 0 && len(got) > 0 || cost == 0 && (len(got) != 1 || !strings.HasPrefix(got[0], "core: all charges cost 0 units, so that requests are not limited")) {
+			t.Errorf("cost %d: the warnings are %q", cost, got)
+		}
+	}
+}
+
 // Limits that can never refuse are warned of when they are used first.
 func TestLimitsThatNeverRefuse(t *testing.T) {
 	seen := new(warnings)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -198,11 +199,22 @@ func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, e
 	if err := new(policies.Table).Source("file").Edit(func(e *policies.Edit) { e.Replace(content) }); err != nil {
 		return nil, err
 	}
-	for _, p := range content.Policies {
-		warnings = append(warnings, p.Warnings()...)
+	if len(content.Policies)+len(content.Overrides) == 0 {
+		warnings = append(warnings, "the file has no policies and no overrides")
 	}
 	now := time.Now()
+	var names []string
+	for _, p := range content.Policies {
+		names = append(names, p.Name)
+		warnings = append(warnings, p.Warnings()...)
+		if !p.HoldsAt(now.UnixMilli()) {
+			warnings = append(warnings, fmt.Sprintf("the policy %q ended at %s", p.Name, p.Until.UTC().Format(time.RFC3339)))
+		}
+	}
 	for _, o := range content.Overrides {
+		if near := config.Nearest(o.Policy, names); near != "" && !slices.Contains(names, o.Policy) {
+			warnings = append(warnings, fmt.Sprintf("an override is for %q, which is no policy of the file; did you mean %s?", o.Policy, near))
+		}
 		if !o.Until.IsZero() && o.Until.Before(now) {
 			warnings = append(warnings, fmt.Sprintf("the override of policy %q for key %q ended at %s", o.Policy, o.Key, o.Until.UTC().Format(time.RFC3339)))
 		}

@@ -111,6 +111,16 @@ func TestCheck(t *testing.T) {
 	if status != 0 || !strings.Contains(out, right+": right (config)") || !strings.Contains(out, live+": right (policies)") || !strings.Contains(out, live+`: warning: the override of policy "core" for key "bob" ended at 2001-01-02T03:04:05Z`) {
 		t.Errorf("right files: exit status %d, %s%s", status, out, wrong)
 	}
+	for text, want := range map[string]string{
+		`{"policies": []}`: "the file has no policies and no overrides",
+		`{"policies": [{"name": "core", "limits": ["5 per 1m"], "until": "2001-01-02T03:04:05Z"}]}`:                                             `the policy "core" ended at 2001-01-02T03:04:05Z`,
+		`{"policies": [{"name": "search", "limits": ["5 per 1m"]}], "overrides": [{"policy": "serch", "key": "subject:bob", "blocked": true}]}`: `an override is for "serch", which is no policy of the file; did you mean search?`,
+	} {
+		file := write(t, "warned.json", text)
+		if out, _, status := weirctl(t, "check", file); status != 0 || out != file+": warning: "+want+"\n"+file+": right (policies)\n" {
+			t.Errorf("%s: exit status %d, %s; want %s", text, status, out, want)
+		}
+	}
 	misspelled := write(t, "wrong.yaml", "policies: {serch: 60 per 1h, core: 60 per 0h}\n")
 	cycle := write(t, "wrong.json", `{"policies": [{"name": "a", "limits": ["5 per 1m"], "parent": "a"}]}`)
 	out, wrong, status = weirctl(t, "check", "-json", "-uses=core,search", misspelled, cycle, right)
