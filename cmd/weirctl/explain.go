@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,13 +118,7 @@ func (e *explained) print(c *command) error {
 		verdict = "no count of the store refuses; of what is synced, the processes have the counts: ask one by -from, such as -from http://127.0.0.1:6070/debug/weir"
 	}
 	if e.Refused {
-		var rules []string
-		for i := range e.Counts {
-			if row := &e.Counts[i]; row.Refused && !slices.Contains(rules, cmp.Or(row.Rule, row.Policy)) {
-				rules = append(rules, cmp.Or(row.Rule, row.Policy))
-			}
-		}
-		verdict = "refused by " + strings.Join(rules, ", ")
+		verdict = "refused by " + strings.Join(e.Refusers(), ", ")
 		if e.RetryAt != nil {
 			verdict += " until " + operator.When(*e.RetryAt, now)
 		}

@@ -428,16 +428,8 @@ func (v *view) list(ctx context.Context) {
 	slices.SortFunc(v.Overrides, func(a, b listed) int { return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key)) })
 }
 
-// Refusers returns the policies that refuse.
-func (v *view) Refusers() string {
-	var names []string
-	for _, row := range v.Verdict.Counts {
-		if name := cmp.Or(row.Rule, row.Policy); row.Refused && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, ", ")
-}
+// Refusers lists the rules and policies that refuse.
+func (v *view) Refusers() string { return strings.Join(v.Verdict.Refusers(), ", ") }
 
 func (v *view) write(w http.ResponseWriter) {
 	var text bytes.Buffer

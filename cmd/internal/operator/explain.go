@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,17 @@ func (e *Explanation) Explain(ctx context.Context, c *Counts, matches []inspect.
 		e.RetryAt = &retryAt
 	}
 	return failed
+}
+
+// Refusers returns the rules that refuse, or the policies of counts without a rule.
+func (e *Explanation) Refusers() (names []string) {
+	for i := range e.Counts {
+		row := &e.Counts[i]
+		if name := cmp.Or(row.Rule, row.Policy); row.Refused && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Descriptors returns the counts of a request's descriptors. It adds to e.Notes which of them have
