@@ -8,6 +8,8 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/guard"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/local/consistency"
+	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -41,5 +43,27 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 		return nil, c.inFile(fmt.Errorf("%s: %w", name, err))
 	}
 	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table})
+	return s, nil
+}
+
+// OpenSynced opens the synced counts that c describes, without the parts around them, for a program
+// that resets counts. The caller must close the Stack, which sends the resets to the roots.
+func (c *Config) OpenSynced() (*Stack, error) {
+	if why := c.lacks(consistency.Synced); why != "" {
+		return nil, c.inFile(invalid.Errorf("config: %s", why))
+	}
+	s := &Stack{Config: c, Stack: new(guard.Stack)}
+	roots, err := s.openRoots()
+	if err == nil {
+		o := c.syncedOptions()
+		o.Observer = c.options.Observer
+		s.Synced, err = synced.New(roots, o)
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, c.inFile(err)
+	}
+	s.onClose(s.Synced.Close)
+	s.Throttler = throttler.New(s.Synced, &throttler.Options{Observer: c.options.Observer})
 	return s, nil
 }

@@ -2,22 +2,25 @@
 --
 -- KEYS[1]  key       of an addition, the number of the process's last one; of a claim, how many
 --                    processes claimed the part; of a resend, the counters resent lately
--- ARGV[1]  header    '>dd': number, now in ms; then for each limit of the counters '>Bddd': kind,
+-- ARGV[1]  header    '>dd': number, now in ms; then for each limit of the counters '>Bdddd': kind,
 --                    span in ms (the window, or the time between two units), length of the
---                    window in ms, and how far in the future a bucket's instant may be, in ms
+--                    window in ms, how far in the future a bucket's instant may be, in ms, and
+--                    when the counters were reset last, as far as the process knows, or 0
 -- ARGV[2]  entries   for each counter '>c12Hddd': name, index of its limit in the header, units,
 --                    x, bound
 -- ARGV[3]  prefix    of the counters' keys
--- Returns  one string: 'o' and the counters; or that nothing was done: 'u', an addition does not
---          follow the process's last one; 'b', enough was resent for now; 's', enough processes
---          have claimed the part.
+-- Returns  one string: 'o', the counters and, for each recent reset, '>c12d': name, its time; or
+--          that nothing was done: 'u', an addition does not follow the process's last one; 'b',
+--          enough was resent for now; 's', enough processes have claimed the part.
 --
 -- A root knows no policies: each call contains the kind and span of its limits. So processes
 -- that have another quota for a while, or for a key, add to the same counter.
 --
 -- A counter is '>dd'. For a bucket these are the instant at which it is empty, so that time
 -- alone drains it, and the units ever added; for a window, its index since the epoch, and its
--- units.
+-- units. After a reset there is its time, too, for as long as older units could count. An entry
+-- with a later reset begins the counter again; one with an earlier reset does nothing, and the
+-- reply is the counter's reset and minus infinity.
 --
 -- An entry adds units: a window's to the window x. A bucket's instant becomes at least x, which
 -- the process knows: its units may have come when the bucket was empty. Units raise it to the
@@ -41,6 +44,7 @@ local PROCESS = 3600000 -- ms
 local COPIES, CLAIM = 8, 600000 -- processes that resend a part, and ms that they are remembered
 -- Some 4 µs for each resent counter are a quarter of the time.
 local RESENT, RESENDING = 6250, 100 -- counters, in so many ms
+local RECENT, REMEMBERED = 50, 150000 -- resets that are returned, for so many ms
 
 local call, unpack, pack, spread = redis.call, struct.unpack, struct.pack, unpack
 local max, min = math.max, math.min
@@ -72,11 +76,11 @@ else
     end
 end
 
-local kinds, spans, bounds, suffixes = {}, {}, {}, {}
+local kinds, spans, bounds, resets, suffixes = {}, {}, {}, {}, {}
 while place <= #header do
     local n = #kinds + 1
     local length
-    kinds[n], spans[n], length, bounds[n], place = unpack('>Bddd', header, place)
+    kinds[n], spans[n], length, bounds[n], resets[n], place = unpack('>Bdddd', header, place)
     suffixes[n] = string.format(kinds[n] == WINDOW and 'w%.0f' or 'b%.0f', length)
 end
 
@@ -89,48 +93,63 @@ while place <= #entries do
     limits[n] = limit + 1
     keys[n] = prefix .. name .. suffixes[limit + 1]
 end
+local resetsKey = prefix .. 'resets'
+local recent = call('GET', resetsKey) or ''
 if #keys == 0 then
-    return 'o'
+    return 'o' .. recent
 end
 
-local states, reply, written = call('MGET', spread(keys)), {'o'}, {}
+local states, reply, written, heard = call('MGET', spread(keys)), {'o'}, {}, ''
 for i, key in ipairs(keys) do
     local units, x, bound, limit = added[i], xs[i], reached[i], limits[i]
     local state = written[key] or states[i]
     local isWindow = kinds[limit] == WINDOW
+    local known = state and #state == 24 and unpack('>d', state, 17) or 0
+    local reset = resets[limit]
+    local over = isWindow and x * spans[limit] - 1 or now - bounds[limit] -- resets until then
+    known, reset = known > over and known or 0, reset > over and reset or 0
     local a, b
-    if state and #state == 16 then
+    if state and #state >= 16 then
         a, b = unpack('>dd', state)
-    elseif isWindow then
-        a, b = bound ~= 0 and x or 0, math.abs(bound)
-    else
-        a, b = max(bound, 0), 0
+    end
+    if not a or reset > known and not (isWindow and a > x) then
+        if reset > known then
+            heard = heard .. string.sub(entries, i * 38 - 37, i * 38 - 26) .. pack('>d', reset)
+        end
+        state, a, b = false, max(bound, 0), 0
+        if isWindow then
+            a, b = bound ~= 0 and x or 0, math.abs(bound)
+        end
     end
     local life
-    if not new and state then -- a repeated call, which was counted
+    if not new and state or reset < known then -- a repeated call, which was counted
         life = nil
     elseif isWindow then
         if x >= a and (units ~= 0 or bound < 0 or x > a or not state) then
             b = max(max(x > a and 0 or b, -bound) + units, 0)
             a, life = x, (x + 1) * spans[limit] - now
         end
-    elseif units ~= 0 or bound < 0 or a > 0 and not state then
+    elseif units ~= 0 or bound < 0 or not state and (a > 0 or reset > 0) then
         a, b = max(a, -bound), b + units
         local later = a + units * spans[limit]
         if units > 0 then
             later = max(a, min(later, now + bounds[limit]))
         end
         a = min(max(later, x), LAST_INSTANT)
-        life = a - now
+        life = max(a, reset > 0 and reset + bounds[limit] or 0) - now
     end
     local before = state
     if life or not state then
-        state = pack('>dd', a, b)
+        state = reset > 0 and pack('>ddd', a, b, reset) or pack('>dd', a, b)
     end
     if life and state ~= before then
         call('SET', key, state, 'PX', string.format('%.0f', max(life, 0) + MARGIN))
         written[key] = state
     end
-    reply[#reply + 1] = state
+    reply[#reply + 1] = reset < known and pack('>dd', known, -math.huge) or string.sub(state, 1, 16)
 end
-return table.concat(reply)
+if heard ~= '' then
+    recent = string.sub(heard .. recent, 1, 20 * RECENT)
+    call('SET', resetsKey, recent, 'PX', REMEMBERED)
+end
+return table.concat(reply) .. recent

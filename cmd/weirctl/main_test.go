@@ -171,6 +171,56 @@ func TestCheckDescriptors(t *testing.T) {
 	}
 }
 
+// A synced count is reset in all processes, by any root that answers.
+func TestResetSynced(t *testing.T) {
+	store, roots := testserver.Redis(t), []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
+	file := write(t, "weir.yaml", fmt.Sprintf("prefix: 'staging:'\nbackend: redis\nredis: {shards: [{name: a, primary: %s}]}\nroots: [%s, %s]\npolicies: {core: {limits: [3 per 8760h aligned, 3 per 8760h token-bucket], consistency: synced}}\n", store.Addr, roots[0].Addr, roots[1].Addr))
+	var processes []*config.Stack
+	for range 3 {
+		s, err := config.Open(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		processes = append(processes, s)
+	}
+	charge := processes[0].Config.Policies["core"].Charge("ip:203.0.113.7")
+	eventually := func(allowed bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			n := 0
+			for _, s := range processes {
+				d, err := s.Throttler.Peek(t.Context(), charge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Allowed == allowed {
+					n++
+				}
+			}
+			if n == len(processes) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d processes answer %t", n, len(processes), allowed)
+			}
+		}
+	}
+	for i := range 2 { // with two roots, and with one
+		for _, s := range processes {
+			if _, err := s.Throttler.Take(t.Context(), charge); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(false)
+		tells(t, 0, args("reset -policy core -config", file, "ip:203.0.113.7"), "nothing is counted any more under core")
+		eventually(true)
+		tells(t, 1, args("reset -config", file, "203.0.113.7"), "did you mean ip:203.0.113.7?")
+		roots[i].Kill()
+	}
+	tells(t, 1, args("reset -config", file, "ip:203.0.113.7"), "core: no root of the count answers")
+}
+
 // A program's charges are shown and reset, in each kind of store.
 func TestShow(t *testing.T) {
 	a, b, m := testserver.Redis(t), testserver.Redis(t), testserver.Memcached(t)

@@ -259,20 +259,23 @@ func reset(c *command) subcommand {
 			return err
 		}
 		rows, failedReads := r.ShowAll(ctx, matches)
-		counted := failedReads > 0
+		counted, synced := failedReads > 0, false
 		for i := range rows {
-			counted = counted || rows[i].IsCounted() || rows[i].Level == consistency.Synced.String()
+			counted = counted || rows[i].IsCounted()
+			synced = synced || rows[i].Level == consistency.Synced.String()
 		}
 		if !counted {
-			return cmp.Or(r.UnlessMeant(ctx, matches, rows, k), fmt.Errorf("nothing is counted for %s under %s; write the key as the program charges it, such as ip:203.0.113.7 or subject:alice", operator.Printable(k), namesOf(matches)))
+			if err := r.UnlessMeant(ctx, matches, rows, k); err != nil || !synced {
+				return cmp.Or(err, fmt.Errorf("nothing is counted for %s under %s; write the key as the program charges it, such as ip:203.0.113.7 or subject:alice", operator.Printable(k), namesOf(matches)))
+			}
 		}
 		names, failed := []string{}, []error(nil)
 		for _, m := range matches { // one by one, so that a failure does not stop the rest
+			charge, reset := throttler.Charge{Policy: m.Policy, Key: k, Partition: o.fitting}, r.stack.Throttler.Reset
 			if m.Level == consistency.Synced {
-				failed = append(failed, fmt.Errorf("%s: its consistency is synced: the processes have its counts, which can't be reset from here; an override can raise the limit", m.Policy.Name))
-				continue
+				reset = r.resetSynced
 			}
-			if err := r.stack.Throttler.Reset(ctx, throttler.Charge{Policy: m.Policy, Key: k, Partition: o.fitting}); err != nil {
+			if err := reset(ctx, charge); err != nil {
 				failed = append(failed, fmt.Errorf("%s: %w", m.Policy.Name, err))
 				continue
 			}
@@ -285,6 +288,23 @@ func reset(c *command) subcommand {
 		}
 		return errors.Join(append(failed, err)...)
 	}}
+}
+
+// resetSynced resets a count at the roots, from which the processes hear of it.
+func (r *counter) resetSynced(ctx context.Context, charges ...throttler.Charge) error {
+	s, err := r.Service.Config.OpenSynced()
+	if err != nil {
+		return err
+	}
+	err = s.Throttler.Reset(ctx, charges...)
+	closing(s) // sends it
+	if err != nil {
+		return err
+	}
+	if d, err := s.Throttler.Peek(ctx, charges...); err != nil || d.Degraded {
+		return cmp.Or(err, errors.New("no root of the count answers, so no process has heard of the reset; check the servers in roots"))
+	}
+	return nil
 }
 
 func namesOf(matches []inspect.Match) string {

@@ -294,11 +294,15 @@ func (c *count) add(l *limit, units, now int64) {
 	}
 }
 
-// reset removes the used units.
-func (c *count) reset(l *limit, now int64) {
-	if used := c.used(l, now); used > 0 {
-		c.add(l, -roundUp(used-l.slack, mostUnits), now)
+// reset begins c again at now, with the units of this process after the first part.
+func (c *count) reset(l *limit, part, now int64) {
+	c.part, c.total, c.time = c.part-part, tally{}, now
+	c.rate, c.usual, c.local = 0, 0, 0
+	if l.kind == bucket {
+		c.total.total = float64(now)
 	}
+	c.floor = c.total
+	clear(c.views)
 }
 
 // raise raises a bucket's total to instant, if it is less.

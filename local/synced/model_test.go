@@ -37,9 +37,12 @@ type modelRoot struct {
 	group    string
 	numbers  map[string]expiring // by key: the numbers of processes, claims and resends
 	counters map[string][2]float64
-	down     bool // it executes and answers nothing
-	deaf     bool // it executes calls, and its replies are lost
-	entries  int  // received
+	resets   map[string]float64 // ms, by counter
+	recent   []byte             // resets
+	forgets  float64            // ms: when it forgets these
+	down     bool               // it executes and answers nothing
+	deaf     bool               // it executes calls, and its replies are lost
+	entries  int                // received
 	trips    int
 }
 
@@ -53,7 +56,7 @@ func newModelRoot(name string) *modelRoot {
 }
 
 func (m *modelRoot) flush() {
-	m.numbers, m.counters = map[string]expiring{}, map[string][2]float64{}
+	m.numbers, m.counters, m.resets, m.recent = map[string]expiring{}, map[string][2]float64{}, map[string]float64{}, nil
 }
 
 // modelServer is a modelRoot as one process reaches it.
@@ -87,16 +90,16 @@ func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
 
 // modelLimit is a limit in a header.
 type modelLimit struct {
-	kind                kind
-	span, length, bound float64
+	kind                       kind
+	span, length, bound, reset float64
 }
 
 // run is the model of sync.lua.
 func (m *modelRoot) run(c *call) []byte {
 	number, now := double(c.header), double(c.header[8:])
 	var limits []modelLimit
-	for h := c.header[16:]; len(h) > 0; h = h[25:] {
-		limits = append(limits, modelLimit{kind(h[0]), double(h[1:]), double(h[9:]), double(h[17:])})
+	for h := c.header[16:]; len(h) > 0; h = h[33:] {
+		limits = append(limits, modelLimit{kind(h[0]), double(h[1:]), double(h[9:]), double(h[17:]), double(h[25:])})
 	}
 	last := m.numbers[c.key]
 	if last.until <= now {
@@ -117,6 +120,7 @@ func (m *modelRoot) run(c *call) []byte {
 		if last.number+1 > constants["COPIES"] {
 			return []byte{'s'}
 		}
+		return []byte{'o'}
 	default:
 		if last.number == 0 {
 			last.until = now + constants["RESENDING"]
@@ -127,7 +131,10 @@ func (m *modelRoot) run(c *call) []byte {
 			return []byte{'b'}
 		}
 	}
-	reply := []byte{'o'}
+	if now >= m.forgets {
+		m.recent = nil
+	}
+	reply, heard := []byte{'o'}, []byte(nil)
 	for i := range n {
 		m.entries++
 		e := c.entries[entrySize*i:]
@@ -135,6 +142,25 @@ func (m *modelRoot) run(c *call) []byte {
 		units, x, bound := double(e[14:]), double(e[22:]), double(e[30:])
 		key := string(e[:12]) + string(letterOf[l.kind]) + strconv.FormatFloat(l.length, 'f', 0, 64)
 		s, exists := m.counters[key]
+		over := now - l.bound
+		if l.kind == window {
+			over = x*l.span - 1
+		}
+		known, reset := m.resets[key], l.reset
+		if known <= over || !exists {
+			known = 0
+		}
+		if reset <= over {
+			reset = 0
+		}
+		if reset < known {
+			reply = appendDouble(appendDouble(reply, known), math.Inf(-1))
+			continue
+		}
+		if reset > known && !(l.kind == window && exists && s[0] > x) {
+			s, exists = [2]float64{}, false
+			heard = appendDouble(append(heard, e[:12]...), reset)
+		}
 		a, b := s[0], s[1]
 		switch {
 		case exists:
@@ -153,7 +179,7 @@ func (m *modelRoot) run(c *call) []byte {
 				}
 				a, b, changed = x, max(max(b, -bound)+units, 0), true
 			}
-		case units != 0 || bound < 0 || a > 0 && !exists:
+		case units != 0 || bound < 0 || !exists && (a > 0 || reset > 0):
 			a = max(a, -bound)
 			later := a + units*l.span
 			if units > 0 {
@@ -162,11 +188,15 @@ func (m *modelRoot) run(c *call) []byte {
 			a, b, changed = min(max(later, x), lastInstant), b+units, true
 		}
 		if changed {
-			m.counters[key] = [2]float64{a, b}
+			m.counters[key], m.resets[key] = [2]float64{a, b}, reset
 		}
 		reply = appendDouble(appendDouble(reply, a), b)
 	}
-	return reply
+	if heard != nil {
+		m.recent, m.forgets = append(heard, m.recent...), now+constants["REMEMBERED"]
+		m.recent = m.recent[:min(len(m.recent), 20*int(constants["RECENT"]))]
+	}
+	return append(reply, m.recent...)
 }
 
 var letterOf = map[kind]rune{bucket: 'b', window: 'w'}

@@ -38,7 +38,8 @@ func TestScriptIsTheModel(t *testing.T) {
 	const prefix = "weir-sync:"
 	type name = [12]byte
 	names := []name{{'a'}, {'b'}, {'c'}, {'d'}}
-	limits := []modelLimit{{bucket, 0.1, 1000, 300}, {bucket, 1000.0 / 7, 1000, 4000}, {window, 1000, 1000, 0}}
+	limits := []modelLimit{{bucket, 0.1, 1000, 300, 0}, {bucket, 1000.0 / 7, 1000, 4000, 0}, {window, 1000, 1000, 0, 0}}
+	resets := make([]float64, len(limits))
 	numbers := map[string]float64{}
 	sent := map[string][]call{}
 	now := 1.9e12
@@ -61,8 +62,15 @@ func TestScriptIsTheModel(t *testing.T) {
 				c.key, number = process, numbers[process]
 			}
 			c.header = appendDouble(appendDouble(nil, number), now)
-			for _, l := range limits {
-				c.header = appendDouble(appendDouble(appendDouble(append(c.header, byte(l.kind)), l.span), l.length), l.bound)
+			for i, l := range limits {
+				reset := resets[i] // known, or the process has yet to hear of it
+				switch r.IntN(20) {
+				case 0:
+					resets[i] = now + float64(r.IntN(100)) - 50
+				case 1:
+					reset = 0
+				}
+				c.header = appendDouble(appendDouble(appendDouble(appendDouble(append(c.header, byte(l.kind)), l.span), l.length), l.bound), reset)
 			}
 			for i, name := range names {
 				if r.IntN(2) == 0 || strings.Contains(c.key, "claims") {
@@ -119,6 +127,7 @@ func TestScriptIsTheModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		model.forgets = math.Inf(1) // by Redis's own clock, nothing is forgotten
 		want := model.run(&c)
 		if string(got[0]) != string(want) {
 			t.Fatalf("step %d: the script replied\n%x, the model\n%x", step, got[0], want)

@@ -83,6 +83,7 @@ type entry struct {
 	part   int64   // units of this process, including this call
 	units  int64   // of this call
 	window float64 // at the time of the call
+	reset  int64   // counter.resetAt at that time
 }
 
 // entrySize is the number of an entry's bytes: see sync.lua.
@@ -119,6 +120,9 @@ func (b *Backend) syncLast(a *aggregator, answers bool) {
 	defer cancel()
 	for {
 		if len(a.calls) == 0 || b.trip(ctx, a) { // the units of lost calls go first
+			b.syncOnce(ctx, a)
+		}
+		if !a.silent.Load() { // counters that the root had lost, or whose reset was too early for it
 			b.syncOnce(ctx, a)
 		}
 		if !answers || !a.silent.Load() {
@@ -358,6 +362,7 @@ type spanOf struct {
 	span
 	length int64
 	bound  float64
+	reset  float64
 }
 
 func newWriter(b *Backend, a *aggregator, key string, now int64) *writer {
@@ -391,7 +396,7 @@ func (w *writer) write(c *counter) {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
 		v := &count.views[w.a.index]
-		e := entry{c, v, count.part, count.pending(w.a.index), count.window}
+		e := entry{c, v, count.part, count.pending(w.a.index), count.window, c.resetAt}
 		total, raise := count.rootTotal(l, w.a.index, w.a.epoch, w.now)
 		x, bound := count.base(l), boundOf(total, raise)
 		if l.kind == window {
@@ -416,7 +421,7 @@ func (w *writer) write(c *counter) {
 func (w *writer) writeTotal(c *counter, k int, total float64) {
 	count := &c.counts[k]
 	v := &count.views[w.a.index]
-	w.append(c, k, entry{c, v, v.acked, 0, count.window}, count.window, boundOf(total, true))
+	w.append(c, k, entry{c, v, v.acked, 0, count.window, c.resetAt}, count.window, boundOf(total, true))
 }
 
 // append adds an entry for count k of c.
@@ -425,13 +430,16 @@ func (w *writer) append(c *counter, k int, e entry, x, bound float64) {
 		w.begin()
 	}
 	call, l := &w.calls[len(w.calls)-1], &c.limits[k]
-	s := spanOf{l.span, l.length, 2 * float64(l.capacity) * l.ms}
+	s := spanOf{l.span, l.length, 2 * float64(l.capacity) * l.ms, 0}
+	if l.kind == window && l.windowAt(c.resetAt) == e.window || l.kind == bucket && float64(c.resetAt)+s.bound > float64(w.now) {
+		s.reset = float64(c.resetAt)
+	}
 	i, ok := w.limits[s]
 	if !ok {
 		i = uint16(len(w.limits))
 		w.limits[s] = i
 		call.header = append(call.header, byte(s.kind))
-		call.header = appendDouble(appendDouble(appendDouble(call.header, s.ms), float64(s.length)), s.bound)
+		call.header = appendDouble(appendDouble(appendDouble(appendDouble(call.header, s.ms), float64(s.length)), s.bound), s.reset)
 	}
 	call.entries = binary.BigEndian.AppendUint16(append(call.entries, c.root[:]...), i)
 	call.entries = appendDouble(appendDouble(appendDouble(call.entries, float64(e.units)), x), bound)
@@ -446,7 +454,8 @@ func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uin
 
 // learn processes the reply to c. It reports whether the root did what c says.
 func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
-	if len(reply) != 1+16*len(c.about) || reply[0] != 'o' {
+	resets := 1 + 16*len(c.about)
+	if len(reply) < resets || (len(reply)-resets)%resetSize != 0 || reply[0] != 'o' {
 		return false
 	}
 	totals := reply[1:]
@@ -461,6 +470,7 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) bool {
 	if c.isResend() {
 		b.resent(a, c)
 	}
+	b.resets.add(reply[resets:])
 	return true
 }
 
@@ -469,9 +479,16 @@ func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x, y := double(total), double(total[8:])
 	e.c.forgetFormer(now)
 	k := e.c.countOf(e.view, a.index)
+	if math.IsInf(y, -1) && sane(x) && e.c.hear(int64(x), a, now) || e.reset != e.c.resetAt {
+		for i := range e.c.group.servers { // the reset goes to all roots, and they have the count since
+			b.stripeFor(e.c).markDirty(e.c, i)
+		}
+		return
+	}
 	if k < 0 || !sane(x) || !sane(y) { // or its policy no longer has the limit
 		return
 	}
+	e.c.isReset = false
 	count, l := &e.c.counts[k], &e.c.limits[k]
 	count.roll(l, now)
 	if count.learn(l, a.index, a.epoch, e, x, y, now, b.opts.Sync.Milliseconds()/2) {

@@ -133,6 +133,7 @@ type Backend struct {
 	stripes     [keyed.Stripes]stripe
 	aggregators []*aggregator // ordered by group
 	stats       counters
+	resets      resets
 	swept       int // index of the stripe that is swept next
 
 	closed  context.Context
@@ -307,14 +308,14 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	for n, c := range b.find(first, charges, r.Now, &st.Charged) {
 		d.Degraded = d.Degraded || c.group.isSilent()
 		change, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
-		if change > 0 || c.hasCharge(&charged[0].Mark, takenAt) {
+		if change > 0 || c.hasCharge(&charged[0].Mark) {
 			c.addToFormer(change, takenAt, r.Now)
 		}
 		for k := range c.policy.Limits {
 			l, units, mark := &c.limits[k], change, charged[k].Mark
 			switch {
 			case change >= 0:
-			case !c.hasCharge(&mark, takenAt):
+			case !c.hasCharge(&mark):
 				units = 0
 			default:
 				units = -min(-change, c.counts[k].undrained(l, mark, r.Now))
@@ -327,11 +328,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	return d, nil
 }
 
-// Reset implements driver.Backend. It makes no call: it removes the used units from the
-// count, and other processes learn of it by their next sync. Each of them keeps the units that it
-// has added, and in a window sends them again, as after an eviction: these count again for all
-// processes. If another process refunds an earlier charge, it doesn't know that the charge was
-// reset.
+// Reset implements driver.Backend. It makes no call: the count begins again in this process, and
+// in the others when they hear of it, by their next sync. Units that these admitted since the last
+// one stay. A refund of an earlier charge does nothing.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -346,10 +345,8 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 		if c.pooled {
 			continue
 		}
-		for k := range c.counts {
-			c.counts[k].reset(&c.limits[k], r.Now)
-		}
-		c.resetAt = r.Now
+		c.reset(max(r.Now, c.resetAt+1), -1, r.Now)
+		c.isReset = true
 	}
 	return nil
 }

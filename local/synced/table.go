@@ -33,14 +33,17 @@ type counter struct {
 	keyed.Entry
 	root    name          // at roots
 	stripe  uint8         // index
-	group   *group        // its roots keep the counter
 	pooled  bool          // new keys are counted here together
+	isReset bool          // by this process, and no root has acknowledged it
+	resets  uint8         // how often it was reset
+	heard   uint32        // version of the recent resets that it has been compared with
+	group   *group        // its roots keep the counter
 	policy  *quota.Policy // as charged last
 	limits  []limit       // its limits, and former ones of other lengths that still count
 	counts  []count       // of each limit
 	dirty   uint64        // the roots of its group with the counter in their lists
 	lastAsk int64         // ms
-	resetAt int64         // ms, of the last reset by this process
+	resetAt int64         // ms, of the last known reset by any process; 0 if there was none
 
 	// watched is the time until which a contested counter stays in the lists, in ms: each
 	// request for it adds one sync, and it stays as long as others add to it. A counter with
@@ -48,21 +51,19 @@ type counter struct {
 	watched int64
 }
 
-// notePooled is the driver.Mark.Note of a charge to a pooled counter.
+// notePooled is in the driver.Mark.Note of a charge to a pooled counter. The other bits are the
+// resets of the counter until then.
 const notePooled = 1
 
 func (c *counter) note() uint8 {
 	if c.pooled {
 		return notePooled
 	}
-	return 0
+	return c.resets << 1
 }
 
-// hasCharge reports whether a charge of that mark, made at takenAt, went to c, and c was not
-// reset since.
-func (c *counter) hasCharge(mark *driver.Mark, takenAt int64) bool {
-	return mark.Note&notePooled == c.note() && (c.resetAt == 0 || takenAt > c.resetAt)
-}
+// hasCharge reports whether a charge of that mark went to c, and c was not reset since.
+func (c *counter) hasCharge(mark *driver.Mark) bool { return mark.Note == c.note() }
 
 // watchMost is the longest time that a counter is watched after its last request, in ms, and that
 // the others' rates hold without a reply.
@@ -127,6 +128,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		if c.policy != charge.Policy {
 			s.use(c, charge.Policy, now)
 		}
+		b.resets.apply(c, now)
 		if c.dirty == 0 && now-c.lastAsk > watchMost {
 			c.unwatch()
 		}

@@ -1,6 +1,7 @@
 package clientpage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,9 +117,6 @@ func (v *view) reset(ctx context.Context, c *operator.Counts, a *action) error {
 	if err != nil {
 		return err
 	}
-	if matches[0].Level == consistency.Synced {
-		return fmt.Errorf("%s: its consistency is synced: each process has its part of the count, and sends it again after a reset; limits of its own can raise the client", a.policy)
-	}
 	matches[0].Partition = a.partition
 	rows, failed := c.ShowAll(ctx, matches)
 	counted := failed > 0
@@ -126,10 +124,10 @@ func (v *view) reset(ctx context.Context, c *operator.Counts, a *action) error {
 		counted = counted || rows[i].IsCounted()
 	}
 	if !counted {
-		if err := c.UnlessMeant(ctx, matches, rows, a.key); err != nil {
-			return err
+		err := c.UnlessMeant(ctx, matches, rows, a.key)
+		if err != nil || matches[0].Level != consistency.Synced { // otherwise other processes may have the count
+			return cmp.Or(err, fmt.Errorf("nothing is counted for %s under %s", operator.Printable(a.key), a.policy))
 		}
-		return fmt.Errorf("nothing is counted for %s under %s", operator.Printable(a.key), a.policy)
 	}
 	return v.page.Stack.Throttler.Reset(ctx, throttler.Charge{Policy: matches[0].Policy, Key: a.key, Partition: a.partition})
 }
