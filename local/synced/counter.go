@@ -64,9 +64,9 @@ type count struct {
 	// total includes the units of all processes until time, and of this process since.
 	total tally
 	time  int64   // ms
-	rate  float64 // of the others in the last syncs, in units per ms
-	usual float64 // of the others in about 20 syncs
-	local float64 // of this process in about 20 syncs
+	rate  float64 // asked for at the others in the last syncs, in units per ms
+	usual float64 // admitted by the others in about 20 syncs
+	local float64 // admitted by this process in about 20 syncs
 
 	// floor is a lower bound of total that needs no reply: zero in a new window, the
 	// instant until which a bucket was empty, or the total of a count of another length
@@ -142,11 +142,30 @@ func (c *count) begin(l *limit, from *count, former *limit, now int64) {
 	c.rate, c.usual, c.local = from.rate, from.usual, from.local
 }
 
+// admits returns the chance that a unit is admitted when a bucket will have drained at instant.
+func (l *limit) admits(instant, now float64) float64 {
+	high := float64(l.capacity)
+	if l.kind == window || l.low == high {
+		return 1 // how often it was full is unknown
+	}
+	return min(max((high-(instant-now)/l.ms)/(high-l.low), 0), 1)
+}
+
+// admitted returns how many of units are admitted from used on: above low, each lowers the chance of
+// the next.
+func (l *limit) admitted(used, units float64) float64 {
+	high, above := float64(l.capacity), units-max(l.low-used, 0)
+	if above <= 0 || l.low == high || used >= high {
+		return units
+	}
+	return units - above + above*(high-max(used, l.low))/(high-l.low+above)
+}
+
 // otherUnits estimates the units that the others have added since the last reply. A reply that
 // is late by more than a few syncs may never come. The estimate then uses their usual rate
 // or, if all together used nearly all of the quota, their part of it: the rest of the quota
 // would be a small difference of two estimates.
-func (c *count) otherUnits(l *limit, now int64) float64 {
+func (c *count) otherUnits(l *limit, used float64, now int64) float64 {
 	age := max(now-c.time, 0)
 	recent := min(age, l.recent)
 	usual := c.usual
@@ -156,7 +175,7 @@ func (c *count) otherUnits(l *limit, now int64) float64 {
 			recent = 0 // whatever their last rate was, the quota bounds their units since
 		}
 	}
-	return c.rate*float64(recent) + usual*float64(age-recent)
+	return l.admitted(used, c.rate*float64(recent)) + usual*float64(age-recent)
 }
 
 // isolate prepares c for a time without replies. If all together used nearly all of the quota,
@@ -188,7 +207,7 @@ func (c *count) used(l *limit, now int64) float64 {
 		used = (used - float64(now)) / l.ms
 	}
 	used += float64(c.part - c.total.part)
-	return max(used, min(used+c.otherUnits(l, now), float64(l.capacity)), 0)
+	return max(used, min(used+c.otherUnits(l, used, now), float64(l.capacity)), 0)
 }
 
 // empty returns the instant at which a bucket will have drained.
@@ -280,7 +299,7 @@ const mostUnits = 1 << 59
 // add adds units, or removes them if negative.
 func (c *count) add(l *limit, units, now int64) {
 	if l.kind == bucket {
-		c.raise(l, float64(now)-c.otherUnits(l, now)*l.ms) // if its total was less, it was empty
+		c.raise(l, float64(now)-c.otherUnits(l, 0, now)*l.ms) // if its total was less, it was empty
 	}
 	switch {
 	case l.kind == window:
@@ -368,7 +387,8 @@ func (c *count) learn(l *limit, i int, epoch uint32, e *entry, a, b float64, now
 	}
 	busy = !v.answered() || b-v.b != units
 	if v.epoch == epoch && now > v.time && b >= v.b/2 && (l.kind == bucket || a == v.a) { // otherwise the root evicted it
-		c.learnRates(l, units, b-v.b, b, float64(now-v.time))
+		admits := (l.admits(v.a, float64(v.time)) + l.admits(a, float64(now))) / 2
+		c.learnRates(l, units, b-v.b, b, float64(now-v.time), admits)
 	}
 	if l.kind == window && a == c.window {
 		part = min(part, int64(b)) // the root evicted the counter, and another process knew less of it
@@ -393,8 +413,9 @@ func (c *count) merge(l *limit, time int64) {
 }
 
 // learnRates updates the rates by the units that were added within ms, local by this process
-// and sum by all, to a total that is b now.
-func (c *count) learnRates(l *limit, local, sum, b, ms float64) {
+// and sum by all, to a total that is b now. A unit was admitted with a chance of admits, so some more
+// were asked for.
+func (c *count) learnRates(l *limit, local, sum, b, ms, admits float64) {
 	rate, weight := max(sum-local, 0)/ms, 0.5
 	// Others send once a sync: a shorter time says less, unless a window fills.
 	if l.kind == bucket {
@@ -403,7 +424,7 @@ func (c *count) learnRates(l *limit, local, sum, b, ms float64) {
 	// In a window that is nearly full, a lower rate is due to refusals: the others would
 	// still use the rest.
 	if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
-		if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
+		if c.rate += (rate - admits*c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
 			c.rate = 0 // a remainder of an old rate
 		}
 	}

@@ -48,3 +48,23 @@ func TestSequentialStep(t *testing.T) {
 	}
 	write(t, "step", drawn)
 }
+
+// Three times the quota are admitted without a saw-tooth, also with a capacity of three syncs only.
+func TestSequentialNoSawTooth(t *testing.T) {
+	const quota = 100
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 3 * quota}}}
+	for _, processes := range []int{50, 300} {
+		f := newFleetOf(t, 1, processes, 1, Options{Sync: time.Second, Low: 0.5})
+		f.rate(3*quota, 30, policy.Charge("alice"))
+		each := f.offer(3*quota, f.elapsed+time.Minute, time.Second, policy.Charge("alice"), f.loads()["even"])
+		var squares float64
+		for _, n := range each {
+			squares += math.Pow(float64(n-quota), 2)
+		}
+		spread := math.Sqrt(squares / float64(len(each)) / quota)
+		t.Logf("%d processes: the spread of seconds is %.2f times that of random requests; %v", processes, spread, each)
+		if spread > 2 {
+			t.Errorf("%d processes: the spread of seconds is %.2f times that of random requests; want at most 2", processes, spread)
+		}
+	}
+}
