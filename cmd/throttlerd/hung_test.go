@@ -19,7 +19,6 @@ import (
 
 // While Redis hangs, a call is answered before its deadline, by WEIR_ON_FAILURE.
 func TestRedisHangs(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	for failure, want := range map[string]string{"error": "Unavailable", "open": "OK", "closed": "OVER", "local": "OK"} {
 		t.Run(failure, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +76,6 @@ func TestRedisHangs(t *testing.T) {
 // While Redis hangs, calls with little time are decided without the override of their key, by
 // WEIR_ON_FAILURE.
 func TestRedisOfOverridesHangs(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	redis := testserver.Redis(t)
 	o := newOverrider(t, redis.Addr)
 	o.override(policies.Override{Policy: "d.user", Key: "d?user=vip", Limits: limits(t, "9 per 8760h aligned")}) // before the first request
@@ -104,7 +102,6 @@ func TestRedisOfOverridesHangs(t *testing.T) {
 // Flags that move clients from memory to a Redis that hangs leave calls their deadline: without
 // it, this call would wait for the 30 s that the file sets.
 func TestRedisOfFlagsHangs(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	redis := testserver.Redis(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -27,7 +27,7 @@ type overrider struct {
 
 func newOverrider(t *testing.T, addr string) *overrider {
 	t.Helper()
-	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}, ReadTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

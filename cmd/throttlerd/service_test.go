@@ -18,7 +18,6 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
@@ -62,12 +61,6 @@ descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 `
 
-// redialing is an option of clients that may come before the socket is there. By default, they
-// would wait for a second.
-var redialing = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: 20 * time.Second,
-})
-
 // started runs the program on a configuration until the test ends.
 func started(t *testing.T, text string, environ ...string) *daemon {
 	t.Helper()
@@ -84,7 +77,7 @@ func started(t *testing.T, text string, environ ...string) *daemon {
 	ctx, d.terminate = context.WithCancel(context.Background())
 	go func() { d.ended <- run(ctx, nil, environ, io.Discard, d.log) }()
 	var err error
-	if d.conn, err = grpc.NewClient("unix:"+socket, redialing, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if d.conn, err = grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	d.rls, d.health = ratelimitv3.NewRateLimitServiceClient(d.conn), grpc_health_v1.NewHealthClient(d.conn)

@@ -206,7 +206,7 @@ func TestProcessesEndUnderLoad(t *testing.T) {
 	rls := ratelimitv3.NewRateLimitServiceClient(conn)
 	serves := func(socket string) {
 		t.Helper()
-		one, err := grpc.NewClient("unix:"+socket, redialing, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		one, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
