@@ -21,9 +21,11 @@ import (
 	"github.com/weir-go/weir/throttler/policies"
 )
 
-// begin puts the configuration of files in force, before the service is served.
+// begin puts the first configuration in force, before the service is served. Later ones of a
+// management server are put in force until ctx is done.
 func (sv *service) begin(ctx context.Context) {
 	if sv.xds != nil {
+		sv.xds.Begin(ctx)
 		return
 	}
 	sv.files = watcher(sv.settings)
@@ -42,15 +44,6 @@ func (sv *service) begin(ctx context.Context) {
 		_ = sv.apply(list, err) // apply has logged the error
 	}
 	sv.files.Begin(ctx)
-}
-
-// watch puts each later version of the configuration in force until ctx is done.
-func (sv *service) watch(ctx context.Context) {
-	if sv.xds != nil {
-		sv.xds.Watch(ctx)
-		return
-	}
-	sv.files.Watch(ctx)
 }
 
 func watcher(s *settings.Settings) *files.Watcher {

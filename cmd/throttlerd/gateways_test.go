@@ -252,6 +252,17 @@ func TestGateways(t *testing.T) {
 	}
 }
 
+// The ports are open when the first configuration of a management server is in force.
+func TestFirstConfigurationOfAManagementServer(t *testing.T) {
+	m := xdstest.NewManager(t, "default")
+	addr := m.Listen("127.0.0.1:0")
+	m.Put("1", tree(t, "d", "user 3/YEAR"))
+	d := started(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+addr)
+	if remaining, err := d.ask("alice"); remaining != 2 || err != nil {
+		t.Errorf("%d remain, %v; want 2", remaining, err)
+	}
+}
+
 // asGateway publishes the configuration of gateways[i], under its own domains, and asks.
 func (d *daemon) asGateway(m *xdstest.Manager, i int) {
 	d.t.Helper()

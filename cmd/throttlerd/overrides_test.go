@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/grpc/health/grpc_health_v1"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testserver"
@@ -103,7 +102,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
   - {key: trial, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
 `, "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+server.Addr)
-	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 200)
 	o := newOverrider(t, server.Addr)
 	ask := func(key, want string) {
 		t.Helper()

@@ -134,7 +134,9 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		}
 		defer sv.xds.Close()
 	}
-	sv.begin(ctx)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	sv.begin(watching)
 	client, closeClient, err := sv.clientPage()
 	if err != nil {
 		return errors.Join(err, sv.close())
@@ -144,9 +146,9 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	if err := errors.Join(sv.listen(client, failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	go sv.watch(watching)
+	if sv.files != nil {
+		go sv.files.Watch(watching)
+	}
 	release, revision := build.Version()
 	log.Warn("serving", "version", release, "revision", revision, "counts", c.Places(), "overrides", cmp.Or(c.PoliciesAt(), "none: policies_at is not set")) // a line at any level, like envoyproxy/ratelimit
 	hangups := make(chan os.Signal, 1)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -47,6 +48,9 @@ type Client struct {
 
 	// apply puts a configuration in force, or returns its mistakes: see Watch.
 	apply func(list []*envoyfile.File, err error) error
+
+	first chan struct{} // closed after the first call of apply
+	once  sync.Once
 }
 
 // NewClient returns a client that has not connected yet. Close it.
@@ -72,11 +76,25 @@ func NewClient(s settings.XDS, log *slog.Logger, apply func(list []*envoyfile.Fi
 	if err != nil {
 		return nil, invalid.Errorf("CONFIG_GRPC_XDS_SERVER_URL is %q: %v", s.ServerURL, err)
 	}
-	return &Client{settings: s, conn: conn, log: log, apply: apply}, nil
+	return &Client{settings: s, conn: conn, log: log, apply: apply, first: make(chan struct{})}, nil
 }
 
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
+
+// beginTime bounds Begin.
+const beginTime = 5 * time.Second
+
+// Begin calls Watch in the background. It returns after the first configuration, or 5 s.
+func (c *Client) Begin(ctx context.Context) {
+	go c.Watch(ctx)
+	ctx, cancel := context.WithTimeout(ctx, beginTime)
+	defer cancel()
+	select {
+	case <-c.first:
+	case <-ctx.Done():
+	}
+}
 
 // Watch calls apply with each configuration until ctx is done, and reports to the server which
 // are in force and the errors of the others. When the stream ends, it begins another after a
@@ -131,6 +149,7 @@ func (c *Client) stream(ctx context.Context) error {
 		}
 		if !again || !sameResources(resp, refused) {
 			wrong = c.apply(parse(resp))
+			c.once.Do(func() { close(c.first) })
 		}
 		if refused = resp; wrong == nil {
 			inForce = resp.GetVersionInfo()
