@@ -253,7 +253,6 @@ func (sv *service) listen(client http.Handler, failed chan<- error) error {
 	if err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
-	serveOn("gRPC", l, sv.grpc.Serve, failed)
 	public, debug := admin.Public(sv.rls, sv.healthy), admin.Debug(sv.rls, sv.registry)
 	sv.probes(public)
 	sv.probes(debug)
@@ -271,9 +270,10 @@ func (sv *service) listen(client http.Handler, failed chan<- error) error {
 	for p, h := range pages {
 		p.network, p.connections = "tcp", ports.HTTP()
 		if err := sv.serveHTTP(p, h, failed); err != nil {
-			return err
+			return errors.Join(err, l.Close())
 		}
 	}
+	serveOn("gRPC", l, sv.grpc.Serve, failed) // the last, so that a service that answers has all ports open
 	return nil
 }
 
