@@ -5,50 +5,6 @@
 // and settlements go to the primary. Peeks go to a replica, and run no script. They go to the
 // primary if the replica does not answer, or does not prove that it was current at most 3 s
 // ago. They fail if the primary does not answer either.
-//
-// # Shared round trips
-//
-// A decision is part of one EVALSHA of the script for its shape: takes or settlements, and the
-// algorithms of the limits of each charge. In rare cases this process decides: it reads the
-// states, and stores the new ones if the old ones are unchanged, or begins again. That takes
-// up to two more round trips, or one if nothing changes. It does so for resets, for pauses and
-// as long as they last, for settlements by a receipt, while counts of other versions of a
-// policy live, for counts that arrive from other backends, for refunds of places in the middle
-// of a queue, for more limits than a script has room for (16 fixed windows or 7 leaky
-// buckets), and for shapes beyond the first 256.
-//
-// Decisions of many goroutines share round trips to a primary: while two that were just sent
-// to a nearby one are in flight, decisions wait, in order, and the next takes up to 256 of
-// them. There is no timer: a decision that finds room is sent once the runnable goroutines have
-// had their turn, together with their decisions, or in its caller's goroutine if there are no
-// others. At most 10,000 decisions wait for a primary; one more fails with an error that wraps
-// driver.ErrOverloaded.
-//
-// Each decision has its own deadline, and its own error. If its context has no deadline,
-// Options.Deadline is its deadline. That, and the Request's ServerTime, is the
-// server's time: while the server answers, a decision that this process delays still waits, in
-// the queue for a second, or until that deadline if it is later. The server's time begins when
-// the client has a connection to it that is logged in. To open one, there are 250 ms more.
-//
-//   - If a context ends before its decision was sent, the decision is never sent, and the
-//     error wraps the context's, not driver.ErrUnavailable.
-//   - If a context ends later, the error wraps both: whether the decision was made is unknown.
-//     A decision that is sent in its caller's goroutine and is canceled returns with the
-//     reply, or at the deadline; others return at once.
-//   - A round trip ends with the last deadline of its decisions, after at least 50 ms and at
-//     most Options.Deadline, so that a deadline of a millisecond costs no connection. A
-//     timeout of a connection wraps context.DeadlineExceeded. A reply that comes later is not
-//     read.
-//   - An error reply, such as OOM, fails all decisions in its call. A key that holds another
-//     type fails its own decisions only.
-//
-// # Breakers
-//
-// Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each node.
-// While it is open, only probes are sent. Decisions fail at once, including those in the
-// queue, with an error that wraps driver.ErrUnavailable. Other shards are not affected, and
-// don't get the shard's keys: each outage would hand out fresh windows. docs/reference/operations.md
-// describes when a breaker opens and closes.
 package redisbackend
 
 import (
@@ -131,6 +87,50 @@ type Options struct {
 // Backend keeps counts in Redis. It is safe for concurrent use. From its first use on, it
 // checks the servers in the background. The caller calls [Backend.Close] when it is no longer
 // used, before closing the clients.
+//
+// # Shared round trips
+//
+// A decision is part of one EVALSHA of the script for its shape: takes or settlements, and the
+// algorithms of the limits of each charge. In rare cases this process decides: it reads the
+// states, and stores the new ones if the old ones are unchanged, or begins again. That takes
+// up to two more round trips, or one if nothing changes. It does so for resets, for pauses and
+// as long as they last, for settlements by a receipt, while counts of other versions of a
+// policy live, for counts that arrive from other backends, for refunds of places in the middle
+// of a queue, for more limits than a script has room for (16 fixed windows or 7 leaky
+// buckets), and for shapes beyond the first 256.
+//
+// Decisions of many goroutines share round trips to a primary: while two that were just sent
+// to a nearby one are in flight, decisions wait, in order, and the next takes up to 256 of
+// them. There is no timer: a decision that finds room is sent once the runnable goroutines have
+// had their turn, together with their decisions, or in its caller's goroutine if there are no
+// others. At most 10,000 decisions wait for a primary; one more fails with an error that wraps
+// driver.ErrOverloaded.
+//
+// Each decision has its own deadline, and its own error. If its context has no deadline,
+// Options.Deadline is its deadline. That, and the Request's ServerTime, is the
+// server's time: while the server answers, a decision that this process delays still waits, in
+// the queue for a second, or until that deadline if it is later. The server's time begins when
+// the client has a connection to it that is logged in. To open one, there are 250 ms more.
+//
+//   - If a context ends before its decision was sent, the decision is never sent, and the
+//     error wraps the context's, not driver.ErrUnavailable.
+//   - If a context ends later, the error wraps both: whether the decision was made is unknown.
+//     A decision that is sent in its caller's goroutine and is canceled returns with the
+//     reply, or at the deadline; others return at once.
+//   - A round trip ends with the last deadline of its decisions, after at least 50 ms and at
+//     most Options.Deadline, so that a deadline of a millisecond costs no connection. A
+//     timeout of a connection wraps context.DeadlineExceeded. A reply that comes later is not
+//     read.
+//   - An error reply, such as OOM, fails all decisions in its call. A key that holds another
+//     type fails its own decisions only.
+//
+// # Breakers
+//
+// Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each node.
+// While it is open, only probes are sent. Decisions fail at once, including those in the
+// queue, with an error that wraps driver.ErrUnavailable. Other shards are not affected, and
+// don't get the shard's keys: each outage would hand out fresh windows. docs/reference/operations.md
+// describes when a breaker opens and closes.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard

@@ -9,6 +9,24 @@ import (
 )
 
 // Parent is the policy and key that are charged along with a child: see [View.Resolve].
+//
+// A policy may name a parent: another policy of its source, and a key under that policy. A
+// charge under the policy is made under the parent, too, in the same decision, with the same
+// cost. So a bucket has a quota, and its organization has one for all of its buckets:
+//
+//	e.Set(&throttler.Policy{Name: "orgs", Limits: …})
+//	e.Set(&throttler.Policy{Name: "bucket-7", Limits: …, Parent: "orgs", ParentKey: "acme"})
+//
+// If one policy serves all buckets, and each bucket is a key, an override gives the key its
+// ParentKey. Either way, a bucket that moves to another organization keeps its count, because
+// the count is found by the bucket's name alone.
+//
+// A parent's charge is like one that the program makes: its partition is the parent's key,
+// overrides for that key apply, and it charges the parent's parent. If the program charges
+// the same count itself, both charges add up.
+//
+// A change that makes parents a cycle, or that removes a parent, is a mistake. A decision makes
+// at most quota.MaxCharges charges: under a longer line of parents, it is an error.
 type Parent struct{ Policy, Key string }
 
 // relink notes that p, or nil, replaces the policy in changed, the entry of that name, if either

@@ -31,7 +31,7 @@ type Policy struct {
 	Limits []Limit `json:"limits"`
 
 	// Parent names a policy of the throttler's table that is charged, too, with the same
-	// cost: see package policies. If empty, the policy has no parent.
+	// cost: see policies.Parent. If empty, the policy has no parent.
 	Parent string `json:"parent,omitempty"`
 
 	// ParentKey is the key that the parent is charged for. If empty, the parent is charged
