@@ -280,6 +280,18 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 	}
 }
 
+func TestChargesToOneCountAddUp(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	nobody := func(*http.Request, string) (string, bool) { return "", false }
+	// Both have no key, and so share a count.
+	h := must(newMiddleware(th, middleware.All(
+		middleware.Limit(p, middleware.APIKey("X-Key", nobody)), middleware.Limit(p, middleware.BearerToken(nobody))), nil))(status(200))
+	expect(t, get(h), 200, "X-RateLimit-Used", "2")
+	expect(t, get(h), 200, "X-RateLimit-Used", "4")
+	expect(t, get(h), 429, "X-RateLimit-Used", "4")
+}
+
 // counting is a backend that counts calls.
 type counting struct {
 	driver.Backend

@@ -228,6 +228,19 @@ func TestRefundIf(t *testing.T) {
 	expect(t, get(h), 304, "X-RateLimit-Used", "1") // free without RefundIf
 }
 
+func TestClientThatHasLeftIsRefunded(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	called := false
+	h := must(newMiddleware(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); called || d.Limit(0).Used != 0 {
+		t.Errorf("handler called: %v, used %d; want no and 0", called, d.Limit(0).Used)
+	}
+}
+
 func TestRequestsInFlightCount(t *testing.T) {
 	th, _ := newThrottler()
 	release := make(chan struct{})

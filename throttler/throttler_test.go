@@ -12,6 +12,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -129,6 +130,14 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 	}
 	if _, err := th.Refund(t.Context(), after); err != nil {
 		t.Errorf("refund of what Refund returned: %v; want nothing to happen", err)
+	}
+}
+
+func TestCostAboveTheQuotaNeverFits(t *testing.T) {
+	th := newThrottler()
+	d, err := th.Take(t.Context(), throttler.Charge{Policy: policy("p", per(5, time.Minute)), Key: "k", Cost: 6})
+	if err != nil || d.Allowed || !d.RetryAt().Equal(decision.Never) {
+		t.Errorf("allowed %v, retry at %v, error %v; want a refusal for ever", d.Allowed, d.RetryAt(), err)
 	}
 }
 

@@ -458,6 +458,29 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	}
 }
 
+// A reply that comes after its batch has ended is never read as another decision's: the
+// answers add up, whichever replies were late.
+func TestLateReplies(t *testing.T) {
+	server := testserver.Redis(t)
+	var n atomic.Int64
+	slow := testserver.Relay(t, server.Addr, func([]byte) bool {
+		if n.Add(1)%5 == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return false
+	})
+	b, direct := newBench(t, newClient(t, slow)), newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(1<<30))
+	y := newTally()
+	y.load(t, b.Throttler, p, 16, 5, unbounded) // connects
+	y.load(t, b.Throttler, p, 16, 40, within(45*time.Millisecond))
+	eventually(t, "all batches to end", b.idle)
+	y.check(t, direct.Throttler, p)
+	if answered, unknown := y.sum(); answered == 0 || unknown == 0 {
+		t.Errorf("%d takes were answered, %d are unknown; want some of each", answered, unknown)
+	}
+}
+
 // The replies of a server that can't serve open its breaker. A successful probe with the same
 // script closes it. Nothing is charged twice.
 func TestServersThatCannotServe(t *testing.T) {
@@ -517,6 +540,30 @@ func TestServersThatCannotServe(t *testing.T) {
 			y.load(t, b.Throttler, p, 16, 10, unbounded)
 			y.check(t, b.Throttler, p)
 		})
+	}
+}
+
+// A connection that the server closes fails only its own calls.
+func TestClientKill(t *testing.T) {
+	server := testserver.Redis(t)
+	admin := newClient(t, server.Addr)
+	b, _ := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})
+	p := policy("core", perHour(1<<30))
+	y := newTally()
+	var all sync.WaitGroup
+	all.Go(func() {
+		for range 30 {
+			admin.ClientKillByFilter(context.Background(), "type", "normal", "skipme", "yes")
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	y.load(t, b.Throttler, p, 64, 60, unbounded)
+	all.Wait()
+	eventually(t, "the breaker to be closed", func() bool { return !b.backend.Open() })
+	y.load(t, b.Throttler, p, 64, 5, unbounded) // on a busy machine, all before may have failed
+	y.check(t, b.Throttler, p)
+	if answered, _ := y.sum(); answered == 0 {
+		t.Error("nothing was answered")
 	}
 }
 

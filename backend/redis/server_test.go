@@ -1,6 +1,7 @@
 package redisbackend_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,11 +13,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/algorithm"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
@@ -124,6 +127,34 @@ func TestForgottenScriptIsSentAgainInTheSameCall(t *testing.T) {
 	}
 }
 
+func TestDeadlineHoldsWithAnyClient(t *testing.T) {
+	server := testserver.Redis(t)
+	plain := redis.NewClient(&redis.Options{Addr: server.Addr}) // would wait for its ReadTimeout
+	t.Cleanup(func() { _ = plain.Close() })
+	p := policy("core", perHour(100))
+	for name, c := range map[string]*redis.Client{"plain": plain, "recommended": newClient(t, server.Addr)} {
+		b := newBench(t, c)
+		if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		server.Pause()
+		for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": b.Take, "peek": b.Peek} {
+			var began time.Time
+			_, err := sent(t, 30*time.Millisecond, func(ctx context.Context) (throttler.Decision, error) {
+				began = time.Now()
+				return do(ctx, p.Charge("alice"))
+			})
+			if !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, %s of a server that hangs: error %v, want ErrUnavailable and context.DeadlineExceeded", name, call, err)
+			}
+			if waited := time.Since(began); waited > 2*time.Second { // ReadTimeout is 5 s
+				t.Errorf("%s, %s returned after %v, its deadline was 30 ms", name, call, waited)
+			}
+		}
+		server.Resume()
+	}
+}
+
 func TestDeadShardLeavesTheOthersAlone(t *testing.T) {
 	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
 	b := newBackend(t, []redisbackend.Shard{
@@ -146,6 +177,61 @@ func TestDeadShardLeavesTheOthersAlone(t *testing.T) {
 	}
 	if err := b.Load(t.Context()); err == nil || !strings.Contains(err.Error(), `shard "a"`) || strings.Contains(err.Error(), `shard "b"`) {
 		t.Errorf(`Load: %v, want an error about shard "a" alone`, err)
+	}
+}
+
+func TestClocksThatDiffer(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	other := newBench(t, b.client)
+	p := policy("core", throttler.Limit{Quota: 10, Window: time.Minute})
+	take := func(who bench, at time.Duration) decision.Status {
+		t.Helper()
+		who.clock.Set(t0.Add(at))
+		d, err := who.Take(t.Context(), p.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limit(0)
+	}
+	expiry := func() time.Duration {
+		t.Helper()
+		left, err := b.client.PTTL(t.Context(), b.backend.Locate(p.Charge("alice")).Key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	first := take(b, 0)
+	for i, at := range []time.Duration{time.Second, -time.Hour, -24 * 365 * time.Hour, 59 * time.Second} {
+		s := take(other, at)
+		if !s.ResetAt.Equal(first.ResetAt) || s.Used != int64(i+2) {
+			t.Errorf("a clock %v off: used %d, reset at %v; want %d, %v", at, s.Used, s.ResetAt, i+2, first.ResetAt)
+		}
+		if left := expiry(); left <= 0 || left > time.Minute+algorithm.Margin {
+			t.Errorf("a clock %v off: the key expires in %v, want within a minute and the margin", at, left)
+		}
+	}
+
+	// A clock that has stopped must not renew the expiry: the window would
+	// never end.
+	key := b.backend.Locate(p.Charge("alice")).Key
+	if err := b.client.PExpire(t.Context(), key, 900*time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	take(b, 0)
+	if left := expiry(); left > 900*time.Millisecond {
+		t.Errorf("a charge under a clock that has stopped renewed the expiry to %v", left)
+	}
+
+	ahead := take(other, 10*time.Minute)
+	if ahead.Used != 1 || !ahead.ResetAt.After(first.ResetAt) {
+		t.Errorf("a clock past reset-at: used %d, reset at %v; want a new window", ahead.Used, ahead.ResetAt)
+	}
+	if s := take(b, 2*time.Minute); s.Used != 2 || !s.ResetAt.Equal(ahead.ResetAt) {
+		t.Errorf("behind it: used %d, reset at %v; want 2 in the window of %v", s.Used, s.ResetAt, ahead.ResetAt)
+	}
+	if left := expiry(); left <= 0 || left > time.Minute+algorithm.Margin {
+		t.Errorf("after it: the key expires in %v", left)
 	}
 }
 
@@ -259,5 +345,32 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		if want := "redisbackend: " + test.want; err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("New(%v, %+v): %v, want %s", test.shards, test.options, err, want)
 		}
+	}
+}
+
+// A foreign value under a key must not be read as a count.
+func TestForeignValue(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(10))
+	key := b.backend.Locate(p.Charge("alice")).Key
+	if err := b.client.Set(t.Context(), key, "hello", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Take(t.Context(), p.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("Take: %v, want ErrUnavailable", err)
+	}
+	if _, err := b.Peek(t.Context(), p.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("Peek: %v, want ErrUnavailable", err)
+	}
+	c := p.Charge("alice")
+	c.Partition = c.Key
+	for _, readOnly := range []bool{true, false} {
+		r := handoff.ReleaseRequest{Now: t0.UnixMilli(), Charges: []throttler.Charge{c}, To: handoff.IDOf("b"), Version: 1, ReadOnly: readOnly}
+		if _, err := b.backend.Release(t.Context(), r); !errors.Is(err, throttler.ErrUnavailable) {
+			t.Errorf("Release: %v, want ErrUnavailable", err)
+		}
+	}
+	if value := b.client.Get(t.Context(), key).Val(); value != "hello" {
+		t.Errorf("the value has become %q", value)
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -203,5 +205,74 @@ func TestMixedTakesInAnOutage(t *testing.T) {
 	}
 	if served != 19 {
 		t.Errorf("%d were served of the 19 that were left", served)
+	}
+}
+
+func TestLevels(t *testing.T) {
+	for _, level := range []string{"exact", "leased", "synced"} {
+		t.Run(level, func(t *testing.T) {
+			d := startDemo(t, levelsOn(testserver.Redis(t).Addr, level))
+			served := 0
+			for range 30 {
+				switch r := d.get("/repos/acme/rockets"); r.status {
+				case http.StatusOK:
+					served++
+				case http.StatusTooManyRequests:
+					if got := r.header.Get("X-RateLimit-Remaining"); got != "0" {
+						t.Errorf("a refusal says that %s remain", got)
+					}
+				default:
+					t.Fatalf("got %v", r)
+				}
+			}
+			if served != 20 {
+				t.Errorf("%d were served of a quota of 20", served)
+			}
+			if r := d.get("/rate_limit"); !strings.Contains(r.body, `"core":{"limit":20,"used":20,`) {
+				t.Errorf("/rate_limit: %s", r.body)
+			}
+			if got := d.stats().Levels["core"].Level; got != level {
+				t.Errorf("the page says the level is %q", got)
+			}
+		})
+	}
+}
+
+// An operator changes a quota in the file of live policies: it applies to synced counts, which
+// continue.
+func TestLiveQuotaOfSynced(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"live.json": "{}"})
+	live := filepath.Join(dir, "live.json")
+	d := startDemo(t, levelsOn(testserver.Redis(t).Addr, "synced")+"live_policies: "+live+"\n")
+	for range 5 {
+		d.get("/repos/acme/rockets")
+	}
+	if err := os.WriteFile(live, []byte(`{"policies": [{"name": "core", "limits": ["8 per 1000h aligned"]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	limit := func() (n struct {
+		Resources map[string]struct{ Limit, Used int }
+	}) {
+		if err := json.Unmarshal([]byte(d.get("/rate_limit").body), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for deadline := time.Now().Add(time.Minute); limit().Resources["core"].Limit != 8; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the limit is %d, want 8", limit().Resources["core"].Limit)
+		}
+	}
+	served := 0
+	for range 10 {
+		if r := d.get("/repos/acme/rockets"); r.status == http.StatusOK {
+			served++
+			if got := r.header.Get("X-RateLimit-Limit"); got != "8" {
+				t.Errorf("X-RateLimit-Limit is %s, want 8", got)
+			}
+		}
+	}
+	if served != 3 {
+		t.Errorf("%d were served of the 3 that were left of 8", served)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,4 +130,101 @@ func TestDemoOnEachTopology(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestProcessesShareCounts(t *testing.T) {
+	const quota, clients, each = 200, 64, 5
+	demos := sharing(t, 3, quota)
+	var served, refused atomic.Int64
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			for j := range each {
+				r, err := demos[(i+j)%len(demos)].try("GET", "/repos/acme/rockets", "Authorization", "Bearer one")
+				switch {
+				case err != nil:
+					t.Error(err)
+				case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // otherwise nothing was decided
+					served.Add(1)
+				case r.status == http.StatusTooManyRequests && r.header.Get("X-RateLimit-Remaining") == "0":
+					refused.Add(1)
+				default:
+					t.Errorf("got %v, want 200 with what is used, or 429 with nothing remaining", r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if served.Load() != quota || refused.Load() != clients*each-quota {
+		t.Errorf("served %d, refused %d; want %d, %d", served.Load(), refused.Load(), quota, clients*each-quota)
+	}
+	for i, d := range demos {
+		if r := d.get("/repos/acme/rockets", "Authorization", "Bearer two"); r.rates() != fmt.Sprintf("%d/%d core", i+1, quota) {
+			t.Errorf("another caller at demo %d: got %v, want %d/%d core", i, r, i+1, quota)
+		}
+	}
+}
+
+// TestRequestsInFlightAreCounted sends more slow requests at once than the quota allows: they
+// are charged when they begin.
+func TestRequestsInFlightAreCounted(t *testing.T) {
+	const quota, clients = 5, 10
+	demos := sharing(t, 1, quota)
+	var served, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			r, err := demos[0].try("GET", "/slow?for=500ms")
+			switch {
+			case err != nil:
+				t.Error(err)
+			case r.status == http.StatusOK && r.header.Get("X-RateLimit-Used") != "": // otherwise nothing was decided
+				served.Add(1)
+			case r.status == http.StatusTooManyRequests:
+				refused.Add(1)
+			default:
+				t.Errorf("got %v, want 200 with what is used, or 429", r)
+			}
+		})
+	}
+	wg.Wait()
+	if served.Load() != quota || refused.Load() != clients-quota {
+		t.Errorf("served %d, refused %d; want %d, %d", served.Load(), refused.Load(), quota, clients-quota)
+	}
+}
+
+// TestPrimaryDies loses one shard while the demo runs.
+func TestPrimaryDies(t *testing.T) {
+	primary := testserver.Redis(t)
+	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}]}\non_failure: closed\n", primary.Addr))
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+		t.Fatalf("got %v, want 200 1/60 core", r)
+	}
+	primary.Kill()
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusServiceUnavailable {
+		t.Errorf("dead: got %v, want 503", r)
+	}
+	if err := primary.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.getWhenBack("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+		t.Errorf("back, and empty: got %v, want 200 1/60 core", r)
+	}
+}
+
+// sharing starts demos that share two shards.
+func sharing(t *testing.T, demos int, coreQuota int) []*demo {
+	t.Helper()
+	config := "tokens: any\nbackend: redis\nredis:\n  shards:\n"
+	for _, name := range []string{"a", "b"} {
+		primary := testserver.Redis(t)
+		replica := testserver.RedisReplica(t, primary)
+		config += fmt.Sprintf("    - {name: %s, primary: %s, replicas: [%s]}\n", name, primary.Addr, replica.Addr)
+	}
+	config += fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: 1h}]}\n", coreQuota)
+	var all []*demo
+	for range demos {
+		all = append(all, startDemo(t, config))
+	}
+	return all
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"net/http"
 	"regexp"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/throttler"
 )
 
 // oneShard returns a configuration that allows one request of core.
@@ -83,4 +86,68 @@ func (d *demo) refusals() refusals.Stats {
 		return *s
 	}
 	return refusals.Stats{}
+}
+
+func TestRefundsEndRefusals(t *testing.T) {
+	text := oneShard(testserver.Redis(t).Addr, "")
+	here, there := process(t, text), process(t, text)
+	core := (&throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}).Charge("alice")
+	take := func(process *throttler.Throttler) throttler.Decision {
+		t.Helper()
+		d, err := process.Take(context.Background(), core)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	refuse := func(process *throttler.Throttler) {
+		t.Helper()
+		for range 2 { // the second time from memory
+			if take(process).Allowed {
+				t.Fatal("allowed beyond the quota")
+			}
+		}
+	}
+	refund := func(process *throttler.Throttler, d throttler.Decision) {
+		t.Helper()
+		if _, err := process.Refund(context.Background(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	charged := take(here)
+	refuse(here)
+	refund(here, charged)
+	charged = take(here)
+	if !charged.Allowed {
+		t.Fatal("refused behind a refund through the same process")
+	}
+
+	refuse(there)
+	refund(here, charged)
+	refunded := time.Now()
+	for {
+		late := time.Since(refunded) >= refusals.DefaultMaxAge
+		if take(there).Allowed {
+			return
+		}
+		if late {
+			t.Fatalf("refused more than %v behind a refund through another process", refusals.DefaultMaxAge)
+		}
+	}
+}
+
+// process returns a throttler on the backends of a demo with that configuration.
+func process(t *testing.T, text string) *throttler.Throttler {
+	t.Helper()
+	_, c, err := parse("demo.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.Throttler
 }

@@ -241,3 +241,25 @@ func TestResharding(t *testing.T) {
 		t.Errorf("%+v; want some counts moved, and none of the shard that both lists have", s)
 	}
 }
+
+func TestMemcachedDies(t *testing.T) {
+	server := testserver.Memcached(t)
+	d := startDemo(t, fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\n", server.Addr))
+	want := func(what string, r response, rates string) {
+		t.Helper()
+		if r.status != http.StatusOK || r.rates() != rates {
+			t.Errorf("%s: got %v, want 200 %s", what, r, rates)
+		}
+	}
+	want("first", d.get("/repos/acme/rockets"), "1/60 core")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	want("restarted, and empty", d.get("/repos/acme/rockets"), "1/60 core")
+	server.Kill()
+	want("dead: no rates, which would be a lie", d.get("/repos/acme/rockets"), "/ ")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	want("back", d.getWhenBack("/repos/acme/rockets"), "1/60 core")
+}

@@ -286,3 +286,19 @@ func TestChain(t *testing.T) {
 		}
 	}
 }
+
+func TestQuotaIsKept(t *testing.T) {
+	d := startDemo(t, "policies:\n  auth.createToken: {limits: [{quota: 20, window: 2h}, {quota: 5, window: 1h}]}\n")
+	for i := range 5 {
+		if r := d.send("POST", "/auth/token"); r.status != http.StatusCreated {
+			t.Fatalf("token %d: got %v, want 201", i+1, r)
+		}
+	}
+	r := d.send("POST", "/auth/token")
+	if r.status != http.StatusTooManyRequests || r.header.Get("Retry-After") == "" {
+		t.Errorf("token 6: got %v, Retry-After %q, want 429 and when to come back", r, r.header.Get("Retry-After"))
+	}
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+		t.Errorf("another policy: got %v, want 200 1/60 core", r)
+	}
+}

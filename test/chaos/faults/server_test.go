@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -185,6 +186,34 @@ func testRestart(t *testing.T, r *rig, restart func() func()) {
 			t.Errorf("%s: %d units are counted; want %d to %d", a.Key, s.Used, least, most)
 		}
 	}
+}
+
+// A key with a value of another type fails only its own decisions.
+func TestWrongTypeUnderLoad(t *testing.T) {
+	server := testserver.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	th := newRig(t, "redis", server.Addr)
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
+	key := th.redis.Locate(p.Charge("bad")).Key
+	if err := admin.LPush(t.Context(), key, "a list").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			own := fmt.Sprint("good ", g)
+			for i := range int64(20) {
+				if _, err := th.Take(t.Context(), p.Charge("bad")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something other than a count") {
+					t.Errorf("a take of a list: %v", err)
+				}
+				if d, err := th.Take(t.Context(), p.Charge(own)); err != nil || d.Limit(0).Used != i+1 {
+					t.Errorf("a take next to it: used %d, %v; want %d", d.Limit(0).Used, err, i+1)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // lostCalls counts the failed calls of a client, and the decisions in them.
