@@ -374,3 +374,51 @@ func TestForeignValue(t *testing.T) {
 		t.Errorf("the value has become %q", value)
 	}
 }
+
+func TestPeekAsksAReplicaAndNeverLies(t *testing.T) {
+	primary := testserver.Redis(t)
+	replica := testserver.RedisReplica(t, primary)
+	replicaClient := newClient(t, replica.Addr)
+	b := newBench(t, newClient(t, primary.Addr), replicaClient)
+	p := policy("core", perHour(10))
+	taken, err := b.Take(t.Context(), p.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := b.backend.Locate(p.Charge("alice")).Key; replicaClient.Exists(t.Context(), key).Val() == 0; {
+		if t.Context().Err() != nil {
+			t.Fatal("the replica never got the key")
+		}
+	}
+	b.backend.Check()
+	peek := func(want int64, wantReset time.Time, what string) {
+		t.Helper()
+		d, err := b.Peek(t.Context(), p.Charge("alice"))
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if s := d.Limit(0); s.Used != want || !s.ResetAt.Equal(wantReset) {
+			t.Errorf("%s: used %d, reset at %v; want %d, %v", what, s.Used, s.ResetAt, want, wantReset)
+		}
+	}
+	reset := taken.Limit(0).ResetAt
+	gets := commandStats(t, b.client)["get"].calls // the script's
+	peek(1, reset, "on a replica")
+	if n := commandStats(t, b.client)["get"].calls - gets; n != 0 {
+		t.Errorf("the primary served %d peeks while a replica was up", n)
+	}
+
+	// The replica still holds the window that has ended by the caller's clock.
+	b.clock.Set(reset)
+	peek(0, reset, "at reset-at, with the dead window on the replica")
+	b.clock.Set(t0)
+
+	replica.Pause()
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	peek(2, reset, "with the replica paused")
+	replica.Resume()
+	replica.Stop()
+	peek(2, reset, "with the replica dead")
+}
