@@ -29,8 +29,8 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
-// gets waits until a page has a status, and returns its text.
-func gets(t *testing.T, client *http.Client, url string, want int) (text string) {
+// gets waits until a page has a status.
+func gets(t *testing.T, client *http.Client, url string, want int) {
 	t.Helper()
 	eventually(t, func() error {
 		resp, err := client.Get(url)
@@ -42,10 +42,8 @@ func gets(t *testing.T, client *http.Client, url string, want int) (text string)
 		if err == nil && resp.StatusCode != want {
 			err = fmt.Errorf("%s: %s %s; want %d", url, resp.Status, body, want)
 		}
-		text = string(body)
 		return err
 	})
-	return text
 }
 
 func TestProbes(t *testing.T) {

@@ -81,34 +81,8 @@ func (p *Program) Check(mustBe func(key, right string)) {
 		mustBe("forward_auth.rules", "a list with a rule that has charge: these limit nothing")
 	}
 	for i := range rules {
-		r := &rules[i]
-		place := fmt.Sprintf("forward_auth.rules[%d]", i)
-		switch {
-		case r.Free && len(r.Charge) > 0:
-			mustBe(place+".free", "left out, because the rule charges")
-		case !r.Free && len(r.Charge) == 0:
-			mustBe(place, "a rule with charge, such as {charge: [core by ip]}, or with free: true")
-		case len(r.Charge) > quota.MaxCharges:
-			mustBe(place+".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
-		case r.Loose && len(r.Paths) == 0:
-			mustBe(place+".loose", "left out, because the rule has no paths")
-		case r.Loose && r.Free:
-			mustBe(place+".loose", "left out: a rule that charges nothing is for its exact paths")
-		}
-		for key, empty := range map[string]bool{
-			"hosts": r.Hosts != nil && len(r.Hosts) == 0, "paths": r.Paths != nil && len(r.Paths) == 0,
-			"methods": r.Methods != nil && len(r.Methods) == 0, "headers": r.Headers != nil && len(r.Headers) == 0,
-		} {
-			if empty {
-				mustBe(place+"."+key, "left out, for all, or not empty")
-			}
-		}
-		for name, value := range r.Headers {
-			if value == "" {
-				mustBe(place+".headers."+string(name), "a value, or * for any")
-			}
-		}
-		r.checkLists(func(key, right string) { mustBe(place+"."+key, right) })
+		r, place := &rules[i], fmt.Sprintf("forward_auth.rules[%d]", i)
+		r.check(func(key, right string) { mustBe(place+key, right) })
 		for j := range i {
 			if rules[j].contains(r) {
 				mustBe(place, fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
@@ -116,6 +90,36 @@ func (p *Program) Check(mustBe func(key, right string)) {
 			}
 		}
 	}
+}
+
+// check reports what is wrong with r alone.
+func (r *rule) check(mustBe func(key, right string)) {
+	switch {
+	case r.Free && len(r.Charge) > 0:
+		mustBe(".free", "left out, because the rule charges")
+	case !r.Free && len(r.Charge) == 0:
+		mustBe("", "a rule with charge, such as {charge: [core by ip]}, or with free: true")
+	case len(r.Charge) > quota.MaxCharges:
+		mustBe(".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
+	case r.Loose && len(r.Paths) == 0:
+		mustBe(".loose", "left out, because the rule has no paths")
+	case r.Loose && r.Free:
+		mustBe(".loose", "left out: a rule that charges nothing is for its exact paths")
+	}
+	for key, empty := range map[string]bool{
+		"hosts": r.Hosts != nil && len(r.Hosts) == 0, "paths": r.Paths != nil && len(r.Paths) == 0,
+		"methods": r.Methods != nil && len(r.Methods) == 0, "headers": r.Headers != nil && len(r.Headers) == 0,
+	} {
+		if empty {
+			mustBe("."+key, "left out, for all, or not empty")
+		}
+	}
+	for name, value := range r.Headers {
+		if value == "" {
+			mustBe(".headers."+string(name), "a value, or * for any")
+		}
+	}
+	r.checkLists(func(key, right string) { mustBe("."+key, right) })
 }
 
 // checkLists reports the entries of r's lists that add nothing.

@@ -84,31 +84,35 @@ var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_C
 
 // unused returns why a variable with a value has no effect next to others, or "".
 func (s *Settings) unused(name, value string) string {
-	set, _ := strconv.ParseBool(value)
 	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-	switch backend := cmp.Or(s.BackendType, "redis"); {
-	case s.ConfigFile != "" && slices.ContainsFunc(withFile, begins):
+	if s.ConfigFile != "" && slices.ContainsFunc(withFile, begins) {
 		return "the file of WEIR_CONFIG says it"
-	case !slices.Contains(variables, name):
+	}
+	if !slices.Contains(variables, name) {
 		return ""
-	case begins("REDIS_") && backend != "redis", begins("MEMCACHE_") && backend != "memcache":
-		return "BACKEND_TYPE is " + backend
-	case s.ConfigType == "FILE" && (begins("CONFIG_GRPC_XDS_") || begins("XDS_CLIENT_")):
-		return "CONFIG_TYPE is FILE"
-	case s.ConfigFile == "" && backend == "memory" && slices.Contains([]string{"LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}, name):
-		return "BACKEND_TYPE is memory"
-	case s.ConfigFile == "" && s.OnFailure != FailLocal && name == "WEIR_PROCESSES":
-		return "WEIR_ON_FAILURE is not local"
-	case !s.RedisTLS && begins("REDIS_TLS_"):
-		return "REDIS_TLS is not true"
-	case !strings.EqualFold(s.RedisType, "sentinel") && name == "REDIS_SENTINEL_AUTH":
-		return "REDIS_TYPE is not SENTINEL"
-	case !s.Headers && slices.Contains([]string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"}, name):
-		return "LIMIT_RESPONSE_HEADERS_ENABLED is not true"
-	case !s.UsePrometheus && begins("PROMETHEUS_"):
-		return "USE_PROMETHEUS is not true"
-	case s.Compatible && (name == "WEIR_RETRY_AFTER" && set || name == "WEIR_COUNT_REFUSED" && !set):
-		return "WEIR_COMPATIBLE is true"
+	}
+	set, _ := strconv.ParseBool(value)
+	backend := cmp.Or(s.BackendType, "redis")
+	for _, row := range []struct {
+		holds     bool
+		reason    string
+		variables []string // or their prefixes
+	}{
+		{backend != "redis", "BACKEND_TYPE is " + backend, []string{"REDIS_"}},
+		{backend != "memcache", "BACKEND_TYPE is " + backend, []string{"MEMCACHE_"}},
+		{s.ConfigType == "FILE", "CONFIG_TYPE is FILE", []string{"CONFIG_GRPC_XDS_", "XDS_CLIENT_"}},
+		{s.ConfigFile == "" && backend == "memory", "BACKEND_TYPE is memory", []string{"LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}},
+		{s.ConfigFile == "" && s.OnFailure != FailLocal, "WEIR_ON_FAILURE is not local", []string{"WEIR_PROCESSES"}},
+		{!s.RedisTLS, "REDIS_TLS is not true", []string{"REDIS_TLS_"}},
+		{!strings.EqualFold(s.RedisType, "sentinel"), "REDIS_TYPE is not SENTINEL", []string{"REDIS_SENTINEL_AUTH"}},
+		{!s.Headers, "LIMIT_RESPONSE_HEADERS_ENABLED is not true", []string{"LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"}},
+		{!s.UsePrometheus, "USE_PROMETHEUS is not true", []string{"PROMETHEUS_"}},
+		{s.Compatible && set, "WEIR_COMPATIBLE is true", []string{"WEIR_RETRY_AFTER"}},
+		{s.Compatible && !set, "WEIR_COMPATIBLE is true", []string{"WEIR_COUNT_REFUSED"}},
+	} {
+		if row.holds && slices.ContainsFunc(row.variables, begins) {
+			return row.reason
+		}
 	}
 	return ""
 }
