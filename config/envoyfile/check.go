@@ -77,10 +77,10 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 		}
 	}
 	if l.Unlimited {
-		if l.Unit != 0 && l.Unit != wrongUnit {
-			mustBe(place+".unit", "left out, because unlimited is true")
-		}
-		for key, set := range map[string]bool{"calendar": l.Calendar != nil, "algorithm": l.Algorithm != 0, "burst": l.Burst != 0, "report": l.Report, "consistency": l.Level != 0} {
+		for key, set := range map[string]bool{
+			"unit": l.Unit != 0 && l.Unit != wrongUnit, "calendar": l.Calendar != nil, "algorithm": l.Algorithm != 0,
+			"burst": l.Burst != 0, "report": l.Report, "consistency": l.Level != 0,
+		} {
 			if set {
 				mustBe(place+"."+key, "left out, because unlimited is true")
 			}
@@ -108,6 +108,11 @@ func (l *RateLimit) check(place string, supports Supports, mustBe func(path, rig
 	case l.Requests() == 0:
 		return
 	}
+	l.checkPolicy(place, supports, mustBe)
+}
+
+// checkPolicy checks the policy that l makes.
+func (l *RateLimit) checkPolicy(place string, supports Supports, mustBe func(path, right string)) {
 	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
 		mustBe(place+".requests_per_unit", "within the bounds of a limit: "+err.Error())
