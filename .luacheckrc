@@ -6,7 +6,7 @@ max_line_length = false -- header blocks quote whole layouts, and what is compos
 ignore = {
   -- functions, arguments and fields that not every script needs
   "211/spread", "211/states", "241/changed", "211/ceil_div", "211/ceil_level", "211/take_from_entry", "211/room", "211/size_%d+",
-  "211/capacity%d+", "211/quota%d+", "211/fraction_of_mark%d+", "231/full%d+", "231/full_part%d+",
+  "211/capacity%d+", "211/quota%d+", "211/renews_%d+", "211/closes%d+", "211/fraction_of_mark%d+", "231/full%d+", "231/full_part%d+",
   -- fields that are unpacked with those behind them, and what the last limit's section leaves for no other
   "311/rate%d+", "311/most%d+", "311/elapsed%d+", "311/base",
   -- what a charge that is only checked does not write
