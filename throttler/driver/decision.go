@@ -19,10 +19,10 @@ type Decision struct {
 	Request Request
 
 	// The results of the limits of all charges, in their order: single has the only one, list
-	// has several. Most decisions are about one limit, are copied often, and need no
+	// has several. Most decisions are about one limit, and need no
 	// memory beyond the caller's.
 	single [1]Result
-	list   *[]Result
+	list   []Result
 
 	// Padding to a multiple of 16 bytes: a copy of another size writes its last words twice,
 	// and a copy of that copy waits for them.
@@ -41,8 +41,7 @@ func NewDecision(r Request) (d Decision) {
 		limits += len(charges[i].Policy.Limits)
 	}
 	if limits > 1 {
-		list := make([]Result, limits)
-		d.list = &list
+		d.list = make([]Result, limits)
 	}
 	return d
 }
@@ -134,13 +133,10 @@ func (d *Decision) copyTo(r Request) Decision {
 // Results returns the results of the limits of all charges, in their order, for
 // a backend to fill in.
 func (d *Decision) Results() []Result {
-	switch {
-	case d.list != nil:
-		return *d.list
-	case d.Request.single[0].Policy != nil:
+	if d.list == nil && d.Request.single[0].Policy != nil {
 		return d.single[:]
 	}
-	return nil
+	return d.list
 }
 
 // ResultsOf returns the results of charge i's limits.
