@@ -104,7 +104,6 @@ func withShard(keys string) string {
 // The demo runs on a server that wants TLS, a client's certificate, a user and a
 // password, and on Sentinels and a Cluster.
 func TestDemoOnEachTopology(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	tlsServer := testserver.RedisTLS(t)
 	primary := testserver.Redis(t)
 	replica := testserver.RedisReplica(t, primary)
