@@ -351,9 +351,9 @@ func (t *throttle) warnName(k *take, outer *link) {
 	}
 }
 
-// warnTwice warns, once, if a charge is to one count with an earlier one of the request. who says
-// who makes them.
-func (t *throttle) warnTwice(charges, earlier []throttler.Charge, who string) {
+// warnTwice warns, once, if a charge is to one count with an earlier one of the request. makers
+// begins the text, such as "two middlewares charge".
+func (t *throttle) warnTwice(charges, earlier []throttler.Charge, makers string) {
 	if t.twiceWarned.Load() {
 		return
 	}
@@ -364,7 +364,7 @@ func (t *throttle) warnTwice(charges, earlier []throttler.Charge, who string) {
 				continue
 			}
 			t.Observer.Warned(observe.Warned{
-				Policy: a.Policy.Name, Text: who + " a request to one count",
+				Policy: a.Policy.Name, Text: makers + " a request to one count",
 				Hint: "one of them should be left out, or have a policy of another name",
 			})
 		}

@@ -47,7 +47,7 @@ func (b *Backend) collect(now int64) []driver.Settlement {
 	return settlements
 }
 
-// reclaim appends the refunds that wait, and those of the units held by keys that have asked for
+// reclaim appends the refunds that wait, and refunds of the units held by keys that have asked for
 // nothing since silentSince.
 func (s *stripe) reclaim(settlements []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for l := range s.holding {

@@ -1,5 +1,5 @@
 // Package clientpage serves a page about one client of a running program: the units used, the
-// limits that refuse it and until when, and the override in force. Operators who sign in can give the
+// limits that refuse it and until when, and the override in force. A signed-in operator can give the
 // client other limits, block it, end both, and reset its counts.
 package clientpage
 
