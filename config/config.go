@@ -240,7 +240,8 @@ func (c *Config) Warnings() (texts []string) {
 		texts = append(texts, c.DryRuns[name].Warnings()...)
 	}
 	texts = append(texts, c.serverWarnings()...)
-	texts = append(texts, c.failureWarnings()...)
+	_, idle := c.fallback()
+	texts = append(texts, idle...)
 	if s := c.keys.Shares; s != nil && !slices.Contains(s.Members, s.Self) {
 		texts = append(texts, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.Self))
 	}

@@ -25,6 +25,7 @@ import (
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
 
 // Stack is an open configuration: the stores, the parts around them, and a throttler in
@@ -42,6 +43,8 @@ type Stack struct {
 	Memory *memorybackend.Backend           // nil if no store is in memory
 	Redis  map[string]*redisbackend.Backend // by the names of backends, and "shadow"
 	Shares *shares.Backend                  // nil if it does not serve
+
+	policies *redispolicies.Watch // nil without policies_at
 
 	offline bool       // nothing dials or listens: see Check
 	greeted []greeting // servers to ask at the start
@@ -165,7 +168,7 @@ func (s *Stack) open(ctx context.Context) error {
 		return err
 	}
 	if c.Remote() {
-		options.Fallback = c.fallback()
+		options.Fallback, _ = c.fallback() // Warnings has what is unused
 	}
 	if cache := c.keys.RefusalCache; !cache.disabled {
 		options.Refusals = &refusals.Options{Except: cache.Except}
@@ -198,9 +201,9 @@ func (s *Stack) open(ctx context.Context) error {
 	return nil
 }
 
-// fallback returns the options for outages.
-func (c *Config) fallback() *fallback.Options {
-	o := &fallback.Options{Policies: make(map[string]fallback.Choice), Processes: int(c.keys.Processes), OpenFor: time.Duration(c.keys.OpenFor)}
+// fallback returns the options for outages, and a text about each key that no choice uses.
+func (c *Config) fallback() (o *fallback.Options, unused []string) {
+	o = &fallback.Options{Policies: make(map[string]fallback.Choice)}
 	switch {
 	case c.keys.OnFailure != nil:
 		o.OnFailure = *c.keys.OnFailure
@@ -209,12 +212,24 @@ func (c *Config) fallback() *fallback.Options {
 		// has no other way to decide.
 		o.OnFailure = fallback.Local
 	}
+	choices := []fallback.Choice{o.OnFailure}
 	for name, p := range c.keys.Policies {
 		if p.OnFailure != nil {
 			o.Policies[name] = *p.OnFailure
+			choices = append(choices, *p.OnFailure)
 		}
 	}
-	return o
+	if slices.Contains(choices, fallback.Local) {
+		o.Processes = int(c.keys.Processes)
+	} else if c.keys.Processes != 0 {
+		unused = append(unused, "processes has no effect, because no on_failure is local")
+	}
+	if slices.Contains(choices, fallback.Open) {
+		o.OpenFor = time.Duration(c.keys.OpenFor)
+	} else if c.keys.OpenFor != 0 {
+		unused = append(unused, "open_for has no effect, because no on_failure is open")
+	}
+	return o, unused
 }
 
 // openServing opens the backend that serves and, with flags, the backends that clients move

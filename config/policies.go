@@ -314,26 +314,3 @@ func (c *Config) level(d *document, name string, place path) {
 		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))
 	}
 }
-
-// failureWarnings returns a text about each key for outages that no choice uses.
-func (c *Config) failureWarnings() (texts []string) {
-	choices := []fallback.Choice{fallback.Open} // if on_failure is left out
-	if c.Backend == sharesName {
-		choices[0] = fallback.Local
-	}
-	if c.keys.OnFailure != nil {
-		choices[0] = *c.keys.OnFailure
-	}
-	for _, p := range c.keys.Policies {
-		if p.OnFailure != nil {
-			choices = append(choices, *p.OnFailure)
-		}
-	}
-	if c.keys.Processes != 0 && !slices.Contains(choices, fallback.Local) {
-		texts = append(texts, "processes has no effect, because no on_failure is local")
-	}
-	if c.keys.OpenFor != 0 && !slices.Contains(choices, fallback.Open) {
-		texts = append(texts, "open_for has no effect, because no on_failure is open")
-	}
-	return texts
-}

@@ -71,7 +71,16 @@ func (s *Stack) openPolicies(ctx context.Context) error {
 	if err != nil || s.offline {
 		return err
 	}
-	watch := redispolicies.NewWatch(ctx, c.options.Table, "redis", redispolicies.NewStore(client, c.prefixed(redispolicies.DefaultPrefix)), &redispolicies.Options{Observer: c.options.Observer})
-	s.onClose(watch.Close)
+	s.policies = redispolicies.NewWatch(ctx, c.options.Table, "redis", redispolicies.NewStore(client, c.prefixed(redispolicies.DefaultPrefix)), &redispolicies.Options{Observer: c.options.Observer})
+	s.onClose(s.policies.Close)
 	return nil
+}
+
+// RefreshPolicies puts changes at the server of policies_at in force now, and not with the next check.
+// It does nothing if the table reads no server. The error says why the last version is not in force.
+func (s *Stack) RefreshPolicies(ctx context.Context) error {
+	if s.policies == nil {
+		return nil
+	}
+	return s.policies.Refresh(ctx)
 }

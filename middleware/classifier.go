@@ -234,6 +234,13 @@ func (c Classifier) dynamic() bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.dynamic })
 }
 
+// limitsTokens reports whether a policy is in another unit than requests.
+func (c Classifier) limitsTokens() bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool {
+		return slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool { return p != nil && p.Unit != quota.Requests })
+	})
+}
+
 // validate returns an error if c is known to be invalid.
 func (c Classifier) validate() error {
 	if c.err != nil {

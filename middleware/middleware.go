@@ -3,6 +3,7 @@ package middleware
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -128,7 +129,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
 	m.Observer = weirlog.Ensure(cmp.Or(m.Observer, t.Observer()))
 	m.keyedByRoute = slices.ContainsFunc(classify.rules, func(r rule) bool { return r.route })
-	if !classify.marks(costReported|inHandler) && !classify.dynamic() {
+	if !classify.marks(costReported|inHandler) && !classify.dynamic() && !classify.limitsTokens() {
 		m.unreported.Store(unreportedMax)
 	}
 	if err := m.setDialects(); err != nil {
@@ -371,8 +372,8 @@ func (t *throttle) warnTwice(charges, earlier []throttler.Charge, makers string)
 	}
 }
 
-// warnUnreported warns, once, if the first requests behind e's middleware cost 0, or if their
-// handlers have not reported the cost of charges marked CostReported, or called Take for InHandler.
+// warnUnreported warns, once, if the first requests behind e's middleware cost 0, or one token, or if
+// their handlers have not reported the cost of charges marked CostReported, or called Take for InHandler.
 func (e *link) warnUnreported() {
 	m := e.m
 	if m.unreported.Load() >= unreportedMax {
@@ -381,6 +382,10 @@ func (e *link) warnUnreported() {
 	e.c.mu.Lock()
 	i := slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })
 	isEstimate := i >= 0 && e.state == charged && e.reports == nil
+	isOne := slices.IndexFunc(e.charges, func(c throttler.Charge) bool { return c.Cost == 1 && c.Policy != nil && c.Policy.Unit != quota.Requests })
+	if e.state != charged || e.reports != nil {
+		isOne = -1
+	}
 	isFree := len(e.charges) > 0 && e.state == charged && !slices.ContainsFunc(e.charges, func(c throttler.Charge) bool { return c.Cost != 0 })
 	e.c.mu.Unlock()
 	w := observe.Warned{
@@ -393,6 +398,12 @@ func (e *link) warnUnreported() {
 			Policy: e.charges[i].Policy.Name,
 			Text:   "charges are marked CostReported, and handlers report no cost, so that each request costs its estimate",
 			Hint:   "handlers call SetCost, or set the header that Options.CostHeader names; otherwise, CostReported should be left out",
+		}
+	case isOne >= 0:
+		p := e.charges[isOne].Policy
+		w = observe.Warned{
+			Policy: p.Name, Text: fmt.Sprintf("the limits are in %v, and each request is charged 1 of them", p.Unit),
+			Hint: "the classifier marks the charge CostReported, and handlers call SetCost; or the policy's unit should be left out",
 		}
 	case isFree:
 		w = observe.Warned{

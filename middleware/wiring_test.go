@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
+	"github.com/weir-go/weir/throttler/quota"
 )
 
 // Wirings that work and are probably mistakes are warned of, once.
@@ -89,6 +90,29 @@ func TestChargesWithoutACost(t *testing.T) {
 		}
 		if got := seen.take(); cost != 0 && len(got) > 0 || cost == 0 && (len(got) != 1 || !strings.HasPrefix(got[0], "core: all charges cost 0 units, so that requests are not limited")) {
 			t.Errorf("cost %d: the warnings are %q", cost, got)
+		}
+	}
+}
+
+// Requests that are charged one token each are warned of, unless a handler reports a cost.
+func TestRequestsOfOneToken(t *testing.T) {
+	for _, reports := range []bool{false, true} {
+		seen := new(warnings)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
+		tokens := policy("tokens", per(60_000, time.Hour))
+		tokens.Unit = quota.OutputTokens
+		h := must(newMiddleware(th, everyone(tokens), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if reports {
+				if err := middleware.SetCostOf(r, "tokens", 5); err != nil {
+					t.Error(err)
+				}
+			}
+		}))
+		for range 20 {
+			get(h)
+		}
+		if got := seen.take(); reports && len(got) > 0 || !reports && (len(got) != 1 || !strings.HasPrefix(got[0], "tokens: the limits are in output-tokens, and each request is charged 1 of them")) {
+			t.Errorf("a handler reports: %t; the warnings are %q", reports, got)
 		}
 	}
 }

@@ -27,6 +27,7 @@ type Throttler struct {
 
 	receiptKey receipt.Key // of Receipt and Open
 	queues     *waitQueues
+	checked    *onlyChecked
 	onClose    func() error  // or nil
 	serverTime time.Duration // of requests
 }
@@ -77,6 +78,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		t.millis = c.UnixMilli
 	}
 	t.Names = policies.NewNames(t.policies)
+	t.checked = new(onlyChecked)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
 	return t
 }
@@ -162,6 +164,9 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 	d.Allowed, d.Degraded, d.Blocked, d.Added = decided.Allowed, decided.Degraded, false, 0
 	if links != nil {
 		d.link(links)
+	}
+	if op == observe.OpTake && asksToCheck(charges) {
+		t.checked.note(t.observer, d)
 	}
 	return nil
 }

@@ -32,9 +32,9 @@ policies: {search: {limits: [{quota: 1000, window: 1s}], on_failure: closed}}
 	}
 	// As in alerts.yaml, but in seconds instead of minutes.
 	quick := regexp.MustCompile(`for: \w+`).ReplaceAllString(string(rules), "for: 1s")
-	quick = regexp.MustCompile(`\[(1|5)m\]`).ReplaceAllString(quick, "[3s]")
+	quick = regexp.MustCompile(`\[(1|5)m\]`).ReplaceAllString(quick, "[5s]")
 	p := promServer{t, d, testserver.Prometheus(t, fmt.Sprintf(`
-global: {scrape_interval: 200ms, evaluation_interval: 200ms}
+global: {scrape_interval: 500ms, evaluation_interval: 200ms}
 rule_files: [rules.yaml]
 scrape_configs:
   - job_name: demo

@@ -135,7 +135,7 @@ policies:
 	live := writeFiles(t, map[string]string{"live.json": `{"policies": [{"name": "core", "limits": ["50 per 1h"]}]}`})
 	other := startDemo(t, "live_policies: "+filepath.Join(live, "live.json")+"\n")
 	p := promServer{t, d, testserver.Prometheus(t, fmt.Sprintf(`
-global: {scrape_interval: 200ms}
+global: {scrape_interval: 500ms} # also the most that an answer may take
 scrape_configs:
   - job_name: demo
     static_configs: [{targets: [%q, %q]}]
@@ -155,7 +155,7 @@ scrape_configs:
 	share(t, flags, 50)
 	p.await("counts that are lost", all(`sum(weir_moves_total{outcome="lost"}) > 0`))
 	share(t, flags, 0)
-	p.await("more of them", all(`sum(increase(weir_moves_total{outcome="lost"}[2s])) > 0`))
+	p.await("more of them", all(`sum(increase(weir_moves_total{outcome="lost"}[4s])) > 0`))
 	redis.Resume()
 	p.await("no open breaker", all(`weir_breaker_open{server="primary"} == 0`))
 
@@ -215,7 +215,7 @@ func (d *demo) callers() (stop func()) {
 
 // draws returns an error if the graph of a query since begun is not as wanted.
 func (p promServer) draws(query, legend string, begun time.Time, want drawn) error {
-	query = strings.NewReplacer("$__rate_interval", "2s", "$job", ".+", "$instance", ".+", "$policy", ".*").Replace(query)
+	query = strings.NewReplacer("$__rate_interval", "4s", "$job", ".+", "$instance", ".+", "$policy", ".*").Replace(query)
 	var answer struct {
 		Data struct {
 			Result []struct {
@@ -225,7 +225,7 @@ func (p promServer) draws(query, legend string, begun time.Time, want drawn) err
 		}
 	}
 	p.get("/api/v1/query_range?"+url.Values{
-		"query": {query}, "step": {"0.2"}, "start": {strconv.FormatInt(begun.Unix(), 10)}, "end": {strconv.FormatInt(time.Now().Unix(), 10)},
+		"query": {query}, "step": {"0.5"}, "start": {strconv.FormatInt(begun.Unix(), 10)}, "end": {strconv.FormatInt(time.Now().Unix(), 10)},
 	}.Encode(), &answer)
 	peak := math.Inf(-1)
 	for _, series := range answer.Data.Result {

@@ -84,17 +84,17 @@ type Options struct {
 	Policies map[string]Choice
 
 	// Processes is how many processes share the quotas, this one included, from 1 to
-	// MaxProcesses. Required if a policy's choice is Local; otherwise it has no effect.
+	// MaxProcesses. Required if a policy's choice is Local; otherwise it must be zero.
 	Processes int
 
 	// OpenFor bounds how long Open allows everything while a shard doesn't answer. After
-	// it, Open is Closed. If zero, there is no bound.
+	// it, Open is Closed. If zero, there is no bound. It must be zero if no choice is Open.
 	OpenFor time.Duration
 
 	// MaxKeys is the most (policy, key) pairs that are remembered for Local, each some
 	// 450 bytes during an outage; a key of more than 128 bytes counts as several. A key
 	// that has used up its quota is never forgotten for a new one: if all have, new
-	// keys are counted together. If zero, DefaultMaxKeys.
+	// keys are counted together. If zero, DefaultMaxKeys. It must be zero if no choice is Local.
 	MaxKeys int
 
 	// Observer receives a Failed for each take that Open or Local decides, and for each key
@@ -119,18 +119,23 @@ func (o *Options) validate() error {
 	switch {
 	case o.Processes < 0 || o.Processes > MaxProcesses:
 		return invalid.Errorf("fallback: Processes is %d; it must be from 1 to %d", o.Processes, MaxProcesses)
-	case o.anyLocal() && o.Processes == 0:
+	case o.has(Local) && o.Processes == 0:
 		return invalid.Errorf("fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to %d", MaxProcesses)
 	case o.OpenFor < 0:
 		return invalid.Errorf("fallback: OpenFor is %v; it must be positive, or 0 for no bound", o.OpenFor)
 	case o.MaxKeys < 0:
 		return invalid.Errorf("fallback: MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
+	case !o.has(Local) && (o.Processes != 0 || o.MaxKeys != 0):
+		return invalid.Errorf("fallback: Processes is %d and MaxKeys %d, which only Local uses, and no choice is Local; set OnFailure, or leave them out", o.Processes, o.MaxKeys)
+	case !o.has(Open) && o.OpenFor != 0:
+		return invalid.Errorf("fallback: OpenFor is %v, which only Open uses, and no choice is Open; set OnFailure, or leave it out", o.OpenFor)
 	}
 	return nil
 }
 
-func (o *Options) anyLocal() bool {
-	return o.OnFailure == Local || slices.Contains(slices.Collect(maps.Values(o.Policies)), Local)
+// has reports whether c is the choice for a policy.
+func (o *Options) has(c Choice) bool {
+	return o.OnFailure == c || slices.Contains(slices.Collect(maps.Values(o.Policies)), c)
 }
 
 // Backend is a driver.Backend that asks another backend, and makes decisions by itself while
@@ -181,7 +186,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		openFor:   o.OpenFor,
 		observer:  o.Observer,
 		elapsed:   func() time.Duration { return time.Since(start) },
-		local:     o.anyLocal(),
+		local:     o.has(Local),
 		outages:   make(map[shard]*outage),
 	}
 	b.table.init(b, o.MaxKeys)

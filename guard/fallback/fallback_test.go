@@ -821,6 +821,9 @@ func TestOptions(t *testing.T) {
 		{fallback.Options{Policies: map[string]fallback.Choice{"core": 7}}, `fallback: Policies["core"] is 7; it must be Open, Local or Closed`},
 		{fallback.Options{OpenFor: -1}, "fallback: OpenFor is -1ns; it must be positive, or 0 for no bound"},
 		{fallback.Options{MaxKeys: -1}, "fallback: MaxKeys is -1; it must be positive, or 0 for 65536"},
+		{fallback.Options{Processes: 3}, "fallback: Processes is 3 and MaxKeys 0, which only Local uses, and no choice is Local; set OnFailure, or leave them out"},
+		{fallback.Options{OnFailure: fallback.Closed, MaxKeys: 9}, "fallback: Processes is 0 and MaxKeys 9, which only Local uses, and no choice is Local; set OnFailure, or leave them out"},
+		{fallback.Options{OnFailure: fallback.Closed, OpenFor: time.Minute}, "fallback: OpenFor is 1m0s, which only Open uses, and no choice is Open; set OnFailure, or leave it out"},
 		{fallback.Options{Policies: map[string]fallback.Choice{"a b": fallback.Open}}, "fallback: Policies: quota: policy name is \"a b\"; it must be 1 to 64 letters, digits, and . _ - / :"},
 	} {
 		_, err := fallback.New(memorybackend.NewDefault(), &test.o)

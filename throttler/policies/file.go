@@ -31,9 +31,8 @@ type FileOptions struct {
 	// Every is how often the file is checked. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Observer is warned once of each version that is wrong, and of limits in a version that
-	// can never refuse. If nil, weirlog.Default(),
-	// which logs to slog.Default().
+	// Observer is warned once of each version that is wrong or empty, and of limits in a version
+	// that can never refuse. If nil, weirlog.Default(), which logs to slog.Default().
 	Observer observe.Observer
 }
 
@@ -88,6 +87,7 @@ func (f *File) Close() {
 func (f *File) Refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.source.WarnUnused(f.options.Observer)
 	err := f.read()
 	if f.source.Wrong(err) && err != nil {
 		f.options.Observer.Warned(observe.Warned{
@@ -147,6 +147,12 @@ func (f *File) put(text []byte, hash [sha256.Size]byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("policies: %s: %w", f.path, err)
+	}
+	if len(c.Policies) == 0 && len(c.Overrides) == 0 {
+		f.options.Observer.Warned(observe.Warned{
+			Text: "policies: " + f.path + " has no policy and no override, so that it changes no limit",
+			Hint: "the limits that the program gives its policies are in force",
+		})
 	}
 	for _, p := range c.Policies {
 		for _, warning := range p.Warnings() {

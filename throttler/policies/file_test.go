@@ -9,10 +9,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -194,6 +197,45 @@ func TestAFileWithALimitThatCanNeverRefuse(t *testing.T) {
 	}
 	if got := o.text; len(got) != 1 || !strings.Contains(got[0], `limit 1, 600 per 10m0s (fixed-window), can never refuse`) {
 		t.Errorf("warnings %q; want one about the second limit", got)
+	}
+}
+
+// A file without a policy and an override is allowed, and warned of.
+func TestAFileThatIsEmpty(t *testing.T) {
+	var table policies.Table
+	o := new(warnings)
+	path, f := watch(t, &table, `{"policies": [], "overrides": []}`, o)
+	if len(o.text) != 1 || !strings.Contains(o.text[0], "has no policy and no override, so that it changes no limit") {
+		t.Errorf("warnings %q; want one", o.text)
+	}
+	write(t, path, coreOf(10))
+	if err := f.Refresh(); err != nil || len(o.text) != 1 {
+		t.Errorf("%v, warnings %q", err, o.text)
+	}
+}
+
+// A table that no throttler has is warned of, once.
+func TestATableThatNoThrottlerHas(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var table policies.Table
+			o := new(warnings)
+			path := filepath.Join(t.TempDir(), "policies.json")
+			write(t, path, coreOf(10))
+			f, err := policies.WatchFile(table.Source("file"), path, &policies.FileOptions{Observer: o})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if has {
+				throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table})
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			f.Close()
+			if has && len(o.text) > 0 || !has && (len(o.text) != 1 || !strings.Contains(o.text[0], "no throttler has the table of source")) {
+				t.Errorf("a throttler has it: %t; warnings %q", has, o.text)
+			}
+		})
 	}
 }
 

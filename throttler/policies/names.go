@@ -21,9 +21,14 @@ type Names struct {
 	keys keyForms
 }
 
-// NewNames returns a Names without policies. The limits of table, which may be nil, hold for
+// NewNames returns a Names without policies, for a throttler. The limits of table, which may be nil, hold for
 // the names that it has, whatever policies are declared.
-func NewNames(table *Table) *Names { return &Names{table: table} }
+func NewNames(table *Table) *Names {
+	if table != nil {
+		table.used.Store(true)
+	}
+	return &Names{table: table}
+}
 
 // Declare returns an error that wraps quota.ErrInvalid if one of all, and a policy declared
 // before, have one name and different limits.

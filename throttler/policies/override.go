@@ -15,7 +15,7 @@ import (
 // removed: under Limits, by the rules for changed limits in docs/start/algorithms.md.
 type Override struct {
 	Policy string `json:"policy,omitempty"` // the policy's name; a table need not have the policy itself
-	Key    string `json:"key,omitempty"`    // as charged: opaque bytes of any length
+	Key    string `json:"key,omitempty"`    // as charged: opaque bytes, at least one
 
 	// Limits take the place of the policy's.
 	Limits []quota.Limit `json:"limits,omitempty"`
@@ -60,6 +60,9 @@ func (o Override) prepare() (*Override, error) {
 		if set {
 			kinds++
 		}
+	}
+	if o.Key == "" {
+		return nil, invalid.Errorf("policies: override of policy %q has no key; an override is for one key, and the policy's own limits are for all", o.Policy)
 	}
 	if kinds > 1 || kinds == 0 && o.ParentKey == "" {
 		return nil, invalid.Errorf("policies: override of policy %q has %d limits, blocked %t and unlimited %t; it must have one of the three, or a parent key", o.Policy, len(o.Limits), o.Blocked, o.Unlimited)

@@ -33,11 +33,12 @@ func (e *Edit) Plan(policy string, choose func(ctx context.Context, key string) 
 	found := e.find(policy)
 	found.plan = nil
 	if choose != nil {
-		unlimited, err := Override{Policy: policy, Unlimited: true}.prepare()
+		unlimited, err := Override{Policy: policy, Key: "any", Unlimited: true}.prepare()
 		if err != nil {
 			e.Mistake(err)
 			return
 		}
+		unlimited.Key = "" // it is of each key that the plan is chosen for
 		blocked := *unlimited
 		blocked.Unlimited, blocked.Blocked = false, true
 		found.plan = &plan{choose, unlimited, &blocked}

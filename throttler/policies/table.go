@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -18,6 +19,7 @@ import (
 type Table struct {
 	editing sync.Mutex
 	current atomic.Pointer[View]
+	used    atomic.Bool // by a throttler, or the warning that it is not was given
 }
 
 // View is one state of a table. Later changes don't affect it. The zero value is empty.
@@ -81,7 +83,7 @@ func (t *Table) SourceWith(name string, options *SourceOptions) *Source {
 			return c.source
 		}
 	}
-	s := &Source{name: name, table: t}
+	s := &Source{name: name, table: t, created: time.Now()}
 	if options != nil && options.Find != nil {
 		s.found = newFound(*options)
 	}
@@ -149,11 +151,12 @@ func (v View) Overrides() iter.Seq2[string, Override] {
 // Source is the part of a table that comes from one place. [Table.Source] returns one. It
 // is safe for concurrent use.
 type Source struct {
-	name   string
-	table  *Table
-	found  *found // or nil
-	wrong  atomic.Pointer[string]
-	wrongs atomic.Int64
+	name    string
+	table   *Table
+	created time.Time
+	found   *found // or nil
+	wrong   atomic.Pointer[string]
+	wrongs  atomic.Int64
 }
 
 // Edit puts the changes that change makes to e in force, all at once, unless one is invalid:
@@ -191,6 +194,21 @@ func (s *Source) Edit(change func(e *Edit)) error {
 func (s *Source) content() *content {
 	contents := s.table.View().contents
 	return contents[slices.IndexFunc(contents, func(c *content) bool { return c.source == s })]
+}
+
+// unusedAfter is how old a source is when WarnUnused warns: a program may still be starting.
+const unusedAfter = 10 * time.Second
+
+// WarnUnused warns o, once for a table, if no throttler has the table of s some seconds after s was
+// created. What watches a store calls it with each check.
+func (s *Source) WarnUnused(o observe.Observer) {
+	if time.Since(s.created) < unusedAfter || s.table.used.Swap(true) {
+		return
+	}
+	o.Warned(observe.Warned{
+		Text: "policies: no throttler has the table of source \"" + s.name + "\", so that its policies and overrides have no effect",
+		Hint: "set Options.Policies of throttler.New, or of weir.Open, to the table",
+	})
 }
 
 // Wrong notes, for [Table.Status], why a newer version of the source is not in force. A nil

@@ -176,6 +176,8 @@ func TestMistakesAreListedAndNothingChanges(t *testing.T) {
 		{func(e *policies.Edit) {
 			e.Override(policies.Override{Policy: "core", Key: "secret", Limits: []quota.Limit{hourly(0)}})
 		}, []string{`override: quota: policy "core": limit 0: quota is 0`}},
+		{func(e *policies.Edit) { e.Override(policies.Override{Policy: "core", Blocked: true}) },
+			[]string{`override of policy "core" has no key; an override is for one key`}},
 		{func(e *policies.Edit) { e.Override(policies.Override{Key: "secret", Blocked: true}) }, []string{`policy name is ""`}},
 		{func(e *policies.Edit) { e.Find("core", true) }, []string{`source "code" cannot find overrides of policy "core"`}},
 		{func(e *policies.Edit) {

@@ -175,7 +175,7 @@ func (v *view) change(ctx context.Context, c *operator.Counts, a *action) (done 
 	if a.name != "unblock" {
 		want = &change.Override[0]
 	}
-	if !inForce(ctx, c, want, a) {
+	if !v.inForce(ctx, c, want, a) {
 		return "stored", nil
 	}
 	return a.name, nil
@@ -201,15 +201,15 @@ func checkTarget(ctx context.Context, c *operator.Counts, a *action, stored bool
 	return nil
 }
 
-// The wait for a change: processes look for one every second.
+// The wait for a change.
 const (
 	waitStep = 20 * time.Millisecond
-	maxWait  = 2 * time.Second
+	maxWait  = 5 * time.Second
 )
 
-// inForce waits until an override is in force here, or of unblock until it is not any more. It
-// returns false if that takes too long.
-func inForce(ctx context.Context, c *operator.Counts, o *policies.Override, a *action) bool {
+// inForce puts an override in force here, or ends it for unblock. It returns false if that takes too
+// long.
+func (v *view) inForce(ctx context.Context, c *operator.Counts, o *policies.Override, a *action) bool {
 	matches, err := c.Service.Key([]string{a.policy}, a.key)
 	if err != nil || o == nil {
 		return true // the policy is stored in Redis alone
@@ -217,6 +217,7 @@ func inForce(ctx context.Context, c *operator.Counts, o *policies.Override, a *a
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for {
+		_ = v.page.Stack.RefreshPolicies(ctx) // an error is warned of, and tried again
 		_, now, err := c.Resolve(ctx, &matches[0])
 		found := err == nil && now != nil && operator.Holds(now) == operator.Holds(o) && now.Until.Equal(o.Until) && now.Reason == o.Reason && now.Owner == o.Owner
 		if found == (a.name != "unblock") {

@@ -134,6 +134,7 @@ type answered struct {
 func (w *Watch) Refresh(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.source.WarnUnused(w.options.Observer)
 	err := w.refresh(ctx)
 	away := err != nil && !errors.Is(err, quota.ErrInvalid)
 	w.again = w.again || away
