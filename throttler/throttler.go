@@ -165,7 +165,7 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 	if links != nil {
 		d.link(links)
 	}
-	if op == observe.OpTake && asksToCheck(charges) {
+	if op == observe.OpTake && isChecked(charges, nil, "") {
 		t.checked.note(t.observer, d)
 	}
 	return nil

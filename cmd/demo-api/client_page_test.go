@@ -50,7 +50,7 @@ func TestClientPage(t *testing.T) {
 	}
 	for _, level := range []string{"memory", "exact", "leased", "synced"} {
 		t.Run(level, func(t *testing.T) {
-			config := "tokens: {one: {}}\noperators_file: " + file + "\npolicies:\n  org: 3 per 1h\n  core: {limits: [2 per 8760h aligned]"
+			config := "tokens: {one: {}}\noperators_file: " + file + "\nrefusal_cache: false\npolicies:\n  org: 3 per 1h\n  core: {limits: [2 per 8760h aligned]"
 			if level == "memory" {
 				config += "}\n"
 			} else {

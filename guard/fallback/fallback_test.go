@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -116,11 +118,26 @@ type fixture struct {
 	truth     *throttler.Throttler // on shared
 }
 
+// optionsOf returns options with a choice for all policies.
+func optionsOf(c fallback.Choice, processes int) *fallback.Options {
+	o := &fallback.Options{OnFailure: c}
+	o.Processes = ofLocal(*o, processes)
+	return o
+}
+
+// ofLocal returns processes if Local is a choice of o, and otherwise 0.
+func ofLocal(o fallback.Options, processes int) int {
+	if o.OnFailure != fallback.Local && !slices.Contains(slices.Collect(maps.Values(o.Policies)), fallback.Local) {
+		return 0
+	}
+	return processes
+}
+
 func newFixture(t *testing.T, processes int, o fallback.Options) *fixture {
 	f := &fixture{T: t, clock: clock.NewManual(t0), shared: memorybackend.NewDefault()}
 	f.flaky = &flaky{Backend: f.shared}
 	f.truth = throttler.New(f.shared, &throttler.Options{Clock: f.clock})
-	o.Processes = processes
+	o.Processes = ofLocal(o, processes)
 	for range processes {
 		options := o
 		b := open(t, f.flaky, &options)
@@ -132,7 +149,7 @@ func newFixture(t *testing.T, processes int, o fallback.Options) *fixture {
 
 // leased makes the processes lease units of the backend.
 func (f *fixture) leased(o fallback.Options) {
-	o.Processes = len(f.processes)
+	o.Processes = ofLocal(o, len(f.processes))
 	for i := range f.processes {
 		leases, err := leased.New(f.flaky, &leased.Options{Busy: 1, Clock: f.clock})
 		if err != nil {
@@ -214,7 +231,7 @@ func TestContract(t *testing.T) {
 	for _, choice := range []fallback.Choice{fallback.Local, fallback.Closed} {
 		t.Run(choice.String(), func(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T) driver.Backend {
-				return open(t, memorybackend.NewDefault(), &fallback.Options{OnFailure: choice, Processes: 3})
+				return open(t, memorybackend.NewDefault(), optionsOf(choice, 3))
 			})
 		})
 	}

@@ -37,7 +37,7 @@ func TestOverloadIsNoOutage(t *testing.T) {
 	overloaded := &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", driver.ErrOverloaded, driver.ErrNotSent)}}
 	for _, choice := range []fallback.Choice{fallback.Open, fallback.Local, fallback.Closed} {
 		backend := &flaky{Backend: memorybackend.NewDefault()}
-		b := open(t, backend, &fallback.Options{OnFailure: choice, Processes: 1})
+		b := open(t, backend, optionsOf(choice, 1))
 		th := throttler.New(b, nil)
 		backend.fails.Store(overloaded)
 		if d, err := th.Take(t.Context(), p.Charge("alice")); !errors.Is(err, driver.ErrOverloaded) || errors.Is(err, driver.ErrFailClosed) {
@@ -48,7 +48,7 @@ func TestOverloadIsNoOutage(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 		defer cancel()
-		hurried := throttler.New(open(t, hasty{}, &fallback.Options{OnFailure: choice, Processes: 1}), nil)
+		hurried := throttler.New(open(t, hasty{}, optionsOf(choice, 1)), nil)
 		if d, err := hurried.Take(ctx, p.Charge("alice")); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrFailClosed) {
 			t.Errorf("%v: a deadline of the caller: allowed %v, %v; want context.DeadlineExceeded", choice, d.Allowed, err)
 		}
