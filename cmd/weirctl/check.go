@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler/policies"
@@ -158,7 +159,7 @@ func kindOf(text []byte) string {
 }
 
 func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
-	options := &config.Options{Program: anything(o.extra)}
+	options := &config.Options{Program: anything(o.extra), Table: new(policies.Table)} // a program without a table has no use for policies_at and parents, and weirctl can't know that
 	for _, name := range o.uses {
 		// The limits stand in for a policy that the file may leave out.
 		options.Policies = append(options.Policies, &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}})
@@ -191,7 +192,7 @@ func checkRateLimit(file string, text []byte, o *checkOptions) ([]string, error)
 	return nil, err // checkTogether warns
 }
 
-func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, err error) {
+func checkPolicies(_ string, text []byte, options *checkOptions) (warnings []string, err error) {
 	content, err := policies.ParseJSON(text)
 	if err != nil {
 		return nil, err
@@ -212,12 +213,48 @@ func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, e
 		}
 	}
 	for _, o := range content.Overrides {
-		if near := config.Nearest(o.Policy, names); near != "" && !slices.Contains(names, o.Policy) {
+		if near := config.Nearest(o.Policy, names); near != "" && !slices.Contains(names, o.Policy) && !slices.Contains(options.uses, o.Policy) {
 			warnings = append(warnings, fmt.Sprintf("an override is for %q, which is no policy of the file; did you mean %s?", o.Policy, near))
 		}
 		if !o.Until.IsZero() && o.Until.Before(now) {
 			warnings = append(warnings, fmt.Sprintf("the override of policy %q for key %q ended at %s", o.Policy, o.Key, o.Until.UTC().Format(time.RFC3339)))
 		}
+		if err := operator.CheckTarget(nil, o.Policy, o.Key, true); err != nil {
+			warnings = append(warnings, fmt.Sprintf("an override of policy %q: %v", o.Policy, err))
+		}
 	}
-	return warnings, nil
+	return warnings, checkUses(content, names, options.uses)
+}
+
+// checkUses returns an error about each name in content that is misspelled: uses are the policies
+// that the program uses, and names those of content. A policy of content that the program does not use
+// may be a plan or a parent, so its name is wrong only if it is nearly a name that content lacks.
+func checkUses(content policies.Content, names []string, uses words) error {
+	if len(uses) == 0 {
+		return nil
+	}
+	all := strings.Join(uses, ", ")
+	var wrong []error
+	for _, name := range names {
+		near := config.Nearest(name, uses)
+		if near == "" || slices.Contains(names, near) || slices.Contains(uses, name) {
+			continue
+		}
+		if !slices.ContainsFunc(content.Policies, func(p *quota.Policy) bool { return p.Parent == name }) {
+			wrong = append(wrong, fmt.Errorf("%q is no policy of the program; did you mean %s? It uses %s", name, near, all))
+		}
+	}
+	reported := make(map[string]bool)
+	for _, o := range content.Overrides {
+		if slices.Contains(uses, o.Policy) || slices.Contains(names, o.Policy) || reported[o.Policy] {
+			continue
+		}
+		reported[o.Policy] = true
+		text := fmt.Sprintf("an override is for %q, which is no policy of the program or of the file", o.Policy)
+		if near := config.Nearest(o.Policy, uses); near != "" {
+			text += "; did you mean " + near + "?"
+		}
+		wrong = append(wrong, fmt.Errorf("%s; the program uses %s", text, all))
+	}
+	return errors.Join(wrong...)
 }

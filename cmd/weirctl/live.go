@@ -20,6 +20,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/cmd/internal/operator"
 	"github.com/weir-go/weir/cmd/throttlerd/inspect"
+	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/throttler/policies"
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 	"github.com/weir-go/weir/throttler/quota"
@@ -150,6 +151,7 @@ func setPolicy(c *command) subcommand {
 	c.flags.BoolVar(&p.Hidden, "hidden", false, "keep the policy out of answers to clients")
 	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well; \"\" for none")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
+	c.flags.BoolVar(&o.unchecked, "unchecked", false, "set it even if its name is nearly one of the program's")
 	const line = "policies set [-redis ADDR] [-unit UNIT] [-hidden] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
 	return subcommand{line, 2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`, func(ctx context.Context) (err error) {
 		if p.Until, err = e.read(); err != nil {
@@ -163,6 +165,8 @@ func setPolicy(c *command) subcommand {
 			before, err := s.FindPolicy(ctx, p.Name)
 			if before != nil {
 				c.keep(p, before)
+			} else if err == nil {
+				err = o.checkName(p.Name)
 			}
 			return unlessInvalid(err)
 		}); err != nil {
@@ -170,6 +174,22 @@ func setPolicy(c *command) subcommand {
 		}
 		return o.write(ctx, c, redispolicies.Change{Set: []*quota.Policy{p}})
 	}}
+}
+
+// checkName returns an error if a new policy has nearly the name of one of the program's files. Other
+// names may be those of plans and parents.
+func (o *server) checkName(name string) error {
+	if o.unchecked {
+		return nil
+	}
+	service, err := o.read()
+	if err != nil {
+		return nil //nolint:nilerr // nothing says which policies the program has
+	}
+	if service.Contains(name) || service.Remote() || config.Nearest(name, service.Names()) == "" {
+		return nil
+	}
+	return fmt.Errorf("%w; -unchecked sets it all the same", service.Unknown(name))
 }
 
 // keep copies the unit, the parent and hidden of before to p, unless options set them.
@@ -259,7 +279,7 @@ func listOverrides(c *command) subcommand {
 // end is the end of a policy or an override, as given by two flags.
 type end struct {
 	instant time.Time
-	after   time.Duration
+	after   *time.Duration
 }
 
 // endOf defines the flags of a command that name an end.
@@ -268,19 +288,26 @@ func endOf(f *flag.FlagSet) *end {
 	f.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
 		return e.instant.UnmarshalText([]byte(text))
 	})
-	f.DurationVar(&e.after, "for", 0, "after which `duration` it ends, such as 1h")
+	f.Func("for", "after which `duration` it ends, such as 1h", func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return errors.New("it must be a duration, such as 1h")
+		}
+		e.after = &d
+		return nil
+	})
 	return e
 }
 
 // read returns the end, or the zero time if it is not set.
 func (e *end) read() (time.Time, error) {
 	switch {
-	case e.after < 0:
-		return time.Time{}, usage("-for is %v; it must be above zero, such as 1h", e.after)
-	case e.after > 0 && !e.instant.IsZero():
+	case e.after != nil && *e.after <= 0:
+		return time.Time{}, usage("-for is %v; it must be above zero, such as 1h", *e.after)
+	case e.after != nil && !e.instant.IsZero():
 		return time.Time{}, usage("-for and -until are set; it must be one of them")
-	case e.after > 0:
-		return time.Now().Add(e.after).UTC().Truncate(time.Second), nil
+	case e.after != nil:
+		return time.Now().Add(*e.after).UTC().Truncate(time.Second), nil
 	case !e.instant.IsZero() && e.instant.Before(time.Now()):
 		return time.Time{}, usage("-until is %s, which is over; it must be in the future", e.instant.Format(time.RFC3339))
 	}

@@ -92,6 +92,8 @@ func TestArguments(t *testing.T) {
 		{"policies set core 60", 2, `limit is "60"; it must be a quota, per, and a window`},
 		{"overrides set core alice", 2, "policies: "},
 		{"overrides set core alice -blocked -for -1h", 2, "-for is -1h0m0s; it must be above zero"},
+		{"overrides set core alice -blocked -for 0s", 2, "-for is 0s; it must be above zero"},
+		{"overrides set core alice -blocked -for soon", 2, "it must be a duration, such as 1h"},
 		{"overrides set core alice -blocked -for 1h -until 2030-01-02T03:04:05Z", 2, "-for and -until are set"},
 		{"overrides set core alice -blocked -until 2001-01-02T03:04:05Z", 2, "which is over"},
 	} {
@@ -115,6 +117,9 @@ func TestCheck(t *testing.T) {
 		`{"policies": []}`: "the file has no policies and no overrides",
 		`{"policies": [{"name": "core", "limits": ["5 per 1m"], "until": "2001-01-02T03:04:05Z"}]}`:                                             `the policy "core" ended at 2001-01-02T03:04:05Z`,
 		`{"policies": [{"name": "search", "limits": ["5 per 1m"]}], "overrides": [{"policy": "serch", "key": "subject:bob", "blocked": true}]}`: `an override is for "serch", which is no policy of the file; did you mean search?`,
+		`{"overrides": [{"policy": "core", "key": "ip:2001:db8::1", "blocked": true}]}`:                                                         `an override of policy "core": ip:2001:db8::1 is no key that is charged; did you mean ip:2001:db8::/64? Middleware.ClientIP and forward auth charge addresses in that form`,
+		`{"overrides": [{"policy": "core", "key": "ip:192.0.2.0/24", "blocked": true}]}`:                                                        `an override of policy "core": ip:192.0.2.0/24 is no key that is charged: each address of IPv4 is charged alone, and no range is`,
+		`{"overrides": [{"policy": "core", "key": "subject:", "blocked": true}]}`:                                                               `an override of policy "core": subject: is no key that is charged: a caller without a subject has no such key`,
 	} {
 		file := write(t, "warned.json", text)
 		if out, _, status := weirctl(t, "check", file); status != 0 || out != file+": warning: "+want+"\n"+file+": right (policies)\n" {
@@ -139,6 +144,25 @@ func TestCheck(t *testing.T) {
 	if want := "2 of 3 files are wrong"; !strings.Contains(wrong, "3 of 3 files are wrong") {
 		t.Errorf("stderr is %q, want %q", wrong, want)
 	}
+}
+
+// The policies of -uses find misspelled names in files of policies, too. Plans and parents have other
+// names.
+func TestCheckUses(t *testing.T) {
+	file := write(t, "live.json", `{"policies": [{"name": "cor", "limits": ["5 per 1m"]}], "overrides": [{"policy": "serch", "key": "subject:bob", "blocked": true}, {"policy": "downloads", "key": "subject:bob", "blocked": true}]}`)
+	tells(t, 1, []string{"check", "-uses=core,search", file},
+		`"cor" is no policy of the program; did you mean core? It uses core, search`,
+		`an override is for "serch", which is no policy of the program or of the file; did you mean search?`,
+		`an override is for "downloads", which is no policy of the program or of the file; the program uses core, search`)
+	tells(t, 0, []string{"check", "-uses=cor,serch,downloads", file}, "right (policies)")
+	plans := write(t, "plans.json", `{"policies": [{"name": "core", "limits": ["5 per 1m"]}, {"name": "core2", "limits": ["50 per 1m"], "parent": "cores", "parent_key": "all"}, {"name": "cores", "limits": ["500 per 1m"]}], "overrides": [{"policy": "core", "key": "subject:bob", "blocked": true}]}`)
+	tells(t, 0, []string{"check", "-uses=core,search", plans}, "right (policies)")
+}
+
+// A program may have a table of policies, which its file does not say.
+func TestCheckPoliciesAt(t *testing.T) {
+	file := write(t, "weir.yaml", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\npolicies_at: 127.0.0.1:1\npolicies: {core: {limits: 60 per 1h, parent: orgs, parent_key: acme}, orgs: 600 per 1h}\n")
+	tells(t, 0, []string{"check", "-uses=core", file}, file+": right (config)")
 }
 
 // Files of descriptors have the problems that throttlerd -check reports.

@@ -29,6 +29,8 @@ func MeantBy(key string) Suggestion {
 	address, prefixed := strings.CutPrefix(key, "ip:")
 	right, wrong := Address.For(address)
 	switch p, err := netip.ParsePrefix(address); {
+	case key == "subject:":
+		return Suggestion{"", "a caller without a subject has no such key", true}
 	case wrong == nil && right == key:
 		return Suggestion{}
 	case wrong == nil:
