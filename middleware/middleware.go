@@ -382,7 +382,9 @@ func (e *link) warnUnreported() {
 	e.c.mu.Lock()
 	i := slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })
 	isEstimate := i >= 0 && e.state == charged && e.reports == nil
-	isOne := slices.IndexFunc(e.charges, func(c throttler.Charge) bool { return c.Cost == 1 && c.Policy != nil && c.Policy.Unit != quota.Requests })
+	isOne := slices.IndexFunc(e.charges, func(c throttler.Charge) bool {
+		return c.Cost == 1 && c.Policy != nil && c.Policy.Unit != quota.Requests
+	})
 	if e.state != charged || e.reports != nil {
 		isOne = -1
 	}
