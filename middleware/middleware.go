@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -172,6 +173,7 @@ type throttle struct {
 	nameChecked   atomic.Bool
 	proxyWarned   atomic.Bool
 	headerWarned  atomic.Bool
+	portWarned    atomic.Bool
 	twiceWarned   atomic.Bool
 	sharesPolicy  bool         // two rules charge under one policy
 	unreported    atomic.Int32 // requests without a cost, a reported cost, or a Take, up to unreportedMax
@@ -302,6 +304,12 @@ func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 			Hint: "the proxy must set X-Forwarded-For; or chi's middleware.ClientIPFromHeader(\"X-Real-IP\"), in front, reads that header",
 		})
 	}
+	if !t.portWarned.Load() && hasPort(c.Key, r) && !t.portWarned.Swap(true) {
+		t.Observer.Warned(observe.Warned{
+			Text: "keys contain the client's port, so that each connection has a count of its own",
+			Hint: "ClientIP keys by the address alone; RemoteAddr has the port, too",
+		})
+	}
 	if c.Key == unknown && !t.unknownWarned.Swap(true) {
 		w := observe.Warned{Text: "requests without a key share one count", Hint: "FirstOf(…, ClientIP(nil)) falls back to the client's address"}
 		switch {
@@ -316,6 +324,15 @@ func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 		}
 		t.Observer.Warned(w)
 	}
+}
+
+// hasPort reports whether key contains the address of r's connection, with its port.
+func hasPort(key string, r *http.Request) bool {
+	if r.RemoteAddr == "" || !strings.Contains(key, r.RemoteAddr) {
+		return false
+	}
+	_, err := netip.ParseAddrPort(r.RemoteAddr) // a middleware in front may have removed the port
+	return err == nil
 }
 
 // routeHint says how a RoutePattern is known.
@@ -388,7 +405,6 @@ func (e *link) warnUnreported() {
 	if e.state != charged || e.reports != nil {
 		isOne = -1
 	}
-	isFree := len(e.charges) > 0 && e.state == charged && !slices.ContainsFunc(e.charges, func(c throttler.Charge) bool { return c.Cost != 0 })
 	e.c.mu.Unlock()
 	w := observe.Warned{
 		Text: "handlers behind InHandler do not call Take, so that requests are not limited",
@@ -406,11 +422,6 @@ func (e *link) warnUnreported() {
 		w = observe.Warned{
 			Policy: p.Name, Text: fmt.Sprintf("the limits are in %v, and each request is charged 1 of them", p.Unit),
 			Hint: "the classifier marks the charge CostReported, and handlers call SetCost; or the policy's unit should be left out",
-		}
-	case isFree:
-		w = observe.Warned{
-			Policy: e.charges[0].Policy.Name, Text: "all charges cost 0 units, so that requests are not limited",
-			Hint: "Policy.Charge makes a charge of 1 unit; in a Charge written otherwise, Cost must be set",
 		}
 	case !m.classify.marksEvery(inHandler):
 		if !m.classify.marks(costReported) && len(e.charges) > 0 {

@@ -51,6 +51,16 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 		{"a fixed and a reported cost", func(s stack) http.Handler {
 			return wrap(s, middleware.All(everyone(core), everyone(core).CostReported()))(status(200))
 		}, nil, ""},
+		{"a key with the port", func(s stack) http.Handler {
+			return wrap(s, middleware.Limit(core, middleware.KeyFunc(func(r *http.Request) (string, bool) { return "ip:" + r.RemoteAddr, true })))(status(200))
+		}, nil, "keys contain the client's port"},
+		{"an address without its port", func(s stack) http.Handler {
+			h := wrap(s, middleware.Limit(core, middleware.KeyFunc(func(r *http.Request) (string, bool) { return "ip:" + r.RemoteAddr, true })))(status(200))
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.RemoteAddr, _, _ = strings.Cut(r.RemoteAddr, ":")
+				h.ServeHTTP(w, r)
+			})
+		}, nil, ""},
 		{"a proxy with another header", func(s stack) http.Handler {
 			return wrap(s, middleware.Limit(core, proxied))(status(200))
 		}, []string{"X-Real-IP", "203.0.113.7"}, "requests come from a trusted proxy without X-Forwarded-For"},
@@ -75,22 +85,19 @@ func TestWiringsThatAreWarnedOf(t *testing.T) {
 	}
 }
 
-// Charges of a ClassifierFunc without a Cost are warned of, unless a request costs something.
+// A charge of a ClassifierFunc without a Cost is one of 1 unit, and nothing to warn of.
 func TestChargesWithoutACost(t *testing.T) {
-	for _, cost := range []int64{0, 1} {
-		seen, n := new(warnings), int64(0)
-		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
-		core := policy("core", per(60, time.Hour))
-		h := must(newMiddleware(th, middleware.ClassifierFunc(func(*http.Request) []throttler.Charge {
-			n++
-			return []throttler.Charge{{Policy: core, Key: "k", Cost: cost * (n / 5)}}
-		}, core), nil))(status(200))
-		for range 20 {
-			get(h)
-		}
-		if got := seen.take(); cost != 0 && len(got) > 0 || cost == 0 && (len(got) != 1 || !strings.HasPrefix(got[0], "core: all charges cost 0 units, so that requests are not limited")) {
-			t.Errorf("cost %d: the warnings are %q", cost, got)
-		}
+	seen := new(warnings)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
+	core := policy("core", per(60, time.Hour))
+	h := must(newMiddleware(th, middleware.ClassifierFunc(func(*http.Request) []throttler.Charge {
+		return []throttler.Charge{{Policy: core, Key: "k"}}
+	}, core), nil))(status(200))
+	for range 20 {
+		get(h)
+	}
+	if got, used := seen.take(), get(h).Header().Get("X-Ratelimit-Used"); len(got) > 0 || used != "21" {
+		t.Errorf("the warnings are %q, and %s units are used; want none, and 21", got, used)
 	}
 }
 
