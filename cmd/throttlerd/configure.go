@@ -125,6 +125,15 @@ func (sv *service) setLevels(set *descriptors.Set) error {
 	return nil
 }
 
+// warningsOf returns the warnings of the file of WEIR_CONFIG.
+func warningsOf(c *config.Config) []string {
+	list := c.Warnings()
+	if len(c.DryRuns) > 0 {
+		list = append(list, "dry_runs has no effect: throttlerd tries no policies; a descriptor in shadow_mode is one to try")
+	}
+	return list
+}
+
 // checkAll checks all configuration that the environment names.
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
@@ -132,7 +141,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	c, err := s.Config(&config.Options{Log: log, Program: program, Levels: true, Table: new(policies.Table), CountsHavePolicies: true})
 	if err == nil {
 		supports = c.Supports
-		for _, warning := range c.Warnings() {
+		for _, warning := range warningsOf(c) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth), checkShares(c, isAlone(s, program.ForwardAuth)))

@@ -235,7 +235,7 @@ func TestWarnings(t *testing.T) {
 	d := started(t, "domain: d\ndescriptors:\n- {key: a, shadow_mode: true, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]}\n")
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	config := filepath.Join(d.dir, "weir.yaml")
-	if err := os.WriteFile(config, []byte("backend: memory\npolicies: {core: [10 per 10s, 600 per 600s], unused: 1 per 1h}\nforward_auth: {listen: '127.0.0.1:1', trusted_proxies: [127.0.0.0/8], rules: [{charge: [core by ip]}]}\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("backend: memory\npolicies: {core: [10 per 10s, 600 per 600s], unused: 1 per 1h}\ndry_runs: {core: 5 per 10s}\nforward_auth: {listen: '127.0.0.1:1', trusted_proxies: [127.0.0.0/8], rules: [{charge: [core by ip]}]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out, log bytes.Buffer
@@ -244,6 +244,9 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("%v, %s", err, &out)
 	}
 	if want := "warning: no rule of forward_auth and no descriptor charges the policies \"unused\"; they have no effect\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("%s is not in %s", want, &out)
+	}
+	if want := "warning: dry_runs has no effect: throttlerd tries no policies"; !strings.Contains(out.String(), want) {
 		t.Errorf("%s is not in %s", want, &out)
 	}
 	const shadow = ".yaml: descriptors[0].shadow_mode has no effect"

@@ -102,7 +102,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	if err != nil {
 		return cmdline.Usage(err)
 	}
-	for _, warning := range c.Warnings() {
+	for _, warning := range warningsOf(c) {
 		if !strings.HasPrefix(warning, "policy ") { // WatchFile warns of these
 			log.Warn(warning)
 		}

@@ -71,6 +71,33 @@ func (s sibling) covers(d sibling) bool {
 	return s.Descriptor != d.Descriptor && (strings.Contains(s.Key, "*") || s.Key == d.Key || strings.HasPrefix(d.String(), s.Key+"_"))
 }
 
+// hides reports whether s, before d and with a pattern for its value, finds each value that d would find. A
+// value without a pattern is found before those with one.
+func (s sibling) hides(d sibling) bool {
+	if s.Value == "*" {
+		return d.isWide()
+	}
+	return strings.Contains(d.Value, "*") && matches(strings.Split(s.Value, "*"), d.Value)
+}
+
+// matches reports whether text contains the parts in order, the first at its beginning and the last
+// at its end. A * in text, which no part has, stands for whatever is between two parts.
+func matches(parts []string, text string) bool {
+	first, last := parts[0], parts[len(parts)-1]
+	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		return false
+	}
+	text = text[len(first) : len(text)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(text, part)
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return true
+}
+
 func (w *warner) collect(level []sibling) {
 	for _, d := range level {
 		if d.RateLimit != nil && d.RateLimit.Name != "" {
@@ -81,25 +108,30 @@ func (w *warner) collect(level []sibling) {
 }
 
 func (w *warner) warn(level []sibling) {
-	var wide []sibling // with limits
-	everyValue := make(map[string]sibling)
+	var wide []sibling                     // with limits
+	patterns := make(map[string][]sibling) // of values, by their keys
 	for _, d := range level {
 		if d.isWide() && d.limits() {
 			wide = append(wide, d)
 		}
 	}
 	for _, d := range level {
+		before := patterns[d.Key]
+		if strings.Contains(d.Value, "*") {
+			patterns[d.Key] = append(before, d)
+		}
 		if !d.limits() {
 			if !slices.ContainsFunc(wide, func(s sibling) bool { return s.covers(d) }) {
 				w.add(d.source, "%s, of key %q, has no effect: neither it nor a descriptor below it has a rate_limit, and it is no exception to another that has one", d.place, d.Key)
 			}
 			continue
 		}
-		if s, found := everyValue[d.Key]; found && d.isWide() {
-			w.add(d.source, "%s, of key %q, has no effect: %s, before it, matches every value", d.place, d.Key, s.place)
-		}
-		if d.Value == "*" {
-			everyValue[d.Key] = d
+		if i := slices.IndexFunc(before, func(s sibling) bool { return s.hides(d) }); i >= 0 {
+			all := "every value"
+			if before[i].Value != "*" {
+				all = fmt.Sprintf("every value that %q does; put the wider pattern behind", d.Value)
+			}
+			w.add(d.source, "%s, of key %q, has no effect: %s, before it, matches %s", d.place, d.Key, before[i].place, all)
 		}
 		w.warnOfText(d)
 		w.warnOfLimit(d)

@@ -313,6 +313,7 @@ func TestMistakes(t *testing.T) {
 		before + "  rules: [{paths: [/a], free: true}, {paths: [/a], free: true}]":                                                         "it must be before rules[0], or left out",
 		before + "  rules: [{free: true, headers: {'X Plan': a}}]":                                                                         "it must be the name of a header",
 		before + "  dialect: rfc\n  rules: [{free: true}]":                                                                                 "it must be github, ietf, draft-3 or none",
+		strings.Replace(before, "1 per 1h}", "1 per 1h, busy: 5 per 30s in-flight}", 1) + "  rules: [{charge: [core by ip, busy by ip]}]":  `forward_auth.rules[0].charge[1]: policy "busy" has a limit in-flight`,
 		strings.Replace(before, "10.0.0.0/8", "0.0.0.0/0", 1) + "  rules: []":                                                              "it must be your proxies' own range",
 	} {
 		program := new(Program)

@@ -113,13 +113,14 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("of another backend, warnings %q; want %q", got, other)
 	}
 	for text, want := range map[string]string{
-		"BACKEND_TYPE=memory REDIS_URL=a:1 MEMCACHE_HOST_PORT=b:1":                                                                                                 "MEMCACHE_HOST_PORT has no effect: BACKEND_TYPE is memory\nREDIS_URL has no effect: BACKEND_TYPE is memory",
-		"BACKEND_TYPE=memory LOCAL_CACHE_SIZE_IN_BYTES=9 WEIR_PROCESSES=3":                                                                                         "LOCAL_CACHE_SIZE_IN_BYTES has no effect: BACKEND_TYPE is memory\nWEIR_PROCESSES has no effect: BACKEND_TYPE is memory",
-		"REDIS_TLS_CACERT=/ca WEIR_PROCESSES=3 REDIS_SENTINEL_AUTH=x":                                                                                              "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL\nREDIS_TLS_CACERT has no effect: REDIS_TLS is not true\nWEIR_PROCESSES has no effect: WEIR_ON_FAILURE is not local",
-		"CONFIG_GRPC_XDS_SERVER_URL=a:1 LIMIT_LIMIT_HEADER=L PROMETHEUS_ADDR=:1":                                                                                   "CONFIG_GRPC_XDS_SERVER_URL has no effect: CONFIG_TYPE is FILE\nLIMIT_LIMIT_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true\nPROMETHEUS_ADDR has no effect: USE_PROMETHEUS is not true",
-		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=true WEIR_COUNT_REFUSED=false":                                                                                      "WEIR_COUNT_REFUSED has no effect: WEIR_COMPATIBLE is true\nWEIR_RETRY_AFTER has no effect: WEIR_COMPATIBLE is true",
-		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=false WEIR_COUNT_REFUSED=true":                                                                                      "",
-		"WEIR_ON_FAILURE=local WEIR_PROCESSES=3 REDIS_TLS=true REDIS_TLS_CACERT=/c":                                                                                "",
+		"BACKEND_TYPE=memory REDIS_URL=a:1 MEMCACHE_HOST_PORT=b:1":                  "MEMCACHE_HOST_PORT has no effect: BACKEND_TYPE is memory\nREDIS_URL has no effect: BACKEND_TYPE is memory",
+		"BACKEND_TYPE=memory LOCAL_CACHE_SIZE_IN_BYTES=9 WEIR_PROCESSES=3":          "LOCAL_CACHE_SIZE_IN_BYTES has no effect: BACKEND_TYPE is memory\nWEIR_PROCESSES has no effect: BACKEND_TYPE is memory",
+		"REDIS_TLS_CACERT=/ca WEIR_PROCESSES=3 REDIS_SENTINEL_AUTH=x":               "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL\nREDIS_TLS_CACERT has no effect: REDIS_TLS is not true\nWEIR_PROCESSES has no effect: WEIR_ON_FAILURE is not local",
+		"CONFIG_GRPC_XDS_SERVER_URL=a:1 LIMIT_LIMIT_HEADER=L PROMETHEUS_ADDR=:1":    "CONFIG_GRPC_XDS_SERVER_URL has no effect: CONFIG_TYPE is FILE\nLIMIT_LIMIT_HEADER has no effect: LIMIT_RESPONSE_HEADERS_ENABLED is not true\nPROMETHEUS_ADDR has no effect: USE_PROMETHEUS is not true",
+		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=true WEIR_COUNT_REFUSED=false":       "WEIR_COUNT_REFUSED has no effect: WEIR_COMPATIBLE is true\nWEIR_RETRY_AFTER has no effect: WEIR_COMPATIBLE is true",
+		"SHADOW_MODE=true QUOTA_MODE=true":                                          "SHADOW_MODE is true: descriptors refuse no request",
+		"WEIR_COMPATIBLE=true WEIR_RETRY_AFTER=false WEIR_COUNT_REFUSED=true":       "",
+		"WEIR_ON_FAILURE=local WEIR_PROCESSES=3 REDIS_TLS=true REDIS_TLS_CACERT=/c": "",
 		"USE_PROMETHEUS=true PROMETHEUS_ADDR=:1 CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=a:1 LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=L": "",
 	} {
 		environ := strings.Fields(text)

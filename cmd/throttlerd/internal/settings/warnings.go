@@ -141,6 +141,9 @@ func (s *Settings) Warnings(environ []string) (list []string) {
 	if s.StopIncrement && !s.Compatible {
 		list = append(list, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT has no effect: refused requests charge nothing unless WEIR_COUNT_REFUSED or WEIR_COMPATIBLE is set")
 	}
+	if s.ShadowMode {
+		list = append(list, "SHADOW_MODE is true: descriptors refuse no request")
+	}
 	if s.ShowKeys {
 		list = append(list, fmt.Sprintf("WEIR_SHOW_KEYS is set: the log, and /debug/weir on %s for everyone who reaches it, show the keys of refused clients, such as addresses, user names and API keys", s.Debug()))
 	}
