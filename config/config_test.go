@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/local/consistency"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
@@ -769,6 +772,27 @@ func TestPoliciesOfTheProgram(t *testing.T) {
 	}
 	if c, err := Parse("weir.yaml", []byte("policies: {core: 1 per 1s}\n"), needs); err != nil || c.Policies["core"].Limits[0].Quota != 1 {
 		t.Errorf("got %+v, error %v", c, err)
+	}
+}
+
+// The file's limits replace the program's, so a middleware for the program's own policy is an error.
+func TestLimitsThatTheFileReplaces(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(file, []byte("policies: {core: 2 per 1h}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mine := quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 100, Window: time.Hour}}}
+	s, err := Open(file, &Options{Policies: []*quota.Policy{&mine}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	key := middleware.ClientIP(nil)
+	if _, err := middleware.New(s.Throttler, middleware.Limit(&mine, key), nil); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("for the program's policy, error %v", err)
+	}
+	if _, err := middleware.New(s.Throttler, middleware.Limit(s.Config.Policies["core"], key), nil); err != nil {
+		t.Error(err)
 	}
 }
 

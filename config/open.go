@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -189,6 +190,10 @@ func (s *Stack) open(ctx context.Context) error {
 		return s.Stack.Close(ctx)
 	})
 	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table, ReceiptKey: c.options.ReceiptKey})
+	// A middleware for a policy of the program, with other limits than the file's, is then an error.
+	if err := s.Throttler.Declare(slices.Collect(maps.Values(c.Policies))...); err != nil {
+		return err
+	}
 	if !s.offline {
 		s.askServers(ctx)
 	}
