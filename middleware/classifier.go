@@ -140,8 +140,9 @@ func (c Classifier) Mode(m quota.Mode) Classifier {
 }
 
 // Marked reports whether charges of c are marked [Classifier.NoRefund] or
-// [Classifier.CostReported]. The result of Charges does not contain the marks.
-func (c Classifier) Marked() bool { return c.marks(noRefund | costReported) }
+// [Classifier.CostReported], or are left to a handler by [InHandler]. The result of Charges does
+// not contain that.
+func (c Classifier) Marked() bool { return c.marks(noRefund | costReported | inHandler) }
 
 func (c Classifier) flagged(f flags) Classifier {
 	c.rules = slices.Clone(c.rules)

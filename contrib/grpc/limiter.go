@@ -59,7 +59,7 @@ type Limiter struct {
 
 // New returns a Limiter that charges calls to t as classify determines. An invalid policy or
 // option is an error that wraps [throttler.ErrInvalid]; so are charges marked NoRefund or
-// CostReported, which are for HTTP alone. New panics if t is nil.
+// CostReported, and InHandler, which are for HTTP alone. New panics if t is nil.
 func New(t *throttler.Throttler, classify middleware.Classifier, options *Options) (*Limiter, error) {
 	if t == nil {
 		panic("weirgrpc: New: the throttler is nil")
@@ -73,7 +73,7 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 		return nil, fmt.Errorf("weirgrpc: %w", err)
 	}
 	if classify.Marked() {
-		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, which nothing here carries out; use one without marks")
+		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, or left to a handler by InHandler, which nothing here carries out; use one without these")
 	}
 	l.throttler = t.WithServerTime(cmp.Or(l.options.Deadline, middleware.DefaultDeadline))
 	l.options.Observer = weirlog.Ensure(cmp.Or(l.options.Observer, t.Observer()))

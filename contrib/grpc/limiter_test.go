@@ -633,8 +633,9 @@ func TestNew(t *testing.T) {
 		"no limits": func() (*weirgrpc.Limiter, error) {
 			return weirgrpc.New(th, middleware.Limit(&throttler.Policy{Name: "core"}, middleware.Everyone()), nil)
 		},
-		"no refund":     func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, good.NoRefund(), nil) },
-		"cost reported": func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, good.CostReported(), nil) },
+		"no refund":      func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, good.NoRefund(), nil) },
+		"cost reported":  func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, good.CostReported(), nil) },
+		"in the handler": func() (*weirgrpc.Limiter, error) { return weirgrpc.New(th, middleware.InHandler(), nil) },
 		"deadline": func() (*weirgrpc.Limiter, error) {
 			return weirgrpc.New(th, good, &weirgrpc.Options{Deadline: time.Microsecond})
 		},
