@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -201,10 +202,51 @@ func TestOverridesOfAMisspelledPolicy(t *testing.T) {
 	for range 2 {
 		expect(t, get(h), 200)
 	}
-	const text = "overrides or plans are for a policy that no request is charged under (did you mean core?)"
+	const text = "the table has a policy, overrides or plans of a name that no request is charged under (did you mean core?)"
 	got := seen.take()
 	if slices.Sort(got); !slices.Equal(got, []string{"cor: " + text, "corr: " + text}) {
 		t.Errorf("the warnings are %q", got)
+	}
+}
+
+// A policy of a table is warned of if its name is nearly that of a policy which the table lacks, unless
+// it may be a plan or a parent.
+func TestMisspelledPoliciesOfATable(t *testing.T) {
+	per60 := []throttler.Limit{per(60, time.Hour)}
+	for _, test := range []struct {
+		name   string
+		change func(e *policies.Edit)
+		want   string // the misspelled name, or ""
+	}{
+		{"another letter", func(e *policies.Edit) { e.Set(policy("Core", per60...)) }, "Core"},
+		{"a letter less", func(e *policies.Edit) { e.Set(policy("cor", per60...)) }, "cor"},
+		{"the name itself, too", func(e *policies.Edit) { e.Set(policy("cor", per60...)); e.Set(policy("core", per60...)) }, ""},
+		{"a digit", func(e *policies.Edit) { e.Set(policy("core2", per60...)) }, ""},
+		{"a plan", func(e *policies.Edit) {
+			e.Set(policy("cores", per60...))
+			e.Plan("core", func(context.Context, string) string { return "cores" })
+		}, ""},
+		{"a parent", func(e *policies.Edit) {
+			child := policy("search", per60...)
+			child.Parent, child.ParentKey = "cores", "all"
+			e.Set(policy("cores", per60...))
+			e.Set(child)
+		}, ""},
+	} {
+		var table policies.Table
+		if err := table.Source("code").Edit(test.change); err != nil {
+			t.Fatal(err)
+		}
+		seen := new(warnings)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Observer: seen})
+		h := must(newMiddleware(th, everyone(policy("core", per60...)), nil))(status(200))
+		for range 2 {
+			expect(t, get(h), 200)
+		}
+		got := seen.take()
+		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], test.want+": the table has a policy")) {
+			t.Errorf("%s: the warnings are %q", test.name, got)
+		}
 	}
 }
 

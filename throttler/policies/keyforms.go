@@ -99,7 +99,7 @@ func (p *policyForms) wrong(key string) (problem, right string) {
 }
 
 // WrongOverrides warns, by o, of each policy that has an override for a key that no request has,
-// once, and of each policy's name in an override or plan that is a misspelling of a declared one. It
+// once, and of each name of a policy, or in an override or plan, that is a misspelling of a declared one. It
 // looks at what the table's sources hold, after each change, up to 1000 overrides of a policy.
 func (n *Names) WrongOverrides(o observe.Observer) {
 	if n.table == nil || !n.keys.declared.Load() {
@@ -125,7 +125,7 @@ func (n *Names) WrongOverrides(o observe.Observer) {
 	}
 	n.mu.Unlock()
 	for name, right := range wrong {
-		o.Warned(observe.Warned{Policy: name, Text: "overrides or plans are for a policy that no request is charged under", Hint: "did you mean " + right + "?"})
+		o.Warned(observe.Warned{Policy: name, Text: "the table has a policy, overrides or plans of a name that no request is charged under", Hint: "did you mean " + right + "?"})
 	}
 	for name, right := range found {
 		o.Warned(observe.Warned{Policy: name, Text: "an override is for a key of a form that no request has, and has no effect", Hint: right})

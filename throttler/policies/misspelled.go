@@ -38,19 +38,50 @@ func (n *Names) meantBy(v *View, name string) string {
 	return ""
 }
 
-// misspelled returns the names of policies with overrides or plans in v that are misspelled, and
-// what they are to be.
+// misspelled returns the names of policies in v, or of overrides or plans there, that are misspelled,
+// and what they are to be.
 func (n *Names) misspelled(v *View) map[string]string {
 	found := make(map[string]string)
 	for _, c := range v.contents {
 		for name, e := range c.names.entries() {
-			if e.overrides == nil && e.plan == nil || n.keys.misspelled[name] {
+			if n.keys.misspelled[name] {
 				continue
 			}
-			if right := n.meantBy(v, name); right != "" {
+			right := ""
+			switch {
+			case e.overrides != nil || e.plan != nil:
+				right = n.meantBy(v, name)
+			case e.policy != nil && e.children == 0 && c.policies <= maxChecked:
+				right = n.meantByPolicy(v, name)
+			}
+			if right != "" {
 				found[name] = right
 			}
 		}
 	}
 	return found
+}
+
+// meantByPolicy returns the policy whose name is misspelled as that of a policy in v, or "". A
+// policy that no request is charged under may be a plan.
+func (n *Names) meantByPolicy(v *View, name string) string {
+	if n.declared[name] != nil || n.keys.policies[name] != nil {
+		return ""
+	}
+	for declared := range n.keys.policies {
+		if isMisspelled(name, declared) && v.Policy(declared) == nil && !v.hasPlans(declared) {
+			return declared
+		}
+	}
+	return ""
+}
+
+// hasPlans reports whether a function names the plans of keys under a policy.
+func (v *View) hasPlans(policy string) bool {
+	for _, c := range v.contents {
+		if e := c.names.get(policy); e != nil && e.plan != nil {
+			return true
+		}
+	}
+	return false
 }
