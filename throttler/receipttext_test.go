@@ -136,6 +136,40 @@ func TestReceiptExpires(t *testing.T) {
 	}
 }
 
+// A receipt that is settled in another store than the one that was charged is warned of, once. One that is
+// settled to nothing is not.
+func TestReceiptOfAnotherStore(t *testing.T) {
+	seen := new(warnings)
+	options := receiptOptions
+	options.Observer = seen
+	own, other := throttler.New(memorybackend.NewDefault(), &options), throttler.New(memorybackend.NewDefault(), &options)
+	p := policy("core", per(100, time.Hour))
+	for i, step := range []struct {
+		settles *throttler.Throttler
+		cost    int64
+		warned  int
+	}{{own, 0, 0}, {own, 3, 0}, {other, 0, 0}, {other, 3, 1}, {other, 3, 1}} {
+		d, err := own.Take(t.Context(), throttler.Charge{Policy: p, Key: fmt.Sprint(i), Cost: 50})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := own.Receipt(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := step.settles.Open(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := step.settles.Settle(t.Context(), opened, step.cost); err != nil {
+			t.Fatal(err)
+		}
+		if len(seen.text) != step.warned || step.warned > 0 && !strings.HasPrefix(seen.text[0], "core: a receipt was settled, and nothing of its charges is counted") {
+			t.Errorf("step %d: warnings %q", i, seen.text)
+		}
+	}
+}
+
 // A settlement at the cost of the take counts as a settlement.
 func TestReceiptOfTheSameCost(t *testing.T) {
 	ctx := t.Context()

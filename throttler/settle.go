@@ -3,10 +3,12 @@ package throttler
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -91,7 +93,25 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return Decision{}, err
 	}
 	t.queues.refunded(d.Charges()[:len(d.Charges())-int(d.Added)])
+	if r.opened && isUncounted(&after, costs) && !t.uncounted.Swap(true) {
+		weirlog.Ensure(t.observer).Warned(observe.Warned{
+			Policy: after.Charges()[0].Policy.Name,
+			Text:   "a receipt was settled, and nothing of its charges is counted, so that the settlement has changed nothing",
+			Hint:   "this process must have the store of the process that took the charges, and its prefix; a store in memory is its own process's alone. Or the counts were reset or evicted",
+		})
+	}
 	return after, nil
+}
+
+// isUncounted reports whether d was settled to costs above 0, and its store counts nothing. Only fixed
+// windows are as the receipt has them: other counts drain.
+func isUncounted(d *Decision, costs []int64) bool {
+	for _, s := range d.Limits() {
+		if s.Used > 0 || s.Limit.Algorithm != quota.FixedWindow {
+			return false
+		}
+	}
+	return !d.Degraded && slices.ContainsFunc(costs, func(cost int64) bool { return cost > 0 })
 }
 
 // settleCharges makes s, the settlement of d, where its charges were made.

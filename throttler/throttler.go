@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -28,6 +29,7 @@ type Throttler struct {
 	receiptKey receipt.Key // of Receipt and Open
 	queues     *waitQueues
 	checked    *onlyChecked
+	uncounted  *atomic.Bool  // a receipt was settled of which nothing is counted
 	onClose    func() error  // or nil
 	serverTime time.Duration // of requests
 }
@@ -78,7 +80,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		t.millis = c.UnixMilli
 	}
 	t.Names = policies.NewNames(t.policies)
-	t.checked = new(onlyChecked)
+	t.checked, t.uncounted = new(onlyChecked), new(atomic.Bool)
 	t.queues = &waitQueues{clock: t.clock, named: make(map[string]*waitQueue)}
 	return t
 }
