@@ -128,8 +128,12 @@ func (c *passedContext) Deadline() (time.Time, bool) { return c.received.Context
 func (c *passedContext) Done() <-chan struct{}       { return c.received.Context().Done() }
 func (c *passedContext) Err() error                  { return c.received.Context().Err() }
 
-// linkOf returns the link of the middleware that passed r on, or nil.
+// linkOf returns the link of the middleware that passed r on, or nil. r may be nil: weirfiber.Request
+// returns nil without a limit in front.
 func linkOf(r *http.Request) *link {
+	if r == nil {
+		return nil
+	}
 	e, _ := r.Context().Value(linkKey{}).(*link)
 	return e
 }

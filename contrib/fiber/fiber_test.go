@@ -1,6 +1,7 @@
 package weirfiber_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"github.com/weir-go/weir"
 	weirfiber "github.com/weir-go/weir/contrib/fiber"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/middleware/login"
+	"github.com/weir-go/weir/throttler"
 )
 
 // What other middleware has set in a response stays; the cost header of a handler is taken out;
@@ -75,6 +78,27 @@ func (b *text) Read(p []byte) (int, error) {
 }
 
 // A route is a key if the limit is one of its handlers.
+// A handler without a limit in front gets errors, and does not end the process.
+func TestRequestWithoutALimit(t *testing.T) {
+	guard := weir.Must(login.New(weir.New(), weir.MustPolicy("account: 5 per hour"), login.Form("account"), weir.MustPolicy("address: 20 per hour"), weir.ClientIP(), nil))
+	app := fiber.New()
+	app.Get("/", func(c fiber.Ctx) error {
+		r := weirfiber.Request(c)
+		_, noReceipt := middleware.Receipt(r)
+		for name, err := range map[string]error{"SetCost": middleware.SetCost(r, 3), "SetCostOf": middleware.SetCostOf(r, "points", 3), "Receipt": noReceipt, "Succeeded": guard.Succeeded(r)} {
+			if !errors.Is(err, throttler.ErrInvalid) {
+				t.Errorf("%s: error %v; want one that wraps ErrInvalid", name, err)
+			}
+		}
+		return nil
+	})
+	res, err := app.Test(httptest.NewRequest("GET", "/", http.NoBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+}
+
 func TestRoutePattern(t *testing.T) {
 	var keys []string
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) {

@@ -146,6 +146,9 @@ type attempt struct {
 type attemptKey struct{ g *Guard }
 
 func (g *Guard) attemptOf(r *http.Request) *attempt {
+	if r == nil { // of weirfiber.Request without a limit in front
+		return nil
+	}
 	a, _ := r.Context().Value(attemptKey{g}).(*attempt)
 	return a
 }
