@@ -250,11 +250,11 @@ func checkUses(content policies.Content, names []string, uses words) error {
 			continue
 		}
 		reported[o.Policy] = true
-		text := fmt.Sprintf("an override is for %q, which is no policy of the program or of the file", o.Policy)
+		right := "the program uses " + all
 		if near := config.Nearest(o.Policy, uses); near != "" {
-			text += "; did you mean " + near + "?"
+			right = "did you mean " + near + "? The program uses " + all
 		}
-		wrong = append(wrong, fmt.Errorf("%s; the program uses %s", text, all))
+		wrong = append(wrong, fmt.Errorf("an override is for %q, which is no policy of the program or of the file; %s", o.Policy, right))
 	}
 	return errors.Join(wrong...)
 }

@@ -152,7 +152,7 @@ func TestCheckUses(t *testing.T) {
 	file := write(t, "live.json", `{"policies": [{"name": "cor", "limits": ["5 per 1m"]}], "overrides": [{"policy": "serch", "key": "subject:bob", "blocked": true}, {"policy": "downloads", "key": "subject:bob", "blocked": true}]}`)
 	tells(t, 1, []string{"check", "-uses=core,search", file},
 		`"cor" is no policy of the program; did you mean core? It uses core, search`,
-		`an override is for "serch", which is no policy of the program or of the file; did you mean search?`,
+		`an override is for "serch", which is no policy of the program or of the file; did you mean search? The program uses core, search`,
 		`an override is for "downloads", which is no policy of the program or of the file; the program uses core, search`)
 	tells(t, 0, []string{"check", "-uses=cor,serch,downloads", file}, "right (policies)")
 	plans := write(t, "plans.json", `{"policies": [{"name": "core", "limits": ["5 per 1m"]}, {"name": "core2", "limits": ["50 per 1m"], "parent": "cores", "parent_key": "all"}, {"name": "cores", "limits": ["500 per 1m"]}], "overrides": [{"policy": "core", "key": "subject:bob", "blocked": true}]}`)
