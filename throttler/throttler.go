@@ -134,30 +134,18 @@ func (t *Throttler) decide(ctx context.Context, op observe.Op, charges []Charge,
 func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Charge, d *Decision) error {
 	var r driver.Request
 	made, links, err := t.resolve(ctx, &r, charges)
-	if err != nil {
-		*d = Decision{}
-		return err
-	}
-	if made != nil {
+	decided := d.Driver() // in place: a Decision is large
+	switch {
+	case err != nil:
+	case made != nil:
 		*d = Decision{Decision: *made}
 		return nil
-	}
-	decided := d.Driver() // in place: a Decision is large
-	switch backend, parts := t.parts(&r); {
-	case parts == nil && op == observe.OpTake:
-		*decided, err = t.backends[backend].Take(ctx, r)
-		if backend > 0 && decided.Allowed {
-			d.receipt = newReceipt(backend, nil)
-		}
-	case parts == nil:
-		*decided, err = t.backends[backend].Peek(ctx, r)
+	case t.router != nil || r.IsSplit():
+		err = t.routed(ctx, op, &r, d)
 	case op == observe.OpTake:
-		var takes []partTake
-		if *decided, takes, err = t.takeParts(ctx, r, parts); err == nil && decided.Allowed {
-			d.receipt = newReceipt(0, takes)
-		}
+		*decided, err = t.backends[0].Take(ctx, r)
 	default:
-		*decided, err = t.peekParts(ctx, r, parts)
+		*decided, err = t.backends[0].Peek(ctx, r)
 	}
 	if err != nil {
 		*d = Decision{}
@@ -171,6 +159,28 @@ func (t *Throttler) unobserved(ctx context.Context, op observe.Op, charges []Cha
 		t.checked.note(t.observer, d)
 	}
 	return nil
+}
+
+// routed sets d's driver.Decision, and the receipt of a take, to what the backends of r decide.
+func (t *Throttler) routed(ctx context.Context, op observe.Op, r *driver.Request, d *Decision) (err error) {
+	decided := d.Driver()
+	switch backend, parts := t.parts(r); {
+	case parts == nil && op == observe.OpTake:
+		*decided, err = t.backends[backend].Take(ctx, *r)
+		if backend > 0 && decided.Allowed {
+			d.receipt = newReceipt(backend, nil)
+		}
+	case parts == nil:
+		*decided, err = t.backends[backend].Peek(ctx, *r)
+	case op == observe.OpTake:
+		var takes []partTake
+		if *decided, takes, err = t.takeParts(ctx, *r, parts); err == nil && decided.Allowed {
+			d.receipt = newReceipt(0, takes)
+		}
+	default:
+		*decided, err = t.peekParts(ctx, *r, parts)
+	}
+	return err
 }
 
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
