@@ -141,26 +141,18 @@ func (r *Report) write(h http.Header) {
 }
 
 // reports reports whether r has a limit.
-func (r *Report) reports() bool {
-	for _, k := range r.takes {
-		charges := k.d.Charges()
-		for i := range charges {
-			if !charges[i].Policy.Hidden {
-				return true
-			}
-		}
-	}
-	return false
+func (r *Report) reports() (found bool) {
+	r.limits(nil, func(shown) bool {
+		found = true
+		return false
+	})
+	return found
 }
 
 // Binding returns the limit to report if there is room for only one: of the limits that
 // refused, the one that frees last; otherwise the one that this charge, repeated, would
 // exhaust first or, of several, the one with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
-	if len(r.takes) == 1 {
-		binding, _ = r.takes[0].d.Reported()
-		return binding
-	}
 	binding, _ = r.BindingOf()
 	return binding
 }
@@ -168,29 +160,62 @@ func (r *Report) Binding() (binding decision.Status) {
 // BindingOf is Binding among the limits of policies with one of units, or of all policies if
 // units is empty. It returns false if there is no such limit.
 func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok bool) {
-	for s := range r.Limits() {
-		if (len(units) == 0 || slices.Contains(units, s.Policy.Unit)) && (!ok || s.BindsBefore(&binding)) {
-			binding, ok = s, true
-		}
+	l := r.bindingOf(units)
+	if l.take == nil {
+		return binding, false
 	}
-	return binding, ok
+	return l.status(), true
+}
+
+// bindingOf returns BindingOf's limit. It makes a Status, which is large, only of limits that it
+// compares.
+func (r *Report) bindingOf(units []quota.Unit) (binding shown) {
+	r.limits(units, func(l shown) bool {
+		if binding.take == nil || l.bindsBefore(&binding) {
+			binding = l
+		}
+		return true
+	})
+	return binding
 }
 
 // Limits ranges over all limits, the outermost middleware's first, in the order of its charges
 // and of their policies' limits, each as of the last decision about it.
 func (r *Report) Limits() iter.Seq[decision.Status] {
 	return func(yield func(decision.Status) bool) {
-		for _, k := range r.takes {
-			i, charges := 0, k.d.Charges()
-			for c := range charges {
-				stale := len(r.takes) > 1 && r.decidedAfter(k, &charges[c])
-				for range charges[c].Policy.Limits {
-					if !stale && !charges[c].Policy.Hidden && !yield(k.d.Limit(i)) {
-						return
-					}
-					i++
+		r.limits(nil, func(l shown) bool { return yield(l.status()) })
+	}
+}
+
+// shown is a limit that a Report shows.
+type shown struct {
+	take   *take
+	index  int // among the limits of the take's decision
+	policy *quota.Policy
+	limit  *quota.Limit
+}
+
+func (l *shown) status() decision.Status { return l.take.d.Limit(l.index) }
+
+func (l *shown) bindsBefore(o *shown) bool {
+	a, b := l.status(), o.status()
+	return a.BindsBefore(&b)
+}
+
+// limits ranges over the limits of policies with one of units, or of all policies if units is
+// empty.
+func (r *Report) limits(units []quota.Unit, yield func(shown) bool) {
+	for _, k := range r.takes {
+		first, charges := 0, k.d.Charges()
+		for c := range charges {
+			p := charges[c].Policy
+			left := p.Hidden || len(units) > 0 && !slices.Contains(units, p.Unit) || len(r.takes) > 1 && r.decidedAfter(k, &charges[c])
+			for i := range p.Limits {
+				if !left && !yield(shown{k, first + i, p, &p.Limits[i]}) {
+					return
 				}
 			}
+			first += len(p.Limits)
 		}
 	}
 }

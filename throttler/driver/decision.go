@@ -192,6 +192,14 @@ func (r *Result) Next(l *quota.Limit) int64 {
 	return r.NextAt
 }
 
+// Reset returns the Reset of a decision.Status of l, the limit that r reports on.
+func (r *Result) Reset(l *quota.Limit) int64 {
+	if r.Used >= l.Capacity() {
+		return r.Next(l)
+	}
+	return r.ResetAt
+}
+
 // Mark names the window, or the point of a bucket, that a charge went to. It is for the
 // Settle of the backend that made it.
 type Mark struct {
