@@ -24,6 +24,7 @@ type chain struct {
 	body       *requestBody        // of the request, if it has one
 	sent       atomic.Uint32       // how far the response is: nothing, begun or hijacked
 	fullDuplex atomic.Bool         // the handler may read the body after the response has begun
+	changes    atomic.Bool         // a success may change charges: a RefundIf or CostHeader is set, or a cost reported
 
 	mu        sync.Mutex // guards the fields below, and states; of foreign code, only a Dialect runs under it
 	enforced  bool       // handlers can't set rate headers
@@ -162,6 +163,9 @@ func (k *take) add() {
 	e.c.mu.Lock()
 	e.c.decisions++
 	k.decided = e.c.decisions
+	if e.m.RefundIf != nil || e.m.CostHeader != "" {
+		e.c.changes.Store(true)
+	}
 	switch {
 	case k != &e.take:
 		k.next, e.takes = e.takes, k
@@ -226,7 +230,9 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	if e.outer == nil && returned && c.sent.Load() == nothing {
 		c.settleFor(unknownStatus, c.w.Header()) // an outer handler may still send an error
 	}
-	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
+	if c.changes.Load() {
+		e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
+	}
 	// A panic is a 500 only if nothing of the response was sent. A writer that does not lead
 	// here may hold a response back and still send it.
 	failed := !returned && c.sent.Load() == nothing && (e.outer == nil || c.isBehind(w))
@@ -237,7 +243,7 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	if e.outer == nil {
 		c.end()
 	}
-	if returned {
+	if returned && e.m.unreported.Load() < unreportedMax {
 		e.warnUnreported()
 	}
 	e.copyBack()
@@ -251,14 +257,15 @@ func (e *link) handlerEnded() (unsettled bool) {
 		state = endedLate
 	}
 	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
 	if e.handler == running {
 		e.handler = state
 		if e.replaced && e.isRefused() {
 			e.outer.ran--
 		}
 	}
-	return e.isAlone() && (e.inner != nil || e.takes != nil || e.isDue())
+	unsettled = e.isAlone() && (e.inner != nil || e.takes != nil || e.isDue())
+	e.c.mu.Unlock()
+	return unsettled
 }
 
 // end completes the response when the outermost handler has ended. If nothing was sent,

@@ -237,7 +237,7 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 
 // missesForwarded reports whether r comes from a trusted proxy that tells the client's address in
 // another header than X-Forwarded-For. A proxy's own checks have neither.
-func (s addressSource) missesForwarded(r *http.Request) bool {
+func (s *addressSource) missesForwarded(r *http.Request) bool {
 	if len(s.trusted) == 0 || len(r.Header["X-Forwarded-For"]) > 0 || chimiddleware.GetClientIPAddr(r.Context()).IsValid() {
 		return false
 	}
@@ -250,7 +250,7 @@ func (s addressSource) missesForwarded(r *http.Request) bool {
 
 // missesProxy reports whether r seems to come from a proxy that is not declared. A client can
 // forge the header, but not a private address of ours.
-func (s addressSource) missesProxy(r *http.Request) bool {
+func (s *addressSource) missesProxy(r *http.Request) bool {
 	if len(r.Header["X-Forwarded-For"]) == 0 && len(r.Header["Forwarded"]) == 0 || chimiddleware.GetClientIPAddr(r.Context()).IsValid() {
 		return false
 	}

@@ -119,6 +119,7 @@ func (k *take) note(policy string, cost int64) error {
 		}
 	}
 	k.reports = &report{policy, cost, k.reports}
+	k.link.c.changes.Store(true)
 	return nil
 }
 

@@ -110,23 +110,32 @@ func (c *chain) writeHeaders(h http.Header) {
 // appendEnforced appends the takes with enforced decisions to enforced, the outermost first.
 // unknown reports whether the counts of one are unknown.
 func (c *chain) appendEnforced(enforced []*take) (_ []*take, unknown bool) {
-	for e := c.first.innermost(); e != nil; e = e.outer {
+	for e := &c.first; e != nil; e = e.inner {
 		if e.m.DryRun != nil {
 			continue
 		}
+		if len(e.charges) > 0 {
+			enforced = append(enforced, &e.take)
+			unknown = unknown || e.isUnknown()
+		}
+		if e.takes == nil {
+			continue
+		}
+		first := len(enforced)
 		for k := e.takes; k != nil; k = k.next {
 			if len(k.charges) > 0 {
 				enforced = append(enforced, k)
+				unknown = unknown || k.isUnknown()
 			}
 		}
-		if len(e.charges) > 0 {
-			enforced = append(enforced, &e.take)
-		}
+		slices.Reverse(enforced[first:])
 	}
-	slices.Reverse(enforced)
-	return enforced, slices.ContainsFunc(enforced, func(k *take) bool {
-		return !k.link.m.silent() && (k.d.NumLimits() == 0 || k.d.Degraded || k.d.Blocked)
-	})
+	return enforced, unknown
+}
+
+// isUnknown reports whether headers can't report the counts of k.
+func (k *take) isUnknown() bool {
+	return (k.d.Degraded || k.d.Blocked || k.d.NumLimits() == 0) && !k.link.m.silent()
 }
 
 // clearHeaders removes the handler's rate headers from h, the header of a 1xx response, if

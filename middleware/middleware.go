@@ -140,6 +140,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		return nil, err
 	}
 	m.sharesPolicy = classify.sharesPolicy()
+	for _, r := range classify.rules {
+		m.addresses = append(m.addresses, r.addresses...)
+	}
 	m.throttler = t.WithServerTime(m.Deadline)
 	for _, r := range classify.rules {
 		if err := t.Declare(r.policies...); err != nil {
@@ -167,7 +170,8 @@ type throttle struct {
 	otherNames    []string  // the dialects' headers that isRateHeader does not know
 	exposed       string    // the names that ExposeHeaders exposes
 	waiters       waiters
-	keyedByRoute  bool // by a RoutePattern
+	addresses     []addressSource // that charges may use
+	keyedByRoute  bool            // by a RoutePattern
 	unknownWarned atomic.Bool
 	routeWarned   atomic.Bool
 	nameChecked   atomic.Bool
@@ -247,7 +251,9 @@ func (t *throttle) admit(w http.ResponseWriter, k *take) (goesOn bool) {
 	}
 	if k.d.Allowed {
 		k.state = charged
-		k.hold()
+		if k.holds() {
+			k.hold()
+		}
 	}
 	if reason := t.waitOrGiveBack(k); reason != "" {
 		t.answerUnavailable(w, k, reason, nil)
@@ -269,8 +275,11 @@ func (t *throttle) classifyRequest(e *link) {
 			e.flags[j] = rule.flags
 		}
 	}
+	for i := range t.addresses {
+		t.warnProxy(e.received, &t.addresses[i])
+	}
 	for i := range e.charges {
-		t.warn(e.received, &e.charges[i])
+		t.warnKey(e.received, &e.charges[i])
 	}
 }
 
@@ -290,20 +299,24 @@ func (t *throttle) decide(k *take) (err error) {
 	return err
 }
 
-// warn reports likely mistakes of configuration, each once.
-func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
-	if !t.proxyWarned.Load() && t.missesProxy(r) && !t.proxyWarned.Swap(true) {
+// warnProxy reports likely mistakes about proxies, each once.
+func (t *throttle) warnProxy(r *http.Request, from *addressSource) {
+	if !t.proxyWarned.Load() && from.missesProxy(r) && !t.proxyWarned.Swap(true) {
 		t.Observer.Warned(observe.Warned{
 			Text: "requests come through a proxy that is not declared, so that its clients share one count",
 			Hint: "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed",
 		})
 	}
-	if !t.headerWarned.Load() && t.missesForwarded(r) && !t.headerWarned.Swap(true) {
+	if !t.headerWarned.Load() && from.missesForwarded(r) && !t.headerWarned.Swap(true) {
 		t.Observer.Warned(observe.Warned{
 			Text: "requests come from a trusted proxy without X-Forwarded-For, so that its clients share one count",
 			Hint: "the proxy must set X-Forwarded-For; or chi's middleware.ClientIPFromHeader(\"X-Real-IP\"), in front, reads that header",
 		})
 	}
+}
+
+// warnKey reports likely mistakes about the key of c, each once.
+func (t *throttle) warnKey(r *http.Request, c *throttler.Charge) {
 	if !t.portWarned.Load() && hasPort(c.Key, r) && !t.portWarned.Swap(true) {
 		t.Observer.Warned(observe.Warned{
 			Text: "keys contain the client's port, so that each connection has a count of its own",
@@ -311,19 +324,24 @@ func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 		})
 	}
 	if c.Key == unknown && !t.unknownWarned.Swap(true) {
-		w := observe.Warned{Text: "requests without a key share one count", Hint: "FirstOf(…, ClientIP(nil)) falls back to the client's address"}
-		switch {
-		case t.keyedByAddress() && !hasAddress(r):
-			w.Text = "requests without an address, as through a Unix socket, share one count"
-			w.Hint = `chi's middleware.ClientIPFromHeader("X-Real-IP") or ClientIPFromXFFTrustedProxies(1), in front, reads the address that the proxy sends`
-		case t.keyedByRoute:
-			w.Hint = routeHint
-		}
-		if c.Policy != nil {
-			w.Policy = c.Policy.Name
-		}
-		t.Observer.Warned(w)
+		t.warnUnknown(r, c.Policy)
 	}
+}
+
+// warnUnknown reports that requests have no key for charges under p.
+func (t *throttle) warnUnknown(r *http.Request, p *throttler.Policy) {
+	w := observe.Warned{Text: "requests without a key share one count", Hint: "FirstOf(…, ClientIP(nil)) falls back to the client's address"}
+	switch {
+	case len(t.addresses) > 0 && !hasAddress(r):
+		w.Text = "requests without an address, as through a Unix socket, share one count"
+		w.Hint = `chi's middleware.ClientIPFromHeader("X-Real-IP") or ClientIPFromXFFTrustedProxies(1), in front, reads the address that the proxy sends`
+	case t.keyedByRoute:
+		w.Hint = routeHint
+	}
+	if p != nil {
+		w.Policy = p.Name
+	}
+	t.Observer.Warned(w)
 }
 
 // hasPort reports whether key contains the address of r's connection, with its port.
@@ -393,9 +411,6 @@ func (t *throttle) warnTwice(charges, earlier []throttler.Charge, makers string)
 // their handlers have not reported the cost of charges marked CostReported, or called Take for InHandler.
 func (e *link) warnUnreported() {
 	m := e.m
-	if m.unreported.Load() >= unreportedMax {
-		return
-	}
 	e.c.mu.Lock()
 	i := slices.IndexFunc(e.flags[:], func(f flags) bool { return f&costReported != 0 })
 	isEstimate := i >= 0 && e.state == charged && e.reports == nil
@@ -432,32 +447,6 @@ func (e *link) warnUnreported() {
 	if m.unreported.Add(1) == unreportedMax {
 		m.Observer.Warned(w)
 	}
-}
-
-func (t *throttle) keyedByAddress() bool {
-	return slices.ContainsFunc(t.classify.rules, func(r rule) bool { return len(r.addresses) > 0 })
-}
-
-func (t *throttle) missesForwarded(r *http.Request) bool {
-	for i := range t.classify.rules {
-		for _, from := range t.classify.rules[i].addresses {
-			if from.missesForwarded(r) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (t *throttle) missesProxy(r *http.Request) bool {
-	for i := range t.classify.rules {
-		for _, from := range t.classify.rules[i].addresses {
-			if from.missesProxy(r) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // serveUncharged handles a request that is charged nothing.

@@ -12,8 +12,10 @@ const unknownStatus = 0
 // settleFor settles what can be settled when a response of this status begins. If it is
 // unknownStatus, only reported costs are settled.
 func (c *chain) settleFor(status int, h http.Header) {
-	innermost := c.readCostHeaders()
-	for e := innermost; e != nil; e = e.outer {
+	if status < 400 && status != http.StatusNotModified && !c.changes.Load() {
+		return
+	}
+	for e := c.readCostHeaders(); e != nil; e = e.outer {
 		switch o := e.outcome(); {
 		case !o.charged:
 		case o.refused && status >= 400:
@@ -174,16 +176,20 @@ func (k *take) settle(to takeState) {
 	e.c.mu.Unlock()
 }
 
-// hold begins to renew the units that k has in flight, if any, until k is settled.
-func (k *take) hold() {
-	holds, charges := false, k.d.Charges()
+// holds reports whether k has units in flight.
+func (k *take) holds() bool {
+	charges := k.d.Charges()
 	for i := range charges {
-		holds = holds || charges[i].Cost > 0 && charges[i].Policy.Holds()
+		if charges[i].Cost > 0 && charges[i].Policy.Holds() {
+			return true
+		}
 	}
-	if !holds {
-		return
-	}
-	d, t := k.d, k.link.m // not earlier: a closure moves its variables to the heap
+	return false
+}
+
+// hold begins to renew the units that k has in flight, until k is settled.
+func (k *take) hold() {
+	d, t := k.d, k.link.m
 	k.letGo = t.throttler.Hold(k.received.Context(), d, func(err error) {
 		t.fail(err, d.Charges(), observe.ResultNotSettled)
 	})

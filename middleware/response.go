@@ -14,19 +14,22 @@ import (
 // method. The types are all one pointer, which an interface holds without an allocation. No
 // type has both Hijack and Push: a writer with Hijack is HTTP/1's, which can't push.
 func (c *chain) writer() http.ResponseWriter {
-	_, flushes := c.w.(http.Flusher)
-	_, hijacks := c.w.(http.Hijacker)
-	_, pushes := c.w.(http.Pusher)
-	switch {
-	case flushes && hijacks:
+	switch c.w.(type) {
+	case interface {
+		http.Flusher
+		http.Hijacker
+	}:
 		return writerFH{writerF{c}}
-	case flushes && pushes:
+	case interface {
+		http.Flusher
+		http.Pusher
+	}:
 		return writerFP{writerF{c}}
-	case flushes:
+	case http.Flusher:
 		return writerF{c}
-	case hijacks:
+	case http.Hijacker:
 		return writerH{c}
-	case pushes:
+	case http.Pusher:
 		return writerP{c}
 	}
 	return c
