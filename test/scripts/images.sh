@@ -9,7 +9,7 @@ set -euo pipefail
 
 test/scripts/install.sh buildah=buildah busybox=busybox-static
 work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; buildah umount --all >/dev/null; rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; buildah umount --all >/dev/null; rm -rf "$work"' EXIT
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 buildah() { command buildah --root "$work/store" --runroot "$work/run" "$@"; }
 
