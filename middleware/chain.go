@@ -277,7 +277,7 @@ func (c *chain) end() {
 	} else {
 		c.removeLateTrailers(c.w.Header())
 	}
-	if c.breakOffReading(0) && unsent {
+	if c.body != nil && c.breakOffReading(0) && unsent {
 		c.w.Header().Set("Connection", "close")
 	}
 }
@@ -307,11 +307,8 @@ func (c *chain) begin(status int) {
 	h := c.w.Header()
 	c.settleFor(status, h)
 	c.writeHeaders(h)
-	if status >= 400 {
-		c.closeIfPartlyRead(h)
-	}
-	if !c.fullDuplex.Load() && c.breakOffReading(0) { // so that the response leaves at once
-		h.Set("Connection", "close")
+	if c.body != nil {
+		c.endReading(status, h)
 	}
 	c.fields = uint16(len(h))
 	c.sent.Store(begun) // not earlier: RefundIf may panic
@@ -349,9 +346,13 @@ func (e *link) copyBack() {
 	if to.MultipartForm != from.MultipartForm {
 		to.MultipartForm = from.MultipartForm
 	}
-	if to.Pattern == from.Pattern {
-		return
+	if to.Pattern != from.Pattern {
+		copyPattern(to, from)
 	}
+}
+
+// copyPattern copies the pattern and the path values of a request.
+func copyPattern(to, from *http.Request) {
 	to.Pattern = from.Pattern
 	for pattern := from.Pattern; ; {
 		_, tail, found := strings.Cut(pattern, "{")

@@ -164,8 +164,8 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 func (rule *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 	n := len(charges)
 	charges = rule.append(charges, r)
-	for i := range charges[n:] {
-		if rule.mode != quota.Enforce {
+	if rule.mode != quota.Enforce {
+		for i := range charges[n:] {
 			charges[n+i].Mode = rule.mode
 		}
 	}

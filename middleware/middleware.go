@@ -279,7 +279,10 @@ func (t *throttle) classifyRequest(e *link) {
 		t.warnProxy(e.received, &t.addresses[i])
 	}
 	for i := range e.charges {
-		t.warnKey(e.received, &e.charges[i])
+		// Most keys are too short to contain the client's address with its port.
+		if c := &e.charges[i]; len(c.Key) >= len(e.received.RemoteAddr) || c.Key == unknown {
+			t.warnKey(e.received, c)
+		}
 	}
 }
 

@@ -191,11 +191,13 @@ func (c *chain) breakOffReading(grace time.Duration) (broken bool) {
 	return true
 }
 
-// closeIfPartlyRead makes net/http close the connection after an error if the body was read
-// only in part. http.MaxBytesReader asks for that by an unexported method of net/http's own
-// response, which a wrapper can't implement.
-func (c *chain) closeIfPartlyRead(h http.Header) {
-	if c.body != nil && c.body.read.Load() == partly && c.first.received.ProtoMajor == 1 {
+// endReading is called when a response with that status begins. It makes net/http close the
+// connection after an error if the body was read only in part: http.MaxBytesReader asks for that by
+// an unexported method of net/http's own response, which a wrapper can't implement. And it breaks off
+// a read ahead, so that the response leaves at once.
+func (c *chain) endReading(status int, h http.Header) {
+	unfinished := status >= 400 && c.body.read.Load() == partly && c.first.received.ProtoMajor == 1
+	if broken := !c.fullDuplex.Load() && c.breakOffReading(0); broken || unfinished {
 		h.Set("Connection", "close")
 	}
 }
