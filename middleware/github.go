@@ -29,16 +29,15 @@ func (GitHub) Write(h http.Header, r *Report) {
 	l := r.bindingOf(nil)
 	s := &l.take.d.Driver().Results()[l.index]
 	var digits [96]byte
-	b, ends := digits[:0], [4]int{}
-	for i, n := range [...]int64{l.limit.Capacity(), s.Remaining(l.limit), s.Used, epochSeconds(s.Reset(l.limit))} {
-		b = strconv.AppendInt(b, n, 10)
-		ends[i] = len(b)
-	}
-	numbers, begin := string(b), 0
-	for i, end := range ends {
-		r.values[i], begin = numbers[begin:end], end
-	}
-	r.values[len(ends)] = l.policy.Name
+	b := strconv.AppendInt(digits[:0], l.limit.Capacity(), 10)
+	limit := len(b)
+	b = strconv.AppendInt(b, s.Remaining(l.limit), 10)
+	remaining := len(b)
+	b = strconv.AppendInt(b, s.Used, 10)
+	used := len(b)
+	b = strconv.AppendInt(b, epochSeconds(s.Reset(l.limit)), 10)
+	numbers := string(b)
+	r.values = [...]string{numbers[:limit], numbers[limit:remaining], numbers[remaining:used], numbers[used:], l.policy.Name}
 	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
 		h[name] = r.values[i : i+1 : i+1]
 	}
