@@ -107,7 +107,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 // windows are as the receipt has them: other counts drain.
 func isUncounted(d *Decision, costs []int64) bool {
 	for _, s := range d.Limits() {
-		if s.Used > 0 || s.Limit.Algorithm != quota.FixedWindow {
+		if s.Used > 0 || !s.Limit.Algorithm.ResetsAtOnce() {
 			return false
 		}
 	}
