@@ -88,7 +88,7 @@ func newHandler(c *config.Config, keys *Keys) (*handler, error) {
 				return nil, invalid.Errorf("%s: forward_auth.rules[%d].charge[%d]: %q is no policy of the file; it must be one of %s",
 					c.File, i, j, charge.policy, strings.Join(slices.Sorted(maps.Keys(c.Policies)), ", "))
 			}
-			if slices.ContainsFunc(p.Limits, func(l quota.Limit) bool { return l.Algorithm == quota.InFlight }) {
+			if slices.ContainsFunc(p.Limits, func(l quota.Limit) bool { return l.Algorithm.Holds() }) {
 				return nil, invalid.Errorf("%s: forward_auth.rules[%d].charge[%d]: policy %q has a limit in-flight, and a request is over here before the application serves it, so that the limit would bound nothing; it must have another algorithm",
 					c.File, i, j, charge.policy)
 			}
