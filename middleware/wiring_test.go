@@ -226,6 +226,10 @@ func TestMisspelledPoliciesOfATable(t *testing.T) {
 			e.Set(policy("cores", per60...))
 			e.Plan("core", func(context.Context, string) string { return "cores" })
 		}, ""},
+		{"overrides, too", func(e *policies.Edit) {
+			e.Set(policy("cor", per60...))
+			e.Override(policies.Override{Policy: "cor", Key: "everyone", Blocked: true})
+		}, "cor"},
 		{"a parent", func(e *policies.Edit) {
 			child := policy("search", per60...)
 			child.Parent, child.ParentKey = "cores", "all"
@@ -246,6 +250,33 @@ func TestMisspelledPoliciesOfATable(t *testing.T) {
 		got := seen.take()
 		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], test.want+": the table has a policy")) {
 			t.Errorf("%s: the warnings are %q", test.name, got)
+		}
+	}
+}
+
+// A policy of a table is warned of next to plans of another source that has the policies of all its
+// plans, and not if it may be one of the plans.
+func TestMisspelledPoliciesNextToPlans(t *testing.T) {
+	per60 := []throttler.Limit{per(60, time.Hour)}
+	for _, planned := range []bool{false, true} {
+		var table policies.Table
+		err := table.Source("plans").Edit(func(e *policies.Edit) {
+			e.Plan("core", func(context.Context, string) string { return "" })
+			if planned {
+				e.Set(policy("core.pro", per60...))
+			}
+		})
+		if err == nil {
+			err = table.Source("file").Edit(func(e *policies.Edit) { e.Set(policy("cor", per60...)) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := new(warnings)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Observer: seen})
+		expect(t, get(must(newMiddleware(th, everyone(policy("core", per60...)), nil))(status(200))), 200)
+		if got := seen.take(); planned != (len(got) == 1 && strings.HasPrefix(got[0], "cor: the table has a policy")) {
+			t.Errorf("the source of the plans has their policies: %t; the warnings are %q", planned, got)
 		}
 	}
 }

@@ -69,6 +69,23 @@ func TestLivePolicies(t *testing.T) {
 	})
 }
 
+// A misspelled policy is warned of with the first request, though core has plans.
+func TestMisspelledLivePolicies(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "live.json")
+	text := `{"policies": [{"name": "cor", "limits": ["50 per 1h"]}], "overrides": [{"policy": "cor", "key": "subject:alice", "blocked": true}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startDemo(t, "live_policies: "+file+"\n")
+	res, err := d.client.Get(d.url + "/repos/acme/rockets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	d.stderr.find(t, `(policy=cor hint="did you mean core\?")`, d.ended)
+}
+
 func TestLivePoliciesAreChecked(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"demo.yaml": "live_policies: live.json\n", "live.json": `{"policies": [{"name": "core"}]}`})
 	var out strings.Builder

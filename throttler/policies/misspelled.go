@@ -49,10 +49,10 @@ func (n *Names) misspelled(v *View) map[string]string {
 			}
 			right := ""
 			switch {
+			case e.policy != nil && e.children == 0 && c.policies <= maxChecked:
+				right = n.meantByPolicy(v, c, name)
 			case e.overrides != nil || e.plan != nil:
 				right = n.meantBy(v, name)
-			case e.policy != nil && e.children == 0 && c.policies <= maxChecked:
-				right = n.meantByPolicy(v, name)
 			}
 			if right != "" {
 				found[name] = right
@@ -62,24 +62,25 @@ func (n *Names) misspelled(v *View) map[string]string {
 	return found
 }
 
-// meantByPolicy returns the policy whose name is misspelled as that of a policy in v, or "". A
-// policy that no request is charged under may be a plan.
-func (n *Names) meantByPolicy(v *View, name string) string {
+// meantByPolicy returns the policy whose name is misspelled as that of a policy in c, a content of v,
+// or "". A policy that no request is charged under may be a plan.
+func (n *Names) meantByPolicy(v *View, c *content, name string) string {
 	if n.declared[name] != nil || n.keys.policies[name] != nil {
 		return ""
 	}
 	for declared := range n.keys.policies {
-		if isMisspelled(name, declared) && v.Policy(declared) == nil && !v.hasPlans(declared) {
+		if isMisspelled(name, declared) && v.Policy(declared) == nil && !v.mayHavePlan(declared, c) {
 			return declared
 		}
 	}
 	return ""
 }
 
-// hasPlans reports whether a function names the plans of keys under a policy.
-func (v *View) hasPlans(policy string) bool {
-	for _, c := range v.contents {
-		if e := c.names.get(policy); e != nil && e.plan != nil {
+// mayHavePlan reports whether a policy in c may be a plan of keys under policy: a source with the
+// function that names the plans has all of them or none.
+func (v *View) mayHavePlan(policy string, c *content) bool {
+	for _, o := range v.contents {
+		if e := o.names.get(policy); e != nil && e.plan != nil && (o == c || o.policies == 0) {
 			return true
 		}
 	}
