@@ -31,8 +31,9 @@ type FileOptions struct {
 	// Every is how often the file is checked. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Observer is warned once of each version that is wrong or empty, and of limits in a version
-	// that can never refuse. If nil, weirlog.Default(), which logs to slog.Default().
+	// Observer is warned once of each version that is wrong or empty, of what Policy.Warnings
+	// names in a version, and of how many of its overrides have ended. If nil,
+	// weirlog.Default(), which logs to slog.Default().
 	Observer observe.Observer
 }
 
@@ -154,6 +155,7 @@ func (f *File) put(text []byte, hash [sha256.Size]byte) error {
 			Hint: "the limits that the program gives its policies are in force",
 		})
 	}
+	f.warnEnded(c.Overrides)
 	for _, p := range c.Policies {
 		for _, warning := range p.Warnings() {
 			f.options.Observer.Warned(observe.Warned{
@@ -163,4 +165,20 @@ func (f *File) put(text []byte, hash [sha256.Size]byte) error {
 		}
 	}
 	return nil
+}
+
+// warnEnded warns of overrides that had ended when the file was read. It names no keys.
+func (f *File) warnEnded(overrides []Override) {
+	ended, now := 0, time.Now()
+	for i := range overrides {
+		if until := overrides[i].Until; !until.IsZero() && !until.After(now) {
+			ended++
+		}
+	}
+	if ended > 0 {
+		f.options.Observer.Warned(observe.Warned{
+			Text: fmt.Sprintf("policies: %s: %d overrides have ended, of %d, and have no effect", f.path, ended, len(overrides)),
+			Hint: "remove them from the file, or give each an until that is to come",
+		})
+	}
 }

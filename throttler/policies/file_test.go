@@ -368,3 +368,26 @@ func TestAFileIsWatched(t *testing.T) {
 	}
 	f.Close() // twice is fine
 }
+
+// Overrides that have ended when a version is read are counted in one warning, without keys.
+func TestAFileWithOverridesThatHaveEnded(t *testing.T) {
+	var table policies.Table
+	var seen warnings
+	ends := func(until ...string) string {
+		text := `{"policies": [{"name": "core", "limits": ["5 per 1h"]}], "overrides": [{"policy": "core", "key": "key-0", "blocked": true}`
+		for i, u := range until {
+			text += fmt.Sprintf(`, {"policy": "core", "key": "key-%d", "blocked": true, "until": "%s"}`, i+1, u)
+		}
+		return text + "]}"
+	}
+	path, f := watch(t, &table, ends("2001-01-02T03:04:05Z", "2999-01-02T03:04:05Z", "2002-01-02T03:04:05Z"), &seen)
+	if want := "policies: " + path + ": 2 overrides have ended, of 4, and have no effect"; seen.count() != 1 || seen.text[0] != want {
+		t.Errorf("the warnings are %q; want %q", seen.text, want)
+	}
+	write(t, path, ends("2999-01-02T03:04:05Z"))
+	for range 2 {
+		if err := f.Refresh(); err != nil || seen.count() != 1 {
+			t.Errorf("a version without: %v, %q", err, seen.text)
+		}
+	}
+}
