@@ -3,6 +3,7 @@
 package stats
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,10 +21,14 @@ type Number struct {
 
 // Numbers returns the numbers in s, a struct: its fields that are integers or bools, or maps of
 // these by strings, and have a name in JSON. It leaves out other fields. If empty is true,
-// an empty map has one Number, without a Key.
-func Numbers(s any, empty bool) []Number {
+// an empty map has one Number, without a Key. If s is no struct, it panics with a text that begins
+// with caller.
+func Numbers(caller string, s any, empty bool) []Number {
 	var numbers []Number
 	v := reflect.ValueOf(s)
+	if v.Kind() != reflect.Struct {
+		panic(fmt.Sprintf("%s: the function returns a %T; it must return a struct, such as what a backend's Stats returns", caller, s))
+	}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		n := Number{Field: f.Name, Gauge: f.Tag.Get("metric") == "gauge"}

@@ -23,10 +23,10 @@ func TestOf(t *testing.T) {
 		Hidden int64
 	}{Keys: 3, Lost: 4, Moved: map[string]int64{"b": 2, "a": 1}, Up: map[string]bool{"r": true}, On: true, Text: "x", Part: .5}
 	const want = `[{Keys keys true false  3} {Lost lost false false  4} {Moved moved false true a 1} {Moved moved false true b 2} {Up up true true r 1} {On on true false  1}]`
-	if got := fmt.Sprint(stats.Numbers(s, false)); got != want {
+	if got := fmt.Sprint(stats.Numbers("stats", s, false)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if all := stats.Numbers(s, true); len(all) != 7 || all[4].Name != "failed" || !all[4].Named {
+	if all := stats.Numbers("stats", s, true); len(all) != 7 || all[4].Name != "failed" || !all[4].Named {
 		t.Errorf("with empty maps: %v", all)
 	}
 }

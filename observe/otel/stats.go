@@ -17,7 +17,7 @@ import (
 // A field with the JSON name lost is weir.fallback.lost; each element of a map has its
 // key as the attribute name. values is called for each reading, until the
 // registration is undone. If provider is nil, it is otel.GetMeterProvider(). The error
-// is the provider's.
+// is the provider's. RegisterStats panics if what values returns is no struct.
 func RegisterStats(provider metric.MeterProvider, name string, values func() any) (metric.Registration, error) {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
@@ -25,7 +25,7 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 	meter := provider.Meter(scope)
 	instruments := make(map[string]metric.Int64Observable)
 	var observables []metric.Observable
-	for _, n := range stats.Numbers(values(), true) {
+	for _, n := range stats.Numbers("weirotel: RegisterStats", values(), true) {
 		if instruments[n.Name] != nil {
 			continue
 		}
@@ -43,7 +43,7 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 		instruments[n.Name], observables = instrument, append(observables, instrument)
 	}
 	return meter.RegisterCallback(func(_ context.Context, to metric.Observer) error {
-		for _, n := range stats.Numbers(values(), false) {
+		for _, n := range stats.Numbers("weirotel: RegisterStats", values(), false) {
 			if n.Named {
 				to.ObserveInt64(instruments[n.Name], n.Value, metric.WithAttributes(attribute.String("name", n.Key)))
 			} else {

@@ -27,3 +27,13 @@ func TestStats(t *testing.T) {
 	}
 	o.want(t)
 }
+
+func TestStatsOfNoStruct(t *testing.T) {
+	defer func() {
+		const want = "weirotel: RegisterStats: the function returns a <nil>; it must return a struct, such as what a backend's Stats returns"
+		if got := recover(); got != want {
+			t.Errorf("it panics with %v; want %q", got, want)
+		}
+	}()
+	_, _ = weirotel.RegisterStats(nil, "fallback", func() any { return nil })
+}

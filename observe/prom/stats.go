@@ -17,7 +17,7 @@ import (
 // A field with the JSON name lost is weir_fallback_lost_total, or, if its number may
 // fall, weir_fallback_lost; each element of a map has its key as the label "name".
 // stats is called for each scrape. Stats panics if name is not of lower case letters
-// and underscores.
+// and underscores, and the collector if the value of stats is no struct.
 func Stats(name string, stats func() any) prometheus.Collector {
 	if !regexp.MustCompile(`^[a-z][a-z_]*$`).MatchString(name) {
 		panic(fmt.Sprintf("weirprom: Stats: the name %q is not of lower case letters", name))
@@ -43,7 +43,7 @@ func (c *statsCollector) desc(n *stats.Number) *prometheus.Desc {
 
 func (c *statsCollector) Describe(descs chan<- *prometheus.Desc) {
 	last := ""
-	for _, n := range stats.Numbers(c.stats(), true) {
+	for _, n := range stats.Numbers("weirprom: Stats", c.stats(), true) {
 		if n.Name != last {
 			descs <- c.desc(&n)
 		}
@@ -52,7 +52,7 @@ func (c *statsCollector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c *statsCollector) Collect(metrics chan<- prometheus.Metric) {
-	for _, n := range stats.Numbers(c.stats(), false) {
+	for _, n := range stats.Numbers("weirprom: Stats", c.stats(), false) {
 		kind := prometheus.CounterValue
 		if n.Gauge {
 			kind = prometheus.GaugeValue

@@ -31,3 +31,13 @@ weir_fallback_moved_total{name="a"} 4
 weir_fallback_moved_total{name="b"} 5
 `)
 }
+
+func TestStatsOfNoStruct(t *testing.T) {
+	defer func() {
+		const want = "weirprom: Stats: the function returns a int; it must return a struct, such as what a backend's Stats returns"
+		if got := recover(); got != want {
+			t.Errorf("it panics with %v; want %q", got, want)
+		}
+	}()
+	weirprom.Stats("fallback", func() any { return 7 }).Describe(make(chan *prometheus.Desc, 1))
+}
