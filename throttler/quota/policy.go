@@ -161,7 +161,7 @@ var nameBytes = func() (table [256]bool) {
 }()
 
 // Warnings names the limits that can never refuse anything because another limit
-// of the policy always refuses first. Such a policy works, but probably not as its
+// of the policy always refuses first, and an InFlight with a lease of more than an hour. Such a policy works, but probably not as its
 // author meant. Package middleware warns of it; call Warnings for other policies, and print the result.
 //
 // Of two limits, the longer window must allow more units in all and fewer per
@@ -191,8 +191,18 @@ func (p *Policy) Warnings() []string {
 			}
 		}
 	}
+	for i, l := range p.Limits {
+		if l.Algorithm.Holds() && l.Window > longLease {
+			warnings = append(warnings, fmt.Sprintf(
+				"policy %q: limit %d, %v: a process that is killed holds its units for %v; a lease is renewed three times while it is held, so that 1m is enough",
+				p.Name, i, l, l.Window))
+		}
+	}
 	return warnings
 }
+
+// longLease is the longest lease of an InFlight that Warnings does not name.
+const longLease = time.Hour
 
 // mostIn returns the most units that l lets through in some time d, shorter than
 // its window.

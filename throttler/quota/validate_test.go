@@ -76,6 +76,10 @@ func TestWarningsNameThePair(t *testing.T) {
 		{[]quota.Limit{calendar(50, quota.Month), per(100, time.Hour)}, []string{"limit 1, 100 per 1h0m0s (fixed-window), can never refuse next to limit 0, 50 per month"}},
 		{[]quota.Limit{calendar(50, quota.Day), per(60, time.Hour)}, nil}, // an hour may have parts of two days
 		{[]quota.Limit{calendar(50, quota.Day), per(60, 25*time.Hour)}, nil},
+		{[]quota.Limit{{Quota: 5, Window: time.Hour, Algorithm: quota.InFlight}}, nil},
+		{[]quota.Limit{per(60, time.Hour), {Quota: 5, Window: 24 * time.Hour, Algorithm: quota.InFlight}}, []string{
+			`policy "p": limit 1, 5 per 24h0m0s (in-flight): a process that is killed holds its units for 24h0m0s; a lease is renewed three times while it is held, so that 1m is enough`,
+		}},
 	} {
 		got := policy("p", test.limits...).Warnings()
 		if len(got) != len(test.want) {
