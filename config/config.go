@@ -48,7 +48,9 @@ type Options struct {
 	// field and its value.
 	//
 	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
-	// end: mustBe adds a problem with the value of key; right describes a valid one.
+	// end: mustBe adds a problem with the value of key; right describes a valid one. A method
+	// CheckTogether is the same, for values that depend on others: Read calls it only if it has
+	// found no problem yet.
 	Program any
 
 	// Levels lets policies that are not in the file get a consistency level, by Stack.Levels, if

@@ -429,7 +429,7 @@ func rightFor(t reflect.Type) string {
 		return "a mapping with " + strings.Join(keysOf(t), ", ")
 	case t.Kind() == reflect.Map:
 		return "a mapping, and each value " + rightFor(t.Elem())
-	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && len(keysOf(t.Elem())) > 0:
 		return "a list of mappings with " + strings.Join(keysOf(t.Elem()), ", ")
 	case t.Kind() == reflect.Slice:
 		return "a list, and each item " + rightFor(t.Elem())
@@ -452,12 +452,18 @@ func Decode(file string, text []byte, program any) error {
 	return d.err()
 }
 
-// checkProgram calls the Check of a program's struct, if it has one.
+// checkProgram calls the Check and CheckTogether of a program's struct, if it has them.
 func (d *document) checkProgram(program any) {
+	mustBe := func(key, right string) { d.mustBe(pathOf(key), right) }
 	if p, ok := program.(interface {
 		Check(mustBe func(key, right string))
 	}); ok {
-		p.Check(func(key, right string) { d.mustBe(pathOf(key), right) })
+		p.Check(mustBe)
+	}
+	if p, ok := program.(interface {
+		CheckTogether(mustBe func(key, right string))
+	}); ok && len(d.problems) == 0 {
+		p.CheckTogether(mustBe)
 	}
 }
 

@@ -308,9 +308,9 @@ func TestMistakes(t *testing.T) {
 		before + "  documentation_url: limits\n  rules: [{charge: [core by ip]}]":                                                          "it must be the URL of a page, such as https://",
 		before + "  rules: [{charge: [core by ip, core by ip]}]":                                                                           "left out, because it is there twice",
 		before + "  rules: [{charge: [core by ip]}, {paths: [/a], free: true}]":                                                            "it must be before rules[0], or left out",
-		before + "  rules: [{paths: [/], free: true}, {paths: [/a], free: true, headers: {X-A: b}}]":                                       "it must be before rules[0], or left out",
+		before + "  rules: [{paths: [/], free: true}, {paths: [/a], free: true, headers: {X-A: b}}, {charge: [core by ip]}]":               "it must be before rules[0], or left out",
 		before + "  rules: [{paths: ['/{x}/'], methods: [GET, POST], free: true}, {paths: [/a/b], methods: [POST], charge: [core by ip]}]": "it must be before rules[0], or left out",
-		before + "  rules: [{paths: [/a], free: true}, {paths: [/a], free: true}]":                                                         "it must be before rules[0], or left out",
+		before + "  rules: [{paths: [/a], free: true}, {paths: [/a], free: true}, {charge: [core by ip]}]":                                 "it must be before rules[0], or left out",
 		before + "  rules: [{free: true, headers: {'X Plan': a}}]":                                                                         "it must be the name of a header",
 		before + "  dialect: rfc\n  rules: [{free: true}]":                                                                                 "it must be github, ietf, draft-3 or none",
 		strings.Replace(before, "1 per 1h}", "1 per 1h, busy: 5 per 30s in-flight}", 1) + "  rules: [{charge: [core by ip, busy by ip]}]":  `forward_auth.rules[0].charge[1]: policy "busy" has a limit in-flight`,
@@ -323,6 +323,26 @@ func TestMistakes(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\nerror %v\nwant %q", text, err, want)
+		}
+	}
+}
+
+// A mistake in a rule is one error: the rule is not taken for one of all requests, next to which later
+// rules are useless.
+func TestAMistakeInARuleIsOneError(t *testing.T) {
+	for _, rule := range []string{
+		"paths: [login]", "paths: login", "hosts: ['api.com:80']", "hosts: {}", "methods: [get]", "methods: [[GET]]",
+		"headers: {'X Plan': a}", "headers: {X-Plan: [a]}", "headers: [X-Plan]", "paths: []", "paths: [/a], methods: [get]",
+	} {
+		text := `policies: {core: 1 per 1h}
+forward_auth:
+  listen: 127.0.0.1:0
+  trusted_proxies: [127.0.0.0/8]
+  rules: [{charge: [core by ip], ` + rule + `}, {paths: [/a], free: true}]
+`
+		_, err := config.Parse("weir.yaml", []byte(text), &config.Options{Program: new(Program)})
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v; want one error", rule, err)
 		}
 	}
 }

@@ -81,13 +81,21 @@ func (p *Program) Check(mustBe func(key, right string)) {
 		mustBe("forward_auth.rules", "a list with a rule that has charge: these limit nothing")
 	}
 	for i := range rules {
-		r, place := &rules[i], fmt.Sprintf("forward_auth.rules[%d]", i)
-		r.check(func(key, right string) { mustBe(place+key, right) })
-		for j := range i {
-			if rules[j].contains(r) {
-				mustBe(place, fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
-				break
-			}
+		place := fmt.Sprintf("forward_auth.rules[%d]", i)
+		rules[i].check(func(key, right string) { mustBe(place+key, right) })
+	}
+}
+
+// CheckTogether is called by package config if the file has no mistake yet: a rule with one may seem
+// to be for all requests.
+func (p *Program) CheckTogether(mustBe func(key, right string)) {
+	if p.ForwardAuth == nil {
+		return
+	}
+	rules := p.ForwardAuth.Rules
+	for i := range rules {
+		if j := slices.IndexFunc(rules[:i], func(r rule) bool { return r.contains(&rules[i]) }); j >= 0 {
+			mustBe(fmt.Sprintf("forward_auth.rules[%d]", i), fmt.Sprintf("before rules[%d], or left out: that rule is for all of its requests", j))
 		}
 	}
 }
