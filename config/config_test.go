@@ -64,7 +64,16 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:2: policies.core.consistency is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
 		}, {
 			"synced on a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [127.0.0.1:7000]}]}\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], consistency: exact, was: synced}\n",
-			`weir.yaml:4: policies.core.consistency is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
+			`weir.yaml:4: policies.core.was is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
+		}, {
+			"an unknown level before", "policies:\n  core: {limits: 4 per 1h, consistency: exact, was: soft}\n",
+			`weir.yaml:2: policies.core.was is "soft"; it must be exact, leased or synced`,
+		}, {
+			"leases of memory before", "policies:\n  core:\n    limits: 4 per 1h\n    consistency: exact\n    was: leased\n",
+			`weir.yaml:5: policies.core.was is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend`,
+		}, {
+			"a log was synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: 4 per 1h sliding-log, consistency: exact, was: synced}\n",
+			`weir.yaml:3: policies.core.was is synced: policy "core": limit 0, 4 per 1h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`,
 		}, {
 			"a log is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, algorithm: sliding-log}], consistency: synced}\n",
 			`weir.yaml:3: policy "core": limit 0, 4 per 1h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`,

@@ -284,7 +284,7 @@ func (c *Config) levels(d *document) {
 		d.problem(path{"roots"}, "roots is set, but no policy has a consistency; write consistency: synced in one")
 	}
 	for _, name := range sorted(c.Levels) {
-		c.level(d, name, path{"policies", name, "consistency"})
+		c.level(d, name)
 	}
 }
 
@@ -297,18 +297,25 @@ func (c *Config) initialLevel(name string) consistency.Level {
 }
 
 // level checks that the policy of that name can be at its levels.
-func (c *Config) level(d *document, name string, place path) {
-	uses := func(m consistency.Level) bool { return c.Levels[name] == m || c.initialLevel(name) == m }
-	for _, m := range []consistency.Level{consistency.Leased, consistency.Synced} {
-		if reason := c.lacks(m); uses(m) && reason != "" {
-			d.problem(place, "%s is %v, but %s", place, m, reason)
+func (c *Config) level(d *document, name string) {
+	policy := path{"policies", name}
+	lacks := func(key string, m consistency.Level) {
+		if reason := c.lacks(m); reason != "" {
+			d.problem(policy.child(key), "%s is %v, but %s", policy.child(key), m, reason)
 		}
 	}
-	if !uses(consistency.Synced) {
+	level, was := c.Levels[name], c.initialLevel(name)
+	lacks("consistency", level)
+	if was != level {
+		lacks("was", was)
+	}
+	if level != consistency.Synced && was != consistency.Synced {
 		return
 	}
-	if err := synced.Supports(c.Policies[name]); err != nil {
-		d.problem(place, "%s", withoutPackage(err))
+	if err := synced.Supports(c.Policies[name]); err != nil && level == consistency.Synced {
+		d.problem(policy.child("consistency"), "%s", withoutPackage(err))
+	} else if err != nil {
+		d.problem(policy.child("was"), "%s is synced: %s", policy.child("was"), withoutPackage(err))
 	}
 	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
 		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))
