@@ -194,6 +194,8 @@ func (c *Config) backends(d *document) {
 	names := c.names()
 	switch {
 	case !c.hasServers(d, c.Backend, path{"backend"}), c.keys.Shadow != "" && !c.hasServers(d, string(c.keys.Shadow), path{"shadow"}):
+	case string(c.keys.Shadow) == c.Backend && !c.flagged():
+		d.problem(path{"shadow"}, "shadow is %s, and so is the backend: it would decide each request twice, and compare nothing; write another store, or leave shadow out", c.keys.Shadow)
 	case c.keys.Flags.name != "" && c.options.Flags != nil:
 		d.problem(path{"flags"}, "flags is set, and the program has flags of its own; leave it out")
 	case c.flagged() && slices.Contains(names, sharesName):

@@ -160,6 +160,9 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"flags that are not there", "backend: memory\nflags: gone.json\n",
 			`weir.yaml:2: flags is "gone.json": no such file or directory; it must be a file of percentages, such as redis: 5`,
 		}, {
+			"a shadow of the backend itself", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:6379}]}\nshadow: redis\n",
+			`weir.yaml:3: shadow is redis, and so is the backend: it would decide each request twice, and compare nothing; write another store, or leave shadow out`,
+		}, {
 			"unknown shadow", "shadow: etcd\n",
 			`weir.yaml:1: shadow is "etcd"; it must be memory, redis, redis-resharded or memcached`,
 		}, {
