@@ -21,15 +21,33 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
+	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
 )
 
 // New returns a Throttler that counts in this process, for programs of one process and for tests.
-func New() *throttler.Throttler { return throttler.New(memorybackend.NewDefault(), nil) }
+// A program calls it once: each Throttler has counts of its own.
+func New() *throttler.Throttler {
+	if made.Add(1) == manyMade {
+		weirlog.Default().Warned(observe.Warned{
+			Text: fmt.Sprintf("weir.New was called %d times, and each Throttler has counts of its own, so that a request with a new one is not limited", manyMade),
+			Hint: "call it once, when the program starts, and not for each request",
+		})
+	}
+	return throttler.New(memorybackend.NewDefault(), nil)
+}
+
+// made counts the calls of New.
+var made atomic.Int64
+
+// manyMade is how many calls of New are warned of.
+const manyMade = 1000
 
 // MustPolicy returns the policy that text describes, such as "core: 60 per hour" or
 // "core: 20 per minute, 500 per day". It panics if [quota.ParsePolicy] returns an error.
