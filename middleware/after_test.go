@@ -88,22 +88,42 @@ func TestWhatIsSentAfterTheHandlerIsTheResponse(t *testing.T) {
 	}
 }
 
-// Refuse may leave the response to the framework.
+// Refuse may respond by the context of the framework, whose writer tells that there is a response.
 func TestARefusalThatTheFrameworkSends(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(1, time.Minute))
-	refuse := func(http.ResponseWriter, *http.Request, middleware.Refusal) {}
+	refuse := func(w http.ResponseWriter, _ *http.Request, _ middleware.Refusal) {
+		w.(interface{ Unwrap() http.ResponseWriter }).Unwrap().WriteHeader(403)
+	}
 	both := func(h http.Handler) http.Handler {
 		return limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			limit(th, inner, &middleware.Options{Refuse: refuse})(h).ServeHTTP(w, r)
 		}))
 	}
-	s := start(t, false, framework(both, nothing, status(429)), nil)
+	tells := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(&written{w, false}, r) })
+	}
+	s := start(t, false, tells(framework(both, nothing, nothing)), nil)
 	s.get(t, "/")
 	_, _ = th.Take(t.Context(), inner.Charge("everyone"))
-	res, _ := s.get(t, "/")
-	if res.StatusCode != 429 {
-		t.Errorf("status %d", res.StatusCode)
+	res, body := s.get(t, "/")
+	if res.StatusCode != 403 || body != "" || s.log.String() != "" {
+		t.Errorf("status %d, body %q, log %q", res.StatusCode, body, s.log)
 	}
 	expectHeaders(t, res.Header, "X-RateLimit-Resource", "inner", "X-RateLimit-Remaining", "0", "Cache-Control", "no-store")
 }
+
+// written is a framework's writer.
+type written struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (w *written) Written() bool { return w.begun }
+
+func (w *written) WriteHeader(status int) {
+	w.begun = true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *written) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -20,11 +20,12 @@ import (
 // the parts of a page. The chain goes through the last call. Earlier calls are settled alone,
 // and the middlewares in front keep their charges if one of the handlers ran.
 type chain struct {
-	w          http.ResponseWriter // as the outermost middleware received it
-	body       *requestBody        // of the request, if it has one
-	sent       atomic.Uint32       // how far the response is: nothing, begun or hijacked
-	fullDuplex atomic.Bool         // the handler may read the body after the response has begun
-	changes    atomic.Bool         // a success may change charges: a RefundIf or CostHeader is set, or a cost reported
+	w          http.ResponseWriter     // as the outermost middleware received it
+	body       *requestBody            // of the request, if it has one
+	sent       atomic.Uint32           // how far the response is: nothing, begun or hijacked
+	inPlace    atomic.Pointer[inPlace] // a response that Take writes, or has written
+	fullDuplex atomic.Bool             // the handler may read the body after the response has begun
+	changes    atomic.Bool             // a success may change charges: a RefundIf or CostHeader is set, or a cost reported
 
 	mu        sync.Mutex // guards the fields below, and states; of foreign code, only a Dialect runs under it
 	enforced  bool       // handlers can't set rate headers
@@ -242,6 +243,9 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	accounted = true
 	if e.outer == nil {
 		c.end()
+	}
+	if e.m.refunded.Load() < refundedMax && e.outcome().charged {
+		e.m.refunded.Store(refundedMax) // it keeps a charge
 	}
 	if returned && e.m.unreported.Load() < unreportedMax {
 		e.warnUnreported()

@@ -61,7 +61,7 @@ func Receipt(r *http.Request) (string, error) {
 // Take makes more charges for r, from within its handler, with the throttler and options of
 // the innermost middleware in front. It is for charges that are known only when the body has
 // been read. If Take returns false, it has written a response to w, such as a refusal, and the
-// handler must return:
+// handler must return. What it writes then is dropped, unless a writer in between holds it back.
 //
 //	if !middleware.Take(w, r, throttler.Charge{Policy: points, Key: caller, Cost: cost}) {
 //		return

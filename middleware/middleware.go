@@ -48,7 +48,7 @@ type Options struct {
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// Refuse writes each response that the middleware sends in place of the handler's. The
-	// headers are already set. If nil, [Refusal.Write] does.
+	// headers are already set. If nil, or if Refuse writes nothing, [Refusal.Write] does.
 	Refuse func(w http.ResponseWriter, r *http.Request, x Refusal)
 
 	// RetryAfterJitter is the largest fraction by which Retry-After is lengthened at random,
@@ -133,6 +133,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if !classify.marks(costReported|inHandler) && !classify.dynamic() && !classify.limitsTokens() {
 		m.unreported.Store(unreportedMax)
 	}
+	if m.RefundIf == nil || classify.marks(noRefund) {
+		m.refunded.Store(refundedMax)
+	}
 	if err := m.setDialects(); err != nil {
 		return nil, err
 	}
@@ -179,7 +182,10 @@ type throttle struct {
 	headerWarned  atomic.Bool
 	portWarned    atomic.Bool
 	twiceWarned   atomic.Bool
+	silenceWarned atomic.Bool
+	afterWarned   atomic.Bool
 	sharesPolicy  bool         // two rules charge under one policy
+	refunded      atomic.Int32 // requests that RefundIf has refunded, up to refundedMax
 	unreported    atomic.Int32 // requests without a cost, a reported cost, or a Take, up to unreportedMax
 }
 

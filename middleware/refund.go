@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/weir-go/weir/observe"
@@ -131,8 +132,21 @@ func (e *link) isFree(status int, h http.Header) bool {
 	if c.first.contextOver() && e.outer != nil || c.body != nil && c.body.failed.Load() {
 		return false
 	}
-	return is304 || e.m.RefundIf(&e.passed, status, h)
+	if is304 {
+		return true
+	}
+	free := e.m.RefundIf(&e.passed, status, h)
+	if free && e.m.refunded.Load() < refundedMax && e.m.refunded.Add(1) == refundedMax {
+		e.m.Observer.Warned(observe.Warned{
+			Text: fmt.Sprintf("Options.RefundIf has refunded each of %d requests, so that nothing is limited", refundedMax),
+			Hint: "RefundIf reports true only for responses that are free, such as those of a status from 500 on",
+		})
+	}
+	return free
 }
+
+// refundedMax is how many requests that RefundIf refunds are warned of, if none keeps its charge.
+const refundedMax = 1000
 
 // settle settles all takes of e.
 func (e *link) settle(to takeState) {

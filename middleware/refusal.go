@@ -67,16 +67,6 @@ func (t *throttle) answerInvalid(w http.ResponseWriter, k *take, err error) {
 	t.answer(w, k, http.StatusInternalServerError, err, []byte("The rate limit of this request is not configured correctly."))
 }
 
-func (t *throttle) answer(w http.ResponseWriter, k *take, status int, err error, message []byte) {
-	x := Refusal{Status: status, Decision: k.d, Err: err, form: t.errorBody(), silent: t.silent()}
-	if t.Refuse == nil {
-		x.write(w, k.received, message, message) // the middleware's texts need no escapes
-		return
-	}
-	x.Message = string(message)
-	t.Refuse(w, k.received, x)
-}
-
 // answerInPlace accounts for a request that does not reach its handler. The outer entries are
 // refunded when the response begins, and only if it does: a handler in between may send
 // another one. If retryAfter is "", Retry-After is not set.

@@ -94,6 +94,8 @@ func (c *chain) Header() http.Header {
 // WriteHeader begins the response, if status is not one of the 1xx that come before it.
 func (c *chain) WriteHeader(status int) {
 	switch {
+	case c.sent.Load() != nothing && c.drops(0):
+		return
 	case c.sent.Load() != nothing: // net/http logs the mistake
 	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
 		c.begin(status)
@@ -107,12 +109,18 @@ func (c *chain) WriteHeader(status int) {
 // Write begins the response and writes to its body.
 func (c *chain) Write(p []byte) (int, error) {
 	c.begin(http.StatusOK)
+	if c.drops(len(p)) {
+		return len(p), nil
+	}
 	return c.w.Write(p)
 }
 
 // WriteString is there because io.WriteString would copy s for Write.
 func (c *chain) WriteString(s string) (int, error) {
 	c.begin(http.StatusOK)
+	if c.drops(len(s)) {
+		return len(s), nil
+	}
 	return io.WriteString(c.w, s)
 }
 
@@ -130,6 +138,9 @@ func (c *chain) ReadFrom(src io.Reader) (int64, error) {
 			return n, err
 		}
 		copied = n
+	}
+	if c.drops(0) {
+		return copied, nil
 	}
 	n, err := io.Copy(c.w, src) // by c.w's ReadFrom, if it has one
 	return copied + n, err

@@ -186,6 +186,47 @@ func TestCostsThatNoHandlerReports(t *testing.T) {
 	}
 }
 
+// A RefundIf that refunds 1000 requests is warned of, unless one of them, or another charge, is kept.
+func TestRefundsOfEachRequest(t *testing.T) {
+	always := func(*http.Request, int, http.Header) bool { return true }
+	core := everyone(policy("core", per(60, time.Hour)))
+	requests := 0
+	for _, test := range []struct {
+		name     string
+		classify middleware.Classifier
+		refundIf func(*http.Request, int, http.Header) bool
+		handler  http.Handler
+		warns    bool
+	}{
+		{"each", core, always, status(200), true},
+		{"all but the last", core, func(*http.Request, int, http.Header) bool { return requests < 1000 }, status(200), false},
+		{"a 304 is free without it", core, always, status(304), false},
+		{"an empty response keeps its charge", core, always, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if requests != 3 {
+				w.WriteHeader(200)
+			}
+		}), false},
+		{"a charge that is not refunded", middleware.All(core, everyone(policy("other", per(2000, time.Hour))).NoRefund()), always, status(200), false},
+	} {
+		th, _ := newThrottler()
+		seen := new(warnings)
+		h := must(newMiddleware(th, test.classify, &middleware.Options{RefundIf: test.refundIf, Observer: seen}))(test.handler)
+		for requests = 1; requests <= 999; requests++ {
+			get(h)
+		}
+		if got := seen.take(); len(got) > 0 {
+			t.Errorf("%s: after 999 requests %q", test.name, got)
+		}
+		for ; requests <= 2100; requests++ {
+			get(h)
+		}
+		const want = ": Options.RefundIf has refunded each of 1000 requests, so that nothing is limited (RefundIf reports true only for responses that are free, such as those of a status from 500 on)"
+		if got := seen.take(); test.warns != (len(got) == 1 && got[0] == want) || !test.warns && len(got) > 0 {
+			t.Errorf("%s: the warnings are %q", test.name, got)
+		}
+	}
+}
+
 // A table that has overrides under a misspelled name is warned of, once.
 func TestOverridesOfAMisspelledPolicy(t *testing.T) {
 	var table policies.Table
