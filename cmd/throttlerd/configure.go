@@ -96,9 +96,17 @@ func (sv *service) apply(list []*envoyfile.File, err error) error {
 		sv.log.Warn(warning)
 	}
 	if set.Empty() {
-		sv.log.Warn("the configuration has no domain: every request is allowed", "dir", watcher(sv.settings).Dir)
+		sv.log.Warn("the configuration has no domain: "+unlimited(sv.forward), "dir", watcher(sv.settings).Dir)
 	}
 	return nil
+}
+
+// unlimited says what is allowed without descriptors. keys is nil without forward auth.
+func unlimited(keys *forwardauth.Keys) string {
+	if keys == nil {
+		return "every request is allowed"
+	}
+	return "every call of Envoy is allowed, and forward_auth alone limits requests"
 }
 
 // setLevels sets the levels of set's policies. A policy that is new to the process begins at its
@@ -173,7 +181,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 				fmt.Fprintln(stdout, "warning:", warning)
 			}
 			if len(list) == 0 {
-				fmt.Fprintf(stdout, "warning: %s has no file: every request is allowed\n", watcher(s).Dir)
+				fmt.Fprintf(stdout, "warning: %s has no file: %s\n", watcher(s).Dir, unlimited(program.ForwardAuth))
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {

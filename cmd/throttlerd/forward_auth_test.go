@@ -80,6 +80,31 @@ func TestForwardAuthIsServed(t *testing.T) {
 	})
 }
 
+// Next to a directory without descriptors, the log and -check say that forward auth limits requests.
+func TestForwardAuthNextToAnEmptyDirectory(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := "policies: {api: 60 per 1m}\nforward_auth: {listen: '" + testserver.FreeAddr(t) + "', trusted_proxies: [127.0.0.0/8], rules: [{charge: [api by ip]}]}\n"
+	const want = "every call of Envoy is allowed, and forward_auth alone limits requests"
+	log := serving(t, text, "RUNTIME_ROOT="+root)
+	eventually(t, func() error {
+		if text := fmt.Sprint(log); !strings.Contains(text, "the configuration has no domain: "+want) {
+			return fmt.Errorf("the log is\n%s", text)
+		}
+		return nil
+	})
+	file := filepath.Join(root, "weir.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errors bytes.Buffer
+	if err := run(t.Context(), []string{"-check"}, []string{"WEIR_CONFIG=" + file, "RUNTIME_ROOT=" + root}, &out, &errors); err != nil || !strings.Contains(out.String(), "has no file: "+want+"\n") {
+		t.Errorf("-check: error %v, %s", err, &out)
+	}
+}
+
 func TestForwardAuthIsChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	text := "policies: {api: 60 per 1m}\nforward_auth: {listen: '127.0.0.1:0', trusted_proxies: [127.0.0.0/8], rules: [{charge: [apis by ip]}]}\n"
