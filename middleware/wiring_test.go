@@ -250,7 +250,7 @@ func TestOverridesOfAMisspelledPolicy(t *testing.T) {
 	}
 }
 
-// A policy of a table is warned of if its name is nearly that of a policy which the table lacks, unless
+// A policy of a table is warned of if its name is nearly the name of a policy which the table lacks, unless
 // it may be a plan or a parent.
 func TestMisspelledPoliciesOfATable(t *testing.T) {
 	per60 := []throttler.Limit{per(60, time.Hour)}

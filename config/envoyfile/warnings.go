@@ -81,7 +81,7 @@ func (s sibling) hides(d sibling) bool {
 }
 
 // matches reports whether text contains the parts in order, the first at its beginning and the last
-// at its end. A * in text, which no part has, stands for whatever is between two parts.
+// at its end. A * in text is between two parts, since no part has one.
 func matches(parts []string, text string) bool {
 	first, last := parts[0], parts[len(parts)-1]
 	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {

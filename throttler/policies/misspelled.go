@@ -62,8 +62,8 @@ func (n *Names) misspelled(v *View) map[string]string {
 	return found
 }
 
-// meantByPolicy returns the policy whose name is misspelled as that of a policy in c, a content of v,
-// or "". A policy that no request is charged under may be a plan.
+// meantByPolicy returns the name that was meant by a policy in c, a content of v, or "" if its own
+// was. A policy that no request is charged under may be a plan.
 func (n *Names) meantByPolicy(v *View, c *content, name string) string {
 	if n.declared[name] != nil || n.keys.policies[name] != nil {
 		return ""
