@@ -114,9 +114,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	sub := define(c)
 	err := c.parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(stdout, "usage: weirctl %s\n\noptions:\n", sub.usage)
-		c.flags.SetOutput(stdout)
+		var options strings.Builder // with tabs, which stdout escapes
+		c.flags.SetOutput(&options)
 		c.flags.PrintDefaults()
+		fmt.Fprintf(stdout, "usage: weirctl %s\n\noptions:\n%s", sub.usage, strings.ReplaceAll(options.String(), "\t", "  "))
 		return 0
 	}
 	if err == nil {

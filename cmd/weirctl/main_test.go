@@ -470,6 +470,15 @@ func TestTop(t *testing.T) {
 	}
 }
 
+// The help of a command has its options in lines, and no escapes.
+func TestHelpOfOptions(t *testing.T) {
+	for _, name := range [][]string{{"check", "-h"}, {"top", "-h"}, {"overrides", "set", "-h"}, {"explain", "-h"}} {
+		if out, wrong, code := weirctl(t, name...); code != 0 || wrong != "" || !strings.Contains(out, "options:\n  -") || strings.Contains(out, `\u`) {
+			t.Errorf("weirctl %q: %d, %q, %s", name, code, wrong, out)
+		}
+	}
+}
+
 // Stored and foreign text can't steer the terminal that it is printed to, begin a row of its
 // own, or change the order in which a line is shown.
 func TestTextIsPrintable(t *testing.T) {
