@@ -248,3 +248,40 @@ func TestSetCostOfAPolicyFurtherOut(t *testing.T) {
 	})))
 	expectUsed(t, th, outer, 50)
 }
+
+// A handler that tries again replaces its first try. If the first was refused further in, the
+// middlewares that it passed keep nothing for it, except dry runs.
+func TestARefusedTryThatIsReplacedCostsNothing(t *testing.T) {
+	for _, second := range []int{429, 200} {
+		t.Run("then "+strconv.Itoa(second), func(t *testing.T) {
+			th, _ := newThrottler()
+			outer, middle, inner := policy("outer", per(100, time.Minute)), policy("middle", per(100, time.Minute)), policy("inner", per(1, time.Minute))
+			before, behind := policy("before", per(100, time.Minute)), policy("behind", per(100, time.Minute)) // dry runs
+			dry := &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}
+			h := limit(th, behind, dry)(limit(th, inner, nil)(status(200)))
+			h = limit(th, before, dry)(limit(th, middle, nil)(h))
+			_, _ = th.Take(t.Context(), inner.Charge("everyone"))
+			twice := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				first := httptest.NewRecorder()
+				h.ServeHTTP(first, r)
+				expect(t, first, 429)
+				if second == 200 {
+					_ = th.Reset(t.Context(), inner.Charge("everyone"))
+				}
+				rec := httptest.NewRecorder()
+				h.ServeHTTP(rec, r)
+				copyTo(w, rec)
+			})
+			expect(t, get(limit(th, outer, nil)(twice)), second)
+			served := int64(0)
+			if second == 200 {
+				served = 1
+			}
+			expectUsed(t, th, outer, served)
+			expectUsed(t, th, middle, served)
+			expectUsed(t, th, inner, 1)
+			expectUsed(t, th, before, 2)
+			expectUsed(t, th, behind, 2)
+		})
+	}
+}

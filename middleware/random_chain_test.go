@@ -21,7 +21,7 @@ func TestRandomChains(t *testing.T) {
 	t.Parallel()
 	first := testseed.Of(t)
 	for n := range *randomStacks {
-		seed := first + uint64(n)
+		seed := testseed.Nth(first, uint64(n))
 		rng := rand.New(rand.NewPCG(seed, 2))
 		m := newChainModel(rng)
 		th, _ := newThrottler()
@@ -101,22 +101,53 @@ func (l *linkModel) settle(code int) {
 
 func newChainModel(rng *rand.Rand) *chainModel {
 	m := &chainModel{}
-	for i := range 2 + rng.IntN(5) {
-		l := &layerOfChain{kind: []string{"limit", "limit", "limit", "none", "fan", "fallback"}[rng.IntN(6)]}
-		switch l.kind {
-		case "limit":
-			l.policy = policy("p"+strconv.Itoa(i), per([]int64{1, 3, 8, 100}[rng.IntN(4)], time.Hour))
-			l.quota, l.cost = l.policy.Limits[0].Quota, 1+rng.Int64N(2)
-			l.dry, l.keep = rng.IntN(5) == 0, rng.IntN(4) == 0
-		case "fan":
-			l.times = rng.IntN(4)
-		case "fallback":
-			l.instead = []int{200, 304, 503}[rng.IntN(3)]
+	random := func() { m.add(rng, []string{"limit", "limit", "limit", "none", "fan", "fallback"}[rng.IntN(6)]) }
+	if rng.IntN(2) == 0 {
+		for range 2 + rng.IntN(5) {
+			random()
 		}
-		m.layers = append(m.layers, l)
+		return m
+	}
+	// Tries behind a limit, which pass a dry run and a limit until the last limit refuses them: few
+	// stacks of random layers have all of these in this order.
+	dry := 2 + rng.IntN(2)
+	for i, kind := range []string{"limit", "fan", "limit", "limit", "limit"} {
+		if rng.IntN(6) == 0 {
+			random()
+		}
+		l := m.add(rng, kind)
+		switch i {
+		case 1:
+			l.times = 2 + rng.IntN(2)
+		case dry:
+			l.dry = true
+		case 4:
+			l.dry = false
+			l.setQuota(1 + rng.Int64N(3))
+		}
 	}
 	return m
 }
+
+// add adds a layer of that kind.
+func (m *chainModel) add(rng *rand.Rand, kind string) *layerOfChain {
+	l := &layerOfChain{kind: kind}
+	switch kind {
+	case "limit":
+		l.policy = policy("p"+strconv.Itoa(len(m.layers)), per(1, time.Hour))
+		l.setQuota([]int64{1, 3, 8, 100}[rng.IntN(4)])
+		l.cost = 1 + rng.Int64N(2)
+		l.dry, l.keep = rng.IntN(5) == 0, rng.IntN(4) == 0
+	case "fan":
+		l.times = rng.IntN(4)
+	case "fallback":
+		l.instead = []int{200, 304, 503}[rng.IntN(3)]
+	}
+	m.layers = append(m.layers, l)
+	return l
+}
+
+func (l *layerOfChain) setQuota(units int64) { l.quota, l.policy.Limits[0].Quota = units, units }
 
 func (l *layerOfChain) wrap(th *throttler.Throttler, next http.Handler) http.Handler {
 	switch l.kind {

@@ -38,6 +38,16 @@ func Of(t testing.TB) uint64 {
 	return seed
 }
 
+// Nth returns the seed of the nth of several runs. The first, 0, has the seed itself, so that
+// the printed seed of any run repeats it alone. Two seeds have no other run in common, as they
+// would have if seeds followed each other.
+func Nth(seed, n uint64) uint64 {
+	if n == 0 {
+		return seed
+	}
+	return rand.NewPCG(seed, n).Uint64() >> 1 // it is an int, too
+}
+
 // Rand returns a random source for t. A test with several gives each a stream; the first is 0.
 func Rand(t testing.TB, stream uint64) *rand.Rand {
 	t.Helper()

@@ -22,3 +22,20 @@ func TestSeed(t *testing.T) {
 	}()
 	Value()
 }
+
+// The seed of any of several runs makes it the first, and neighboring seeds share no run.
+func TestNth(t *testing.T) {
+	seen := make(map[uint64]bool)
+	for seed := range uint64(10) {
+		if got := Nth(seed, 0); got != seed {
+			t.Errorf("Nth(%d, 0) = %d; want the seed", seed, got)
+		}
+		for n := range uint64(100) {
+			run := Nth(seed, n)
+			if seen[run] || int64(run) < 0 {
+				t.Errorf("Nth(%d, %d) = %d; want a positive number that no other seed has", seed, n, run)
+			}
+			seen[run] = true
+		}
+	}
+}
