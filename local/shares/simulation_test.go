@@ -63,7 +63,8 @@ type request struct {
 func TestSequentialSharesMoveOneByOne(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })
+		seed := testseed.Nth(first, i)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { history(t, seed) })
 	}
 }
 

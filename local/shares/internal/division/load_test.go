@@ -182,11 +182,12 @@ func TestGoodput(t *testing.T) {
 func TestSequentialAdmitted(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(4) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) {
+		seed := testseed.Nth(first, i)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			const n, total, burst = 5, 500, 100
-			l := newLoad(t, first+i, n, total, burst, false)
+			l := newLoad(t, seed, n, total, burst, false)
 			l.loss, l.late, l.repeat = 0.05, 0.05, 0.05
-			random := rand.New(rand.NewPCG(first+i, 1))
+			random := rand.New(rand.NewPCG(seed, 1))
 			for range 25 {
 				name := l.list.Members[random.IntN(n)]
 				p := l.members[name]

@@ -20,9 +20,10 @@ var seeds = flag.Int("seeds", 8, "how many random histories TestSequentialHistor
 func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, everything, false) })
-		t.Run(fmt.Sprint("sides ", first+i), func(t *testing.T) { history(t, first+i, sides, false) })
-		t.Run(fmt.Sprint("starts ", first+i), func(t *testing.T) { history(t, first+i, starts, false) })
+		seed := testseed.Nth(first, i)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { history(t, seed, everything, false) })
+		t.Run(fmt.Sprint("sides ", seed), func(t *testing.T) { history(t, seed, sides, false) })
+		t.Run(fmt.Sprint("starts ", seed), func(t *testing.T) { history(t, seed, starts, false) })
 		if t.Failed() {
 			return
 		}
