@@ -119,6 +119,9 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 			if !d.Allowed && !s.Refused {
 				continue // the count at the time that the other limit refused
 			}
+			if !s.ResetAt.After(f.clock.Now()) {
+				f.Fatalf("after %v, an answer is of a window of %v that ended at %v", at, s.Limit, s.ResetAt)
+			}
 			w := window{i, s.ResetAt}
 			if d.Allowed {
 				admitted[w]++
@@ -151,40 +154,49 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 }
 
 // The store has never charged less than the processes have admitted. The difference is the
-// units that they hold.
+// units that they hold. None are left at the end of a window if the load exceeds the quota, and
+// many if it doesn't.
 func TestNothingIsAdmittedBeforeItIsCharged(t *testing.T) {
-	const length, every, offered, processes = 3 * time.Second, 10 * time.Millisecond, 1600, 8
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Aligned: true}}}
+	const length, every, processes = 3 * time.Second, 10 * time.Millisecond, 8
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
+		{Quota: 1000, Window: time.Second, Aligned: true},
+		{Quota: 100_000, Window: time.Hour, Aligned: true},
+	}}
 	charge := policy.Charge("alice")
-	f, r := newFleet(t, processes, leased.Options{}), testseed.Rand(t, 0)
-	store := throttler.New(f.store, &throttler.Options{Clock: f.clock})
-	inWindow := 0
-	next := time.Duration(r.ExpFloat64() / offered * float64(time.Second))
-	for at := time.Duration(0); at < length; at += every {
-		if at%time.Second == 0 {
-			inWindow = 0
-		}
-		for ; next < at+every; next += time.Duration(r.ExpFloat64() / offered * float64(time.Second)) {
-			f.clock.Set(t0.Add(next))
-			d, err := f.processes[r.IntN(processes)].throttler.Take(context.Background(), charge)
-			if err != nil {
-				t.Fatal(err)
+	for _, offered := range []float64{700, 1600} {
+		t.Run(fmt.Sprint(offered, " a second"), func(t *testing.T) {
+			f, r := newFleet(t, processes, leased.Options{}), testseed.Rand(t, 0)
+			store := throttler.New(f.store, &throttler.Options{Clock: f.clock})
+			step := func() time.Duration { return time.Duration(r.ExpFloat64() / offered * float64(time.Second)) }
+			inWindow := 0
+			next := step()
+			for at := time.Duration(0); at < length; at += every {
+				if at%time.Second == 0 {
+					inWindow = 0
+				}
+				for ; next < at+every; next += step() {
+					f.clock.Set(t0.Add(next))
+					d, err := f.processes[r.IntN(processes)].throttler.Take(context.Background(), charge)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if d.Allowed {
+						inWindow++
+					}
+				}
+				d, err := store.Peek(context.Background(), charge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if used := d.Limit(0).Used; int64(inWindow) > used || used > 1000 {
+					t.Errorf("after %v, %d are admitted, and %d charged; want at most so many, and at most 1000", at, inWindow, used)
+				}
+				if (at+every)%(50*time.Millisecond) == 0 {
+					for _, p := range f.processes {
+						p.backend.Sweep()
+					}
+				}
 			}
-			if d.Allowed {
-				inWindow++
-			}
-		}
-		d, err := store.Peek(context.Background(), charge)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if used := d.Limit(0).Used; int64(inWindow) > used || used > 1000 {
-			t.Errorf("after %v, %d are admitted, and %d charged; want at most so many, and at most 1000", at, inWindow, used)
-		}
-		if (at+every)%(50*time.Millisecond) == 0 {
-			for _, p := range f.processes {
-				p.backend.Sweep()
-			}
-		}
+		})
 	}
 }

@@ -61,6 +61,44 @@ func TestSilentKeysGiveTheirLeasesBack(t *testing.T) {
 	}
 }
 
+// A lease ends with the first of its windows: the store doesn't count its units in the next one.
+func TestALeaseEndsWithTheFirstOfItsWindows(t *testing.T) {
+	for name, limits := range map[string][]throttler.Limit{
+		"the shorter first": {{Quota: 1000, Window: time.Hour}, {Quota: 5000, Window: 24 * time.Hour}},
+		"the longer first":  {{Quota: 5000, Window: 24 * time.Hour}, {Quota: 1000, Window: time.Hour}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 1, leased.Options{Ahead: time.Minute})
+			p, charge := f.processes[0], (&throttler.Policy{Name: "both", Limits: limits}).Charge("alice")
+			take := func(n int) {
+				t.Helper()
+				for range n {
+					if d, err := p.throttler.Take(t.Context(), charge); err != nil || !d.Allowed {
+						t.Fatalf("Take: %v, %v", &d, err)
+					}
+				}
+			}
+			take(1)
+			f.clock.Advance(time.Hour - time.Second)
+			take(50)
+			if s := p.backend.Stats(); s.Local == 0 {
+				t.Fatalf("%+v; want takes answered from a lease", s)
+			}
+			f.clock.Advance(time.Second)
+			take(10)
+			d, err := throttler.New(f.store, &throttler.Options{Clock: f.clock}).Peek(t.Context(), charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range d.Limits() {
+				if s.Limit.Window == time.Hour && s.Used < 10 {
+					t.Errorf("the store counts %d as used in the second hour; 10 were admitted", s.Used)
+				}
+			}
+		})
+	}
+}
+
 func TestCloseGivesLeasesBack(t *testing.T) {
 	f := newFleet(t, 1, leased.Options{})
 	p := f.processes[0]
