@@ -28,9 +28,10 @@ type lease struct {
 	names  []keyed.Name // the counts of each charge, if there are several
 	limits keyed.Name   // the limits of all charges of the last take
 
-	held         int64           // units
-	granted      driver.Decision // the last take that leased units
-	since, until int64           // the time of granted, and when the first of its windows ends, in ms
+	held     int64           // units
+	granted  driver.Decision // the last take that leased units
+	since    int64           // the time of granted, in ms
+	firstEnd int64           // when the first of granted's windows ends, in ms; 0 without granted
 
 	demand  demand
 	lastAsk int64    // ms
@@ -76,7 +77,7 @@ func (l *lease) next(now, cost, busy int64) step {
 func (l *lease) suffices(now, cost int64) bool { return l.held >= cost && !l.ended(now) }
 
 // ended reports whether the first of l's windows has ended.
-func (l *lease) ended(now int64) bool { return now >= l.until }
+func (l *lease) ended(now int64) bool { return now >= l.firstEnd }
 
 // renewal is a take of the other backend that other takes wait for.
 type renewal struct {
@@ -141,13 +142,14 @@ func (l *lease) note(d *driver.Decision) {
 	}
 }
 
-// grant adds the units of d, an allowed take.
+// grant adds the units of d, an allowed take. They are charged to the windows of all limits, so
+// they may be spent until the first of these windows ends.
 func (l *lease) grant(d *driver.Decision) {
 	l.held += d.Charges()[0].Cost
 	l.granted = d.About(driver.NewRequest(d.Request.Now, keyed.Clone(d.Charges())...))
-	l.until = d.Results()[0].ResetAt
+	l.firstEnd = d.Results()[0].ResetAt
 	for _, result := range d.Results() {
-		l.until = min(l.until, result.ResetAt)
+		l.firstEnd = min(l.firstEnd, result.ResetAt)
 	}
 	l.since = d.Request.Now
 }

@@ -209,7 +209,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.expire(l)
 			l.limits = limits
 		}
-		if l.until > 0 && l.ended(r.Now) {
+		if l.firstEnd > 0 && l.ended(r.Now) {
 			s.expire(l)
 			l.free = capacity(r.Charges())
 		}

@@ -120,8 +120,8 @@ func (b *Backend) size(l *lease, now, cost int64) int64 {
 		return cost // no more can be lost while the other backend doesn't answer
 	}
 	ahead := b.ahead
-	if l.until > now {
-		ahead = min(ahead, l.until-now)
+	if l.firstEnd > now {
+		ahead = min(ahead, l.firstEnd-now)
 	}
 	return max(min(l.demand.perSecond(now)*ahead/1000, l.free/maxShare), cost)
 }

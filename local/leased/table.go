@@ -45,5 +45,5 @@ func (s *stripe) refund(l *lease) {
 // or the limits have changed.
 func (s *stripe) expire(l *lease) {
 	s.refund(l)
-	l.until, l.refusedCost, l.granted = 0, 0, driver.Decision{}
+	l.firstEnd, l.refusedCost, l.granted = 0, 0, driver.Decision{}
 }
