@@ -79,6 +79,7 @@ const MaxBackends = 1 << indexBits
 type Backend struct {
 	client openfeature.IClient
 	opts   Options
+	now    func() time.Time
 
 	members  []*member
 	byName   map[string]*member
@@ -86,7 +87,7 @@ type Backend struct {
 	fallback *member
 
 	lastChange atomic.Pointer[flagChange]
-	newest     atomic.Int64 // version of another process's move
+	newest     atomic.Int64 // the highest version seen in an answer: of any process's move
 	routes     routes
 	turns      [64]chan struct{} // one decision at a time fetches counts of a partition
 
@@ -131,6 +132,11 @@ type member struct {
 //
 // Errors wrap quota.ErrInvalid. New panics if client is nil.
 func New(backends map[string]handoff.Store, defaultName string, client openfeature.IClient, options *Options) (*Backend, error) {
+	return newBackend(backends, defaultName, client, options, time.Now)
+}
+
+// newBackend is New with the clock of this process.
+func newBackend(backends map[string]handoff.Store, defaultName string, client openfeature.IClient, options *Options, now func() time.Time) (*Backend, error) {
 	if client == nil {
 		panic("rollout: New: client is nil")
 	}
@@ -145,6 +151,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	b := &Backend{
 		client:          client,
 		opts:            o,
+		now:             now,
 		byName:          make(map[string]*member),
 		byID:            make(map[handoff.BackendID]*member),
 		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
@@ -167,7 +174,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	for range evaluationsAtOnce {
 		b.evaluationSlots <- struct{}{}
 	}
-	b.lastChange.Store(&flagChange{seenAt: time.Now().UnixMilli()})
+	b.lastChange.Store(&flagChange{seenAt: now().UnixMilli()})
 	b.stats.Change(func(s *Stats) { s.Defaulted = make(map[string]int64) })
 	changed := func(openfeature.EventDetails) { b.flagChanged(true) }
 	b.onEvent = &changed

@@ -111,13 +111,23 @@ type process struct {
 
 func (p *pair) process(wish string, o rollout.Options) *process {
 	p.t.Helper()
+	return p.processWithClock(time.Now, wish, o)
+}
+
+// processWithClock returns a process whose clock differs from those of others.
+func (p *pair) processWithClock(now func() time.Time, wish string, o rollout.Options) *process {
+	p.t.Helper()
 	q := &process{}
 	q.wish.Store(wish)
 	q.flag = &provider{
 		value:  func(context.Context, string) openfeature.StringResolutionDetail { return says(q.wish.Load().(string)) },
 		events: make(chan openfeature.Event),
 	}
-	q.rollout = newRollout(p.t, p.both(), "old", clientOf(p.t, q.flag), &o)
+	var err error
+	if q.rollout, err = rollout.NewWithClock(p.both(), "old", clientOf(p.t, q.flag), &o, now); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(q.rollout.Close)
 	q.Throttler = throttler.New(q.rollout, &throttler.Options{Clock: p.clock})
 	return q
 }
@@ -214,6 +224,32 @@ func TestMove(t *testing.T) {
 	if s := first.rollout.Stats(); s.Moved != 1 || s.Followed != 1 || s.Lost != 0 || s.Served["old"] != 4 || s.Served["new"] != 2 {
 		t.Errorf("stats of the first: %+v", s)
 	}
+}
+
+// A process whose clock is behind moves a count with its first decision after a flip, although the
+// last move has a later time.
+func TestFlipSeenByAClockThatIsBehind(t *testing.T) {
+	p, reset := newPair(t), t0.Add(10*time.Second)
+	ahead := p.process("old", rollout.Options{Refresh: time.Minute})
+	slow := func() time.Time { return time.Now().Add(-30 * time.Second) }
+	behind := p.processWithClock(slow, "old", rollout.Options{Refresh: time.Minute})
+	behind.take(t, 1, reset)
+	ahead.see(t, "new")
+	ahead.take(t, 2, reset)
+	behind.take(t, 3, reset) // it follows the move, and learns its version
+	behind.see(t, "new")
+	behind.take(t, 4, reset)
+
+	behind.see(t, "old")
+	behind.take(t, 5, reset)
+	if s := behind.rollout.Stats(); s.Moved != 1 {
+		t.Errorf("%+v after the flip; want 1 move", s)
+	}
+	p.calls()
+	behind.take(t, 6, reset)
+	p.wantCalls(t, "the second decision after the flip", 1, 0)
+	ahead.take(t, 7, reset) // it has not seen the flip, and follows
+	p.wantCalls(t, "the decision of a process that has not seen the flip", 1, 1)
 }
 
 // A count that begins costs two calls more, unless its backend still has its own claim. A count

@@ -34,11 +34,13 @@ const indexBits = 6
 
 // flagChanged notes a change of the flag: an event invalidated every cached value, or one client's
 // value has changed without an event. Its versions are newer than every version that this process
-// has made, or has seen of others, because hosts' clocks differ.
+// has made, or has seen of others, because hosts' clocks differ. They may be older than a version
+// that this process has not met: then it follows that move, for up to Keep, before its own value of
+// the flag counts.
 func (b *Backend) flagChanged(event bool) *flagChange {
 	for {
 		old := b.lastChange.Load()
-		next := &flagChange{number: old.number, seenAt: max(time.Now().UnixMilli(), old.seenAt+1, b.newest.Load()>>indexBits+1)}
+		next := &flagChange{number: old.number, seenAt: max(b.now().UnixMilli(), old.seenAt+1, b.newest.Load()>>indexBits+1)}
 		if event {
 			next.number++
 		}
@@ -48,7 +50,7 @@ func (b *Backend) flagChanged(event bool) *flagChange {
 	}
 }
 
-// noteVersion notes the version of another process's move.
+// noteVersion notes the version of a move, seen in an answer: mostly another process's.
 func (b *Backend) noteVersion(version int64) {
 	for {
 		newest := b.newest.Load()
@@ -108,7 +110,7 @@ func (r *routes) put(n keyed.Name, next *route) {
 
 // routeOf returns the route of a partition.
 func (b *Backend) routeOf(ctx context.Context, partition string) *route {
-	name, now := b.routes.names.OfPartition(partition), time.Now()
+	name, now := b.routes.names.OfPartition(partition), b.now()
 	old := b.routes.get(name)
 	change := b.lastChange.Load()
 	if old != nil && old.change == change.number && now.Before(old.evaluateAt) {
@@ -151,7 +153,7 @@ func (b *Backend) remember(partition string, found place) {
 	if old == nil || old.place == found {
 		return
 	}
-	now := time.Now()
+	now := b.now()
 	r := &route{selected: old.selected, change: old.change, evaluateAt: old.evaluateAt, place: found, followUntil: old.followUntil}
 	if found.member != r.selected && !now.Before(r.followUntil) {
 		r.followUntil = now.Add(b.opts.Keep)
