@@ -24,15 +24,16 @@ func (c *counter) reset(resetAt int64, i int, now int64) {
 }
 
 // hear begins c again if the root of a has a later reset. The units that the root has not
-// acknowledged are of the last moment and stay, unless they are late. hear reports whether c has
-// changed.
-func (c *counter) hear(resetAt int64, a *aggregator, now int64) bool {
+// acknowledged are at most late ms old, or overdue. They stay if the reset is older than that.
+// Otherwise some are probably from before it, and all are dropped: units that came back would need a
+// second reset. hear reports whether c has changed.
+func (c *counter) hear(resetAt int64, a *aggregator, late, now int64) bool {
 	switch {
 	case c.isReset && resetAt >= c.resetAt: // this process's reset is later, and its clock is behind
 		c.resetAt = resetAt + 1
 	case resetAt <= c.resetAt:
 		return false
-	case a.lateness == inTime:
+	case a.lateness == inTime && resetAt < now-late:
 		c.reset(resetAt, a.index, now)
 	default:
 		c.reset(resetAt, -1, now)

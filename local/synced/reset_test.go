@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/quota"
@@ -88,6 +89,83 @@ func TestResetClearsEveryProcess(t *testing.T) {
 				// Units that waited for a root may be in a window twice.
 				if used := f.bothUsed(i); used[0] < 60 || used[0] > 70 || used[1] != 60 {
 					t.Errorf("process %d has used %v after 60 units", i, used)
+				}
+			}
+		})
+	}
+}
+
+// Units that another process charged before a reset, and had not sent or sends again, do not count
+// after it. Units that it charges when it could have heard of the reset do.
+func TestResetDropsUnsentUnits(t *testing.T) {
+	first := testseed.Of(t)
+	const soon = DefaultSync / 2
+	for _, c := range []struct {
+		name    string
+		roots   int
+		happens func(f *fleet, take func(units int64))
+		want    int64
+	}{
+		{"units are unsent", 1, func(f *fleet, take func(int64)) { take(25); f.reset(0) }, 0},
+		{"units are unsent to several roots", 3, func(f *fleet, take func(int64)) { take(25); f.reset(0) }, 0},
+		{"the call with the units is on its way", 2, func(f *fleet, take func(int64)) {
+			take(25)
+			f.advance(f.elapsed + f.upTo(DefaultSync))
+			f.reset(0)
+		}, 0},
+		{"replies to the units are lost", 1, func(f *fleet, take func(int64)) {
+			take(25)
+			f.roots[0].deaf = true
+			f.advance(f.elapsed + 2*soon)
+			f.reset(0)
+			f.advance(f.elapsed + soon)
+			f.roots[0].deaf = false
+		}, 0},
+		{"the call with the units is lost", 1, func(f *fleet, take func(int64)) {
+			take(25)
+			f.cut = func(p int, _ *modelRoot) bool { return p == 2 }
+			f.advance(f.elapsed + 2*soon)
+			f.reset(0)
+			f.advance(f.elapsed + 2*soon)
+			f.cut = nil
+		}, 0},
+		{"a root has lost its memory", 1, func(f *fleet, take func(int64)) {
+			f.roots[0].flush()
+			take(25)
+			f.reset(0)
+		}, 0},
+		{"units follow the reset by two syncs", 1, func(f *fleet, take func(int64)) {
+			f.reset(0)
+			f.advance(f.elapsed + 5*soon)
+			take(25)
+		}, 25},
+		{"units follow a reset that roots no longer list", 1, func(f *fleet, take func(int64)) {
+			f.cut = func(p int, _ *modelRoot) bool { return p == 2 }
+			f.reset(0)
+			f.advance(f.elapsed + time.Duration(2*constants["REMEMBERED"])*time.Millisecond)
+			f.cut = nil
+			f.advance(f.elapsed + 20*soon)
+			take(25)
+		}, 25},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := first; seed < first+20; seed++ { // the syncs come at other times
+				f := newFleetOf(t, seed, 2, c.roots, Options{})
+				for i := range f.processes {
+					f.taking(i, hourAndBucket, 10)
+				}
+				f.settle()
+				c.happens(f, func(units int64) {
+					t.Helper()
+					if !f.taking(1, hourAndBucket, units).Allowed {
+						t.Fatal("the units are refused")
+					}
+				})
+				f.settle()
+				for i := range f.processes {
+					if used := f.bothUsed(i); used != [2]int64{c.want, c.want} {
+						t.Fatalf("process %d has used %v; want %d", i, used, c.want)
+					}
 				}
 			}
 		})

@@ -89,6 +89,9 @@ type entry struct {
 // entrySize is the number of an entry's bytes: see sync.lua.
 const entrySize = 38
 
+// late returns the time without a reply after which the units of a bucket are late.
+func (o *Options) late() time.Duration { return lateAfter * max(o.Sync, minTimeout) }
+
 func (b *Backend) syncUntilClosed(a *aggregator) {
 	// Processes that start together must not sync together.
 	timer := time.NewTimer(rand.N(b.opts.Sync))
@@ -171,7 +174,7 @@ func (b *Backend) prepare(a *aggregator, clock time.Time) bool {
 		b.remember(a)
 	}
 	now := b.opts.Clock.Now().UnixMilli()
-	if a.lateness == inTime && a.silent.Load() && clock.Sub(a.heard) > lateAfter*max(b.opts.Sync, minTimeout) {
+	if a.lateness == inTime && a.silent.Load() && clock.Sub(a.heard) > b.opts.late() {
 		a.lateness = overdue
 		b.makeLate(a, now)
 	}
@@ -479,7 +482,7 @@ func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x, y := double(total), double(total[8:])
 	e.c.forgetFormer(now)
 	k := e.c.countOf(e.view, a.index)
-	if math.IsInf(y, -1) && sane(x) && e.c.hear(int64(x), a, now) || e.reset != e.c.resetAt {
+	if math.IsInf(y, -1) && sane(x) && e.c.hear(int64(x), a, b.opts.late().Milliseconds(), now) || e.reset != e.c.resetAt {
 		for i := range e.c.group.servers { // the reset goes to all roots, and they have the count since
 			b.stripeFor(e.c).markDirty(e.c, i)
 		}

@@ -329,8 +329,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 }
 
 // Reset implements driver.Backend. It makes no call: the count begins again in this process, and
-// in the others when they hear of it, by their next sync. Units that these admitted since the last
-// one stay. A refund of an earlier charge does nothing.
+// in the others when they hear of it, within two syncs. These also drop the units that they admitted
+// until then and have not sent. A refund of an earlier charge does nothing.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
