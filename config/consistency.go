@@ -40,13 +40,10 @@ func (s *Stack) openLevels() (*guard.Levels, error) {
 // Options.Levels is true. The error is a problem for the policy's place in another file: it
 // names the missing setting, and wraps quota.ErrInvalid.
 func (c *Config) Supports(p *quota.Policy, m consistency.Level) error {
-	switch reason := c.lacks(m); {
-	case reason != "":
+	if reason := c.lacks(m); reason != "" {
 		return invalid.Errorf("%s", reason)
-	case m == consistency.Synced:
-		return synced.Supports(p)
 	}
-	return nil
+	return consistency.Supports(p, m)
 }
 
 // lacks returns why c doesn't support a level, or "".
@@ -120,7 +117,7 @@ func (c *Config) agreeing() []root {
 	}
 	var addresses []root
 	for _, s := range shards {
-		addresses = append(addresses, root{Name: s.Name, server: s.server})
+		addresses = append(addresses, root{Name: s.Name, lone: lone{s.server}})
 	}
 	return addresses
 }

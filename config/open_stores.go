@@ -27,22 +27,21 @@ var errOffline = errors.New("a check dials nothing")
 func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.Store, error) {
 	var opened []redisbackend.Shard
 	var failed error
-	connect := func(shard, role string, o redis.UniversalOptions) redis.UniversalClient {
-		client, err := s.newClient(o)
+	connect := func(shard, role string, to server) redis.UniversalClient {
+		client, err := s.connect(&to)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			return nil
 		}
-		s.greeted = append(s.greeted, greeting{[]any{"shard", shard, "role", role, "addr", strings.Join(o.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
+		s.greeted = append(s.greeted, greeting{[]any{"shard", shard, "role", role, "addr", strings.Join(to.options.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
 		return client
 	}
 	for _, c := range shards {
-		o := c.options
-		o.CredentialsProvider = c.credentials()
-		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role(), o)}
+		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role(), c.server)}
 		for _, addr := range c.Replicas {
-			o.Addrs, o.MasterName = []string{string(addr)}, ""
-			shard.Replicas = append(shard.Replicas, connect(c.Name, "replica", o))
+			replica := c.server
+			replica.options.Addrs, replica.options.MasterName = []string{string(addr)}, ""
+			shard.Replicas = append(shard.Replicas, connect(c.Name, "replica", replica))
 		}
 		opened = append(opened, shard)
 	}
@@ -70,8 +69,10 @@ func (c *Config) prefixed(name string) string { return string(c.keys.Prefix) + n
 // clientTimeout is at least the deadline, so that the deadline ends a decision first.
 func (c *Config) clientTimeout() time.Duration { return max(time.Second, c.Deadline) }
 
-func (s *Stack) newClient(o redis.UniversalOptions) (redis.UniversalClient, error) {
-	t := s.Config.clientTimeout()
+// connect returns a client of a server.
+func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
+	o, t := to.options, s.Config.clientTimeout()
+	o.CredentialsProvider = to.credentials()
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t, t, t, t
 	if s.offline {
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, errOffline }
@@ -81,13 +82,6 @@ func (s *Stack) newClient(o redis.UniversalOptions) (redis.UniversalClient, erro
 		s.onClose(func() { _ = client.Close() }) // it has nothing left to send
 	}
 	return client, err
-}
-
-// connect returns a client of a server.
-func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
-	o := to.options
-	o.CredentialsProvider = to.credentials()
-	return s.newClient(o)
 }
 
 // ping asks a server, or all primaries of a Cluster.
@@ -133,7 +127,7 @@ func (s *Stack) openShares() (driver.Backend, error) {
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(c.Policies)), maps.Values(c.DryRuns))
 	b, err := shares.New(string(k.Self), k.list(), sender, policies, &shares.Options{
-		Refresh: time.Duration(k.Refresh), Observer: c.options.Observer,
+		Refresh: k.Refresh, Observer: c.options.Observer,
 		ListChanged: func(list shares.List) {
 			c.options.Log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
 		},
