@@ -523,7 +523,7 @@ func TestNumbersAreDecimal(t *testing.T) {
 }
 
 func at(addr string) server {
-	return server{Primary: location(addr), options: redis.UniversalOptions{Addrs: []string{addr}}}
+	return server{Primary: location(addr), role: "primary", options: redis.UniversalOptions{Addrs: []string{addr}}}
 }
 
 func TestConfigIsReadWhole(t *testing.T) {

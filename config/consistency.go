@@ -112,7 +112,7 @@ func (c *Config) agreeing() []root {
 	if c.Backend == reshardedName {
 		shards = c.keys.Redis.Resharded
 	}
-	if len(c.keys.Roots) > 0 || len(shards) > synced.MaxRoots || slices.ContainsFunc(shards, func(s shard) bool { return s.options.IsClusterMode }) {
+	if len(c.keys.Roots) > 0 || len(shards) > synced.MaxRoots || slices.ContainsFunc(shards, func(s shard) bool { return s.role == "cluster" }) {
 		return c.keys.Roots
 	}
 	var addresses []root

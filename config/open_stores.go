@@ -37,7 +37,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 		return client
 	}
 	for _, c := range shards {
-		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role(), c.server)}
+		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role, c.server)}
 		for _, addr := range c.Replicas {
 			replica := c.server
 			replica.options.Addrs, replica.options.MasterName = []string{string(addr)}, ""

@@ -52,7 +52,7 @@ func (d *document) distinctServers() {
 
 func (s *shard) check(d *document, p path) {
 	s.complete(d, p, s.Cluster)
-	if len(s.Replicas) > 0 && s.options.IsClusterMode {
+	if len(s.Replicas) > 0 && s.role == "cluster" {
 		d.problem(p.child("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
 	}
 }
@@ -107,6 +107,7 @@ type server struct {
 
 	IdleTimeout time.Duration `yaml:"idle_timeout"` // after which the client closes a connection
 
+	role    string                 // the key that names the primary
 	options redis.UniversalOptions // made of the fields above
 	exposed bool                   // the password is in the URL
 }
@@ -186,23 +187,24 @@ func (s *server) complete(d *document, p path, cluster []Address) {
 	if len(set) == 0 && s.Primary != "" {
 		set = []string{"primary"} // the short form
 	}
+	s.role = strings.Join(set, " and ")
 	o := &s.options
-	switch {
-	case len(set) > 1:
-		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
-	case len(set) == 0:
-		d.mustBe(p.child("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
-	case set[0] == "primary":
+	switch s.role {
+	case "primary":
 		*o, _ = s.Primary.options() // an error is a problem already
 		s.exposed = o.Password != ""
-	case set[0] == "sentinel":
+	case "sentinel":
 		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
 		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
-	default:
+	case "cluster":
 		o.IsClusterMode, o.Addrs = true, texts(cluster)
 		if len(cluster) == 0 {
 			d.mustBe(p.child("cluster"), "a list of nodes' addresses, such as [127.0.0.1:7000]")
 		}
+	case "":
+		d.mustBe(p.child("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
+	default:
+		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, s.role)
 	}
 	if o.Username != "" && s.Username != "" {
 		d.problem(p.child("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
@@ -227,17 +229,6 @@ func texts(addrs []Address) (addresses []string) {
 	return addresses
 }
 
-// role returns the key that names the primary.
-func (s *server) role() string {
-	switch {
-	case s.options.MasterName != "":
-		return "sentinel"
-	case s.options.IsClusterMode:
-		return "cluster"
-	}
-	return "primary"
-}
-
 // serverWarnings returns a text about each server that is probably a mistake.
 func (c *Config) serverWarnings() (texts []string) {
 	for _, shards := range [][]shard{c.keys.Redis.Shards, c.keys.Redis.Resharded} {
@@ -252,7 +243,7 @@ func (c *Config) serverWarnings() (texts []string) {
 		for i := range shards {
 			s := &shards[i]
 			texts = append(texts, s.warnings(fmt.Sprintf("shard %q", s.Name))...)
-			if s.options.MasterName == "" && !s.options.IsClusterMode {
+			if s.role == "primary" {
 				again(fmt.Sprintf("primary of shard %q", s.Name), s.options.Addrs[0], s.options.DB)
 			}
 			for _, addr := range s.Replicas {
