@@ -183,11 +183,11 @@ func (k *take) add() {
 	}
 	e.c.mu.Unlock()
 	if before != nil {
-		before.account(false)
+		before.settleAlone(false)
 	}
 }
 
-// serve passes the request on and accounts for e when the next handler returns.
+// serve passes the request on and settles e when the next handler returns.
 func (e *link) serve(w http.ResponseWriter, next http.Handler) {
 	if e.outer == nil {
 		shareTrailer(e.received)
@@ -218,14 +218,14 @@ func (e *link) servesUncharged() {
 	e.ran++
 }
 
-// end accounts for e when the next handler has returned or panicked. w is the handler's
+// end settles e when the next handler has returned or panicked. w is the handler's
 // writer.
 func (e *link) end(w http.ResponseWriter, returned bool) {
 	c, accounted := e.c, false
 	defer func() {
 		if !accounted { // a function of the program, such as RefundIf, has panicked: units in flight would be renewed for ever
 			e.handlerEnded()
-			e.account(false)
+			e.settleAlone(false)
 		}
 	}()
 	if e.outer == nil && returned && c.sent.Load() == nothing {
@@ -238,7 +238,7 @@ func (e *link) end(w http.ResponseWriter, returned bool) {
 	// here may hold a response back and still send it.
 	failed := !returned && c.sent.Load() == nothing && (e.outer == nil || c.isBehind(w))
 	if e.handlerEnded() || !returned {
-		e.account(failed)
+		e.settleAlone(failed)
 	}
 	accounted = true
 	if e.outer == nil {
@@ -267,7 +267,7 @@ func (e *link) handlerEnded() (unsettled bool) {
 			e.outer.ran--
 		}
 	}
-	unsettled = e.isAlone() && (e.inner != nil || e.takes != nil || e.isDue())
+	unsettled = e.isSettledAlone() && (e.inner != nil || e.takes != nil || e.isDue())
 	e.c.mu.Unlock()
 	return unsettled
 }

@@ -101,7 +101,7 @@ var errSettled = invalid.Errorf("middleware: SetCost: the charge is settled; rep
 
 // report notes a cost for k, unless it comes too late. The caller holds the chain's lock.
 func (k *take) report(policy string, cost int64) error {
-	if k.state == charged && k.link.handler != running && k.link.isAlone() {
+	if k.state == charged && k.link.handler != running && k.link.isSettledAlone() {
 		return errSettled
 	}
 	return k.note(policy, cost)

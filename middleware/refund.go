@@ -20,10 +20,7 @@ func (c *chain) settleFor(status int, h http.Header) {
 		switch o := e.outcome(); {
 		case !o.charged:
 		case o.refused && status >= 400:
-			// A dry run keeps its charge: it tries a policy in place of the one that refused.
-			if e.m.DryRun == nil {
-				e.settle(unserved)
-			}
+			e.settleUnserved()
 		case status != unknownStatus && e.isFree(status, h):
 			e.settle(free)
 		case o.pending:
@@ -36,7 +33,7 @@ func (c *chain) settleFor(status int, h http.Header) {
 type outcome struct {
 	handler  handlerState
 	refused  bool // no handler ran
-	alone    bool // it does not wait for the response
+	alone    bool // it is settled without the response
 	replaced bool // the chain does not go through it any more
 	charged  bool // some take is not settled yet
 	pending  bool // some take must be settled, even if the response is not free
@@ -45,7 +42,7 @@ type outcome struct {
 func (e *link) outcome() (o outcome) {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
-	o.handler, o.refused, o.alone, o.replaced = e.handler, e.isRefused(), e.isAlone(), e.isReplaced()
+	o.handler, o.refused, o.alone, o.replaced = e.handler, e.isRefused(), e.isSettledAlone(), e.isReplaced()
 	o.charged, o.pending = e.isCharged(), e.isDue()
 	for k := e.takes; k != nil; k = k.next {
 		o.charged, o.pending = o.charged || k.isCharged(), o.pending || k.isDue()
@@ -70,10 +67,10 @@ func (e *link) isRefused() bool {
 	return false
 }
 
-// isAlone reports whether e is settled without the response: that has begun, the outermost
+// isSettledAlone reports whether e is settled without the response: that has begun, the outermost
 // handler has ended, or another call took e's place in the chain. The caller holds the chain's
 // lock.
-func (e *link) isAlone() bool {
+func (e *link) isSettledAlone() bool {
 	return e.c.sent.Load() != nothing || e.c.first.handler != running || e.isReplaced()
 }
 
@@ -87,9 +84,9 @@ func (e *link) isReplaced() bool {
 	return false
 }
 
-// account settles e, and the links behind it, as far as their handlers have ended, without the
+// settleAlone settles e, and the links behind it, as far as their handlers have ended, without the
 // response. failed reports whether a panic of e's handler counts as status 500.
-func (e *link) account(failed bool) {
+func (e *link) settleAlone(failed bool) {
 	e.c.mu.Lock()
 	x := e.innermost()
 	e.c.mu.Unlock()
@@ -98,8 +95,7 @@ func (e *link) account(failed bool) {
 		switch {
 		case o.handler == running || !o.charged:
 			continue
-		case o.refused && o.replaced && x.m.DryRun == nil:
-			x.settle(unserved)
+		case o.refused && o.replaced && x.settleUnserved():
 		case failed:
 			x.settle(reported)
 			if x.outcome().charged && x.isFree(http.StatusInternalServerError, e.c.w.Header()) {
@@ -110,6 +106,16 @@ func (e *link) account(failed bool) {
 			x.settle(charged)
 		}
 	}
+}
+
+// settleUnserved settles e to nothing, since no handler ran, and reports whether it did. A dry
+// run keeps its charge: it tries a policy in place of the one that refused.
+func (e *link) settleUnserved() bool {
+	if e.m.DryRun != nil {
+		return false
+	}
+	e.settle(unserved)
+	return true
 }
 
 // isFree reports whether the response is free: a 304, or one that RefundIf reports. It is not
