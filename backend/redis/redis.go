@@ -307,11 +307,6 @@ func (b *Backend) Load(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// shardOf returns the shard of charges, which share a partition or are all on one server.
-func (b *Backend) shardOf(charges []quota.Charge) *shard {
-	return b.shards[b.ring.Choose(charges[0].Partition)]
-}
-
 // Location is the place of a count.
 type Location struct {
 	Shard string // its name

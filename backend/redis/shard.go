@@ -39,6 +39,11 @@ type shard struct {
 	replicas []*batcher
 }
 
+// shardOf returns the shard of charges, which share a partition or are all on one server.
+func (b *Backend) shardOf(charges []quota.Charge) *shard {
+	return b.shards[b.ring.Choose(charges[0].Partition)]
+}
+
 func newShard(b *Backend, s Shard) *shard {
 	sh := &shard{backend: b}
 	sh.Name = s.Name

@@ -2,6 +2,9 @@ package policies
 
 // isMisspelled reports whether name is other with one letter more, less or different, or with two
 // neighbors exchanged. Digits tell names apart: tier1 is no misspelling of tier2.
+//
+// Both names may be right, so this is narrower than Nearest of package config, which suggests a name
+// for one that is known to be wrong.
 func isMisspelled(name, other string) bool {
 	i := 0
 	for i < len(name) && i < len(other) && name[i] == other[i] {

@@ -25,6 +25,9 @@ const (
 // Monitor asks each server about once a second, from the first use of the Backend until Close,
 // for its time and its part in replication: one round trip of TIME and INFO. A part
 // of the answer that the server denies, or that is not understood, stays unknown.
+//
+// A check that fails is reported to the observer and by States, and opens no breaker: failed
+// decisions do. A replica that fails one serves no peeks until the next.
 type Monitor struct {
 	shards   []*Shard
 	Clock    *correctedClock
