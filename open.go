@@ -17,7 +17,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/internal/receiptkey"
 	"github.com/weir-go/weir/observe"
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
@@ -43,7 +43,7 @@ import (
 // the log says which do not answer. An error wraps throttler.ErrInvalid, and quotes no URL.
 func Open(urls string, options *throttler.Options) (*throttler.Throttler, error) {
 	o := *cmp.Or(options, new(throttler.Options))
-	if _, err := receipt.NewKey(o.ReceiptKey); err != nil {
+	if _, err := receiptkey.NewKey(o.ReceiptKey); err != nil {
 		return nil, fmt.Errorf("weir: Open: Options.%w", err)
 	}
 	shards, err := parse(urls)

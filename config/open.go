@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/weir/guard/refusals"
 	"github.com/weir-go/weir/guard/shadow"
 	"github.com/weir-go/weir/internal/every"
-	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/internal/receiptkey"
 	"github.com/weir-go/weir/local/shares"
 	weirlog "github.com/weir-go/weir/observe/log"
 	"github.com/weir-go/weir/throttler"
@@ -182,7 +182,7 @@ func (s *Stack) open(ctx context.Context) error {
 	if cache := c.keys.RefusalCache; !cache.disabled {
 		options.Refusals = &refusals.Options{Except: cache.Except}
 	}
-	if _, err := receipt.NewKey(c.options.ReceiptKey); err != nil {
+	if _, err := receiptkey.NewKey(c.options.ReceiptKey); err != nil {
 		return err
 	}
 	if err := s.openPolicies(ctx); err != nil {

@@ -3,7 +3,7 @@ package throttler
 import (
 	"errors"
 
-	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/internal/receiptkey"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -31,7 +31,7 @@ const (
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
 	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt
-	ErrReceiptKey  = receipt.ErrKey        // no ReceiptKey, or not the one of the receipt
+	ErrReceiptKey  = receiptkey.ErrKey     // no ReceiptKey, or not the one of the receipt
 	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see driver.MayHaveCharged
 )
 

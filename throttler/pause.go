@@ -12,7 +12,8 @@ import (
 )
 
 // Pause refuses charges to these counts before until, at most [quota.MaxWindow] ahead, in every
-// process, but not in mode Record. The latest pause holds.
+// process, but not in mode Record. The latest pause holds. It is stored with the counts. An operator
+// who blocks a key adds an override to the table of policies: Override.Blocked of package policies.
 func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charge) (err error) {
 	t.warnOfKeys("Pause", charges)
 	if t.observer != nil {

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/internal/receiptkey"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/throttler/quota"
@@ -133,7 +133,7 @@ func (r *receiptState) name() (id string, ok bool) {
 	defer r.mu.Unlock()
 	m := r.withExtras()
 	if m.id == "" {
-		random := make([]byte, receipt.IDBytes)
+		random := make([]byte, receiptkey.IDBytes)
 		_, _ = rand.Read(random) // it never fails
 		m.id = string(random)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/receipt"
+	"github.com/weir-go/weir/internal/receiptkey"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -26,7 +26,7 @@ type Throttler struct {
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
 
-	receiptKey receipt.Key // of Receipt and Open
+	receiptKey receiptkey.Key // of Receipt and Open
 	queues     *waitQueues
 	checked    *onlyChecked
 	uncounted  *atomic.Bool  // a receipt was settled of which nothing is counted
@@ -64,7 +64,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 			}
 		}
 		t.observer, t.policies = options.Observer, options.Policies
-		key, err := receipt.NewKey(options.ReceiptKey)
+		key, err := receiptkey.NewKey(options.ReceiptKey)
 		if err != nil {
 			panic("throttler: New: " + err.Error())
 		}

@@ -21,7 +21,8 @@ type Override struct {
 	Limits []quota.Limit `json:"limits,omitempty"`
 
 	// Blocked refuses the key without asking the backend. The decision is Blocked, and
-	// its retry time is Until, or never.
+	// its retry time is Until, or never. Pause of a Throttler is not stored here, but with the
+	// counts.
 	Blocked bool `json:"blocked,omitempty"`
 
 	// Unlimited allows the key everything. A FixedWindow and a SlidingWindow continue to

@@ -1,5 +1,6 @@
-// Package receipt has the key that encrypts the receipts of package throttler.
-package receipt
+// Package receiptkey has the key that seals receipts: it encrypts and authenticates what package
+// throttler writes in them.
+package receiptkey
 
 import (
 	"crypto/aes"
