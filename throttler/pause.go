@@ -12,8 +12,7 @@ import (
 )
 
 // Pause refuses charges to these counts before until, at most [quota.MaxWindow] ahead, in every
-// process, but not in mode Record. The latest pause holds. It is stored with the counts. An operator
-// who blocks a key adds an override to the table of policies: Override.Blocked of package policies.
+// process, but not in mode Record. The latest pause holds.
 func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charge) (err error) {
 	t.warnOfKeys("Pause", charges)
 	if t.observer != nil {
@@ -37,7 +36,8 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 	return t.forEach(r, func(b driver.Backend, r driver.Request) error { return pause(ctx, b, r, until) })
 }
 
-// pause is Pause for one decision of b: it settles charges of cost 0.
+// pause is Pause for one decision of b: it settles charges of cost 0, and the pause is stored with
+// their counts. An operator's block isn't: policies.Override has it, in the table of policies.
 func pause(ctx context.Context, b driver.Backend, r driver.Request, until time.Time) error {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {
