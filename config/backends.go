@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -22,31 +21,29 @@ const (
 
 // kind is a backend that a file can name.
 type kind struct {
-	name           string
-	section, least string          // the key at the top of the file that has its servers, or "", and the least that it needs
-	servers        func(*keys) int // how many shards, servers or members the file gives it
+	name        string
+	servers     func(*keys) int // how many shards, servers or members the file gives it
+	list, least string          // their key, and the least that it must list
 
 	// open opens the store. It is nil for shares, which aren't a store.
 	open func(s *Stack, prefix string) (handoff.Store, error)
 }
 
-const leastOfRedis = "one shard, such as {name: a, primary: 127.0.0.1:6379}"
-
 var kinds = []kind{
-	{memoryName, "", "", func(*keys) int { return 1 }, (*Stack).openMemory},
-	{"redis", "redis.shards", leastOfRedis, func(k *keys) int { return len(k.Redis.Shards) }, func(s *Stack, prefix string) (handoff.Store, error) {
+	{memoryName, func(*keys) int { return 1 }, "", "", (*Stack).openMemory},
+	{"redis", func(k *keys) int { return len(k.Redis.Shards) }, "redis.shards", "one shard, such as {name: a, primary: 127.0.0.1:6379}", func(s *Stack, prefix string) (handoff.Store, error) {
 		return s.openRedis("redis", s.Config.keys.Redis.Shards, prefix)
 	}},
-	{reshardedName, "redis.resharded", leastOfRedis, func(k *keys) int { return len(k.Redis.Resharded) }, func(s *Stack, prefix string) (handoff.Store, error) {
+	{reshardedName, func(k *keys) int { return len(k.Redis.Resharded) }, "redis.resharded", "one shard, such as {name: a, primary: 127.0.0.1:6379}", func(s *Stack, prefix string) (handoff.Store, error) {
 		return s.openRedis(reshardedName, s.Config.keys.Redis.Resharded, prefix)
 	}},
-	{"memcached", "memcached.servers", "one server, such as 127.0.0.1:11211", func(k *keys) int { return len(k.Memcached.Servers) }, (*Stack).openMemcached},
-	{sharesName, "shares", "self, members and key_file", func(k *keys) int {
+	{"memcached", func(k *keys) int { return len(k.Memcached.Servers) }, "memcached.servers", "one server, such as 127.0.0.1:11211", (*Stack).openMemcached},
+	{sharesName, func(k *keys) int {
 		if k.Shares == nil {
 			return 0
 		}
 		return len(k.Shares.Members)
-	}, nil},
+	}, "shares", "self, members and key_file", nil},
 }
 
 // kindOf returns the kind of that name, which must exist.
@@ -54,14 +51,50 @@ func kindOf(name string) kind {
 	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
 }
 
+func (k kind) isStore() bool { return k.open != nil }
+
+// section returns the key at the top of a file that has k's servers, or "".
+func (k kind) section() string {
+	section, _, _ := strings.Cut(k.list, ".")
+	return section
+}
+
+// sections returns the sections of the wanted kinds.
+func sections(wanted func(kind) bool) (names []string) {
+	for _, k := range kinds {
+		if s := k.section(); s != "" && wanted(k) && !slices.Contains(names, s) {
+			names = append(names, s)
+		}
+	}
+	return names
+}
+
+// either lists two names or more, for a person.
+func either(names []string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// checkKind returns an error unless name is the name of a wanted kind.
+func checkKind(name string, wanted func(kind) bool) error {
+	var names []string
+	for _, k := range kinds {
+		if wanted(k) {
+			names = append(names, k.name)
+		}
+	}
+	if !slices.Contains(names, name) {
+		return errors.New("it must be " + either(names))
+	}
+	return nil
+}
+
 // backend is the name of a kind.
 type backend string
 
 func (b *backend) UnmarshalText(text []byte) error {
-	if *b = backend(text); !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == string(text) }) {
-		return errors.New("it must be memory, redis, redis-resharded, memcached or shares")
-	}
-	return nil
+	*b = backend(text)
+	return checkKind(string(text), func(kind) bool { return true })
 }
 
 // store is the name of a kind that has a store.
@@ -69,10 +102,7 @@ type store string
 
 func (s *store) UnmarshalText(text []byte) error {
 	*s = store(text)
-	if err := new(backend).UnmarshalText(text); err != nil || *s == sharesName {
-		return errors.New("it must be memory, redis, redis-resharded or memcached")
-	}
-	return nil
+	return checkKind(string(text), kind.isStore)
 }
 
 type redisKeys struct {
@@ -86,18 +116,17 @@ type memcachedKeys struct {
 
 // memcachedServer is a server of Memcached. The short form is its address.
 type memcachedServer struct {
-	Name    string  // the address if left out
-	Address Address `must:""`
+	Name    string // the address if left out
+	Address Address
 }
 
-func (s *memcachedServer) short(_ *document, node *yaml.Node) any {
+func (s *memcachedServer) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return &s.Address
+		return load(node, &s.Address)
 	}
-	return nil
+	type long memcachedServer
+	return load(node, (*long)(s))
 }
-
-func (s *memcachedServer) check(*document, path) { s.Name = cmp.Or(s.Name, string(s.Address)) }
 
 // refusalCache is true, false, or the policies that opt out.
 type refusalCache struct {
@@ -105,18 +134,12 @@ type refusalCache struct {
 	disabled bool
 }
 
-func (c *refusalCache) short(_ *document, node *yaml.Node) any {
-	if node.Kind != yaml.MappingNode {
-		return (*refusalSwitch)(c)
+func (c *refusalCache) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.MappingNode {
+		type long refusalCache
+		return load(node, (*long)(c))
 	}
-	return nil
-}
-
-// refusalSwitch is the short form of a refusalCache.
-type refusalSwitch refusalCache
-
-func (c *refusalSwitch) UnmarshalText(text []byte) error {
-	if c.disabled = string(text) == "false"; !c.disabled && string(text) != "true" {
+	if c.disabled = node.Value == "false"; !c.disabled && node.Value != "true" {
 		return errors.New("it must be true, false or a mapping with except")
 	}
 	return nil
@@ -163,7 +186,7 @@ func (c *Config) flagged() bool {
 // backends checks that the file has servers for the backend, the shadow, and the backends
 // that the flags choose from, and for no others.
 func (c *Config) backends(d *document) {
-	for _, key := range []string{"redis", "memcached", "shares", "backend", "shadow", "flags"} {
+	for _, key := range append(sections(func(kind) bool { return true }), "backend", "shadow", "flags") {
 		if d.wrong[key] {
 			return // a key with a problem may seem to be missing
 		}
@@ -178,11 +201,11 @@ func (c *Config) backends(d *document) {
 	case c.flagged() && slices.Contains(names, sharesName):
 		d.problem(path{"flags"}, "flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.keys.Flags.name != "" && len(names) == 1:
-		d.problem(path{"flags"}, "flags is set, but there is no backend other than %s to move clients to; set redis or memcached", c.Backend)
+		d.problem(path{"flags"}, "flags is set, but there is no backend other than %s to move clients to; set %s", c.Backend, either(sections(kind.isStore)))
 	case !c.flagged():
 		for _, name := range names[1:] {
 			if name != string(c.keys.Shadow) {
-				section := pathOf(kindOf(name).section)[0]
+				section := kindOf(name).section()
 				d.problem(path{section}, "%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.Backend, name)
 			}
 		}
@@ -196,10 +219,10 @@ func (c *Config) hasServers(d *document, name string, named path) bool {
 	if k.servers(&c.keys) > 0 {
 		return true
 	}
-	if list := pathOf(k.section); d.contains(list) {
+	if list := pathOf(k.list); d.contains(list) {
 		named = list
 	}
-	d.problem(named, "%s is empty; the %s backend needs at least %s", k.section, name, k.least)
+	d.problem(named, "%s is empty; the %s backend needs at least %s", k.list, name, k.least)
 	return false
 }
 

@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -41,11 +42,10 @@ type Options struct {
 	Policies []*quota.Policy
 
 	// Program points to a struct for the program's own keys, at the top of the file. Fields
-	// that the file leaves out keep their values. A field's key is in its tag, as in
-	// `yaml:"listen_on"`, or is its name in lower case; the tag `yaml:",inline"` is for a struct
-	// whose keys are next to the others. A type with an UnmarshalText is text, and a map or a list
-	// with one may be text. If the error of UnmarshalText begins with "it must be", the problem
-	// also names the field and its value. An int64 and a time.Duration are above zero.
+	// that the file leaves out keep their values. The YAML package decodes it: a field's key is
+	// in its tag, as in `yaml:"listen_on"`, or is its name in lower case. If an UnmarshalText or
+	// UnmarshalYAML returns an error that begins with "it must be", the problem also names the
+	// field and its value.
 	//
 	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
 	// end: mustBe adds a problem with the value of key; right describes a valid one. A method
@@ -120,19 +120,19 @@ type keys struct {
 	Redis        redisKeys
 	Memcached    memcachedKeys
 	Shares       *sharesKeys
-	Seed         int64  // of the choice of a shard or server
-	Prefix       prefix // of all stored keys
+	Seed         integer // of the choice of a shard or server
+	Prefix       prefix  // of all stored keys
 	Flags        file
 	Shadow       store
 	RefusalCache *refusalCache `yaml:"refusal_cache"`
-	Roots        roots
-	PoliciesAt   *lone `yaml:"policies_at"`
+	Roots        []root
+	PoliciesAt   *policiesAt `yaml:"policies_at"`
 	Policies     map[string]policy
 	DryRuns      map[string]dryRun `yaml:"dry_runs"`
-	Deadline     time.Duration
+	Deadline     duration
 	OnFailure    *fallback.Choice `yaml:"on_failure"`
-	OpenFor      time.Duration    `yaml:"open_for"`
-	Processes    int64
+	OpenFor      duration         `yaml:"open_for"`
+	Processes    integer
 }
 
 // Read reads a file. It makes no connections, and may be called again while a Stack of the
@@ -151,7 +151,7 @@ func Read(file string, options *Options) (*Config, error) {
 func Parse(file string, text []byte, options *Options) (*Config, error) {
 	c := &Config{
 		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Levels: make(map[string]consistency.Level),
-		keys: keys{Backend: memoryName, Deadline: 50 * time.Millisecond}, options: *cmp.Or(options, new(Options)), text: text,
+		keys: keys{Backend: memoryName, Deadline: duration(50 * time.Millisecond)}, options: *cmp.Or(options, new(Options)), text: text,
 	}
 	c.options.Log = cmp.Or(c.options.Log, slog.Default())
 	c.before = copyOf(c.options.Program)
@@ -160,10 +160,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 		d.getenv = c.options.Getenv
 	}
 	// If the file was cut off, the defaults would silently be the wrong limits.
-	if d.parse(text, "the file is empty; any key may be left out, but not all of them") && d.decode(&struct {
-		Program any   `yaml:",inline"`
-		Keys    *keys `yaml:",inline"`
-	}{c.options.Program, &c.keys}) {
+	if d.parse(text, "the file is empty; any key may be left out, but not all of them") && d.decode(c.together()) {
 		c.complete(d)
 		d.checkProgram(c.options.Program)
 	}
@@ -173,10 +170,27 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 	return c, nil
 }
 
+// together returns a pointer to a struct with the program's keys and the configuration's.
+func (c *Config) together() any {
+	const inline = `yaml:",inline"`
+	fields := []reflect.StructField{{Name: "Keys", Type: reflect.TypeFor[*keys](), Tag: inline}}
+	values := []reflect.Value{reflect.ValueOf(&c.keys)}
+	if c.options.Program != nil {
+		program := reflect.ValueOf(c.options.Program)
+		fields, values = slices.Insert(fields, 0, reflect.StructField{Name: "Program", Type: program.Type(), Tag: inline}), slices.Insert(values, 0, program)
+	}
+	together := reflect.New(reflect.StructOf(fields))
+	for i, v := range values {
+		together.Elem().Field(i).Set(v)
+	}
+	return together.Interface()
+}
+
 // complete checks the keys together, and sets the fields of c.
 func (c *Config) complete(d *document) {
-	c.Backend, c.Deadline = string(c.keys.Backend), c.keys.Deadline
-	d.distinctServers()
+	c.Backend, c.Deadline = string(c.keys.Backend), time.Duration(c.keys.Deadline)
+	c.servers(d)
+	c.shares(d)
 	d.read(&c.keys.Flags, path{"flags"}, "a file of percentages, such as redis: 5")
 	c.backends(d)
 	c.failures(d)
@@ -184,7 +198,7 @@ func (c *Config) complete(d *document) {
 	c.parents(d)
 	c.refusals(d)
 	c.divisible(d)
-	c.supported(d)
+	c.levels(d)
 	if c.keys.PoliciesAt != nil && c.options.Table == nil {
 		d.problem(path{"policies_at"}, "policies_at is set, but the program has no table of policies; remove it")
 	}

@@ -40,10 +40,13 @@ func (s *Stack) openLevels() (*guard.Levels, error) {
 // Options.Levels is true. The error is a problem for the policy's place in another file: it
 // names the missing setting, and wraps quota.ErrInvalid.
 func (c *Config) Supports(p *quota.Policy, m consistency.Level) error {
-	if reason := c.lacks(m); reason != "" {
+	switch reason := c.lacks(m); {
+	case reason != "":
 		return invalid.Errorf("%s", reason)
+	case m == consistency.Synced:
+		return synced.Supports(p)
 	}
-	return consistency.Supports(p, m)
+	return nil
 }
 
 // lacks returns why c doesn't support a level, or "".
@@ -112,12 +115,12 @@ func (c *Config) agreeing() []root {
 	if c.Backend == reshardedName {
 		shards = c.keys.Redis.Resharded
 	}
-	if len(c.keys.Roots) > 0 || len(shards) > synced.MaxRoots || slices.ContainsFunc(shards, func(s shard) bool { return s.role == "cluster" }) {
+	if len(c.keys.Roots) > 0 || len(shards) > synced.MaxRoots || slices.ContainsFunc(shards, func(s shard) bool { return s.options.IsClusterMode }) {
 		return c.keys.Roots
 	}
 	var addresses []root
 	for _, s := range shards {
-		addresses = append(addresses, root{Name: s.Name, lone: lone{s.server}})
+		addresses = append(addresses, root{Name: s.Name, server: s.server})
 	}
 	return addresses
 }

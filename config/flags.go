@@ -81,12 +81,13 @@ type flags struct {
 // newFlags reads the file of flags. If it is wrong, the provider has no values until it is right.
 func newFlags(c *Config) *flags {
 	f := &flags{config: c, events: make(chan openfeature.Event, 1)}
-	if percentages, err := c.readPercentages(); err == nil {
-		f.last.Store(percentages)
-	} else {
+	percentages, err := c.readPercentages()
+	if err != nil {
 		f.problem, f.reported = err.Error(), true
 		c.options.Log.Warn("the flags' file is wrong; until it is right, one backend serves all clients", "backend", c.Backend, "error", err)
+		return f
 	}
+	f.last.Store(percentages)
 	return f
 }
 

@@ -100,18 +100,10 @@ func (c *Config) inFile(err error) error {
 const startTimeout = time.Second
 
 func (c *Config) open(offline bool) (*Stack, error) {
-	return c.with(func(s *Stack) error {
-		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-		defer cancel()
-		s.offline = offline
-		return s.open(ctx)
-	})
-}
-
-// with returns a Stack that open has opened. After an error, it closes what is open.
-func (c *Config) with(open func(s *Stack) error) (*Stack, error) {
-	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}
-	if err := open(s); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend), offline: offline}
+	if err := s.open(ctx); err != nil {
 		_ = s.Close() // it has decided nothing, so it holds no leases
 		return nil, c.inFile(err)
 	}
@@ -238,7 +230,7 @@ func (c *Config) fallback() (o *fallback.Options, unused []string) {
 		unused = append(unused, "processes has no effect, because no on_failure is local")
 	}
 	if slices.Contains(choices, fallback.Open) {
-		o.OpenFor = c.keys.OpenFor
+		o.OpenFor = time.Duration(c.keys.OpenFor)
 	} else if c.keys.OpenFor != 0 {
 		unused = append(unused, "open_for has no effect, because no on_failure is open")
 	}

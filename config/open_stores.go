@@ -27,21 +27,22 @@ var errOffline = errors.New("a check dials nothing")
 func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.Store, error) {
 	var opened []redisbackend.Shard
 	var failed error
-	connect := func(shard, role string, to server) redis.UniversalClient {
-		client, err := s.connect(&to)
+	connect := func(shard, role string, o redis.UniversalOptions) redis.UniversalClient {
+		client, err := s.newClient(o)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			return nil
 		}
-		s.greeted = append(s.greeted, greeting{[]any{"shard", shard, "role", role, "addr", strings.Join(to.options.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
+		s.greeted = append(s.greeted, greeting{[]any{"shard", shard, "role", role, "addr", strings.Join(o.Addrs, ",")}, func(ctx context.Context) error { return ping(ctx, client) }})
 		return client
 	}
 	for _, c := range shards {
-		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role, c.server)}
+		o := c.options
+		o.CredentialsProvider = c.credentials()
+		shard := redisbackend.Shard{Name: c.Name, Primary: connect(c.Name, c.role(), o)}
 		for _, addr := range c.Replicas {
-			replica := c.server
-			replica.options.Addrs, replica.options.MasterName = []string{string(addr)}, ""
-			shard.Replicas = append(shard.Replicas, connect(c.Name, "replica", replica))
+			o.Addrs, o.MasterName = []string{string(addr)}, ""
+			shard.Replicas = append(shard.Replicas, connect(c.Name, "replica", o))
 		}
 		opened = append(opened, shard)
 	}
@@ -69,10 +70,8 @@ func (c *Config) prefixed(name string) string { return string(c.keys.Prefix) + n
 // clientTimeout is at least the deadline, so that the deadline ends a decision first.
 func (c *Config) clientTimeout() time.Duration { return max(time.Second, c.Deadline) }
 
-// connect returns a client of a server.
-func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
-	o, t := to.options, s.Config.clientTimeout()
-	o.CredentialsProvider = to.credentials()
+func (s *Stack) newClient(o redis.UniversalOptions) (redis.UniversalClient, error) {
+	t := s.Config.clientTimeout()
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t, t, t, t
 	if s.offline {
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, errOffline }
@@ -82,6 +81,13 @@ func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
 		s.onClose(func() { _ = client.Close() }) // it has nothing left to send
 	}
 	return client, err
+}
+
+// connect returns a client of a server.
+func (s *Stack) connect(to *server) (redis.UniversalClient, error) {
+	o := to.options
+	o.CredentialsProvider = to.credentials()
+	return s.newClient(o)
 }
 
 // ping asks a server, or all primaries of a Cluster.
@@ -127,7 +133,7 @@ func (s *Stack) openShares() (driver.Backend, error) {
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(c.Policies)), maps.Values(c.DryRuns))
 	b, err := shares.New(string(k.Self), k.list(), sender, policies, &shares.Options{
-		Refresh: k.Refresh, Observer: c.options.Observer,
+		Refresh: time.Duration(k.Refresh), Observer: c.options.Observer,
 		ListChanged: func(list shares.List) {
 			c.options.Log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/guard/fallback"
 	"github.com/weir-go/weir/local/consistency"
 	"github.com/weir-go/weir/local/shares"
+	"github.com/weir-go/weir/local/synced"
 	"github.com/weir-go/weir/throttler/policies"
 	"github.com/weir-go/weir/throttler/quota"
 )
@@ -27,62 +28,61 @@ type policy struct {
 	OnFailure *fallback.Choice   `yaml:"on_failure"`
 	Level     *consistency.Level `yaml:"consistency"`
 	Was       *consistency.Level // the level that it begins at; Level if nil
-	Sync      time.Duration
+	Sync      duration
 	Low       part
 }
 
-func (p *policy) short(d *document, node *yaml.Node) any { return p.Limits.alone(d, node) }
+func (p *policy) UnmarshalYAML(node *yaml.Node) error {
+	type long policy
+	return shortForm(node, &p.Limits, (*long)(p))
+}
 
 // dryRun is the part of a policy that a dry run has, too.
 type dryRun struct{ Limits limits }
 
-func (r *dryRun) short(d *document, node *yaml.Node) any { return r.Limits.alone(d, node) }
+func (r *dryRun) UnmarshalYAML(node *yaml.Node) error {
+	type long dryRun
+	return shortForm(node, &r.Limits, (*long)(r))
+}
+
+// shortForm decodes a node as limits, if it has their form, or as a mapping with limits.
+func shortForm(node *yaml.Node, limits *limits, long any) error {
+	var first struct{ Quota yaml.Node }
+	if node.Kind == yaml.MappingNode && (node.Decode(&first) != nil || first.Quota.Kind == 0) {
+		return load(node, long)
+	}
+	return load(node, limits)
+}
 
 // limits are a list of limits. A single limit may be written without the list.
 type limits []limit
 
-// alone returns l if a node has the form of limits, and not of a mapping with limits.
-func (l *limits) alone(d *document, node *yaml.Node) any {
-	if node.Kind == yaml.MappingNode && d.entries(node, nil).values["quota"] == nil {
-		return nil
-	}
-	return l
-}
-
-func (l *limits) short(_ *document, node *yaml.Node) any {
+func (l *limits) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.SequenceNode {
-		return nil
+		return load(node, (*[]limit)(l))
 	}
 	*l = make(limits, 1)
-	return &(*l)[0]
+	return load(node, &(*l)[0])
 }
 
-// limit is a quota.Limit as a mapping. Its short form is in words.
-type limit struct {
-	Quota     int64         `must:""`
-	Window    time.Duration `must:""`
-	Algorithm quota.Algorithm
-	Aligned   bool
-	Burst     int64
-	MaxWait   time.Duration  `yaml:"max_wait"`
-	Calendar  quota.Calendar `yaml:"-"` // in words alone
-}
+// limit is a quota.Limit in words, or a mapping.
+type limit quota.Limit
 
-func (l *limit) short(_ *document, node *yaml.Node) any {
-	if node.Kind == yaml.MappingNode {
-		return nil
+func (l *limit) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind != yaml.MappingNode {
+		return (*quota.Limit)(l).UnmarshalText([]byte(node.Value))
 	}
-	return (*quota.Limit)(l)
-}
-
-func (l *limit) check(d *document, p path) {
-	if d.wrong[p.String()] {
-		return
+	var k struct {
+		Quota     integer
+		Window    duration
+		Algorithm quota.Algorithm
+		Aligned   bool
+		Burst     integer
+		MaxWait   duration `yaml:"max_wait"`
 	}
-	alone := quota.Policy{Name: "limit", Limits: []quota.Limit{quota.Limit(*l)}}
-	if err := alone.Validate(); err != nil {
-		d.problem(p, "%s: %s", p, strings.TrimPrefix(withoutPackage(err), `policy "limit": limit 0: `))
-	}
+	err := load(node, &k)
+	*l = limit{Quota: int64(k.Quota), Window: time.Duration(k.Window), Algorithm: k.Algorithm, Aligned: k.Aligned, Burst: int64(k.Burst), MaxWait: time.Duration(k.MaxWait)}
+	return err
 }
 
 // dryRunSuffix ends the names of dry runs, which have separate counts.
@@ -93,7 +93,7 @@ func (c *Config) policies(d *document) {
 	var used []string
 	for _, p := range c.options.Policies {
 		used = append(used, p.Name)
-		if !d.contains(path{"policies", p.Name}) {
+		if !d.contains(path{"policies", p.Name}) || d.wrong[path{"policies", p.Name}.String()] {
 			c.Policies[p.Name] = c.preset(d, p)
 		}
 	}
@@ -102,8 +102,6 @@ func (c *Config) policies(d *document) {
 		c.Policies[name] = d.policy(name, place, p.Limits)
 		c.Policies[name].Unit, c.Policies[name].Hidden = p.Unit, p.Hidden
 		c.Policies[name].Parent, c.Policies[name].ParentKey = p.Parent, p.ParentKey
-		c.failure(d, place.child("on_failure"), p.OnFailure)
-		c.level(d, place, name)
 		// A policy that the program does not use is worth a warning. If its name is
 		// misspelled, a limit other than the one meant stays in force.
 		if similar := Nearest(name, used); similar != "" && !slices.Contains(used, name) {
@@ -171,17 +169,41 @@ func (c *Config) preset(d *document, p *quota.Policy) *quota.Policy {
 
 // policy returns the policy at a place, and adds a problem if it is not valid.
 func (d *document) policy(name string, place path, limits limits) *quota.Policy {
-	p := &quota.Policy{Name: name}
-	for _, l := range limits {
+	p, before := &quota.Policy{Name: name}, len(d.problems)
+	for i, l := range limits {
 		p.Limits = append(p.Limits, quota.Limit(l))
+		if l.Quota == 0 {
+			d.mustBe(d.limitAt(place, i).child("quota"), wholeMustBe)
+		}
+		if l.Window == 0 && l.Calendar.IsZero() {
+			d.mustBe(d.limitAt(place, i).child("window"), durationMustBe)
+		}
 	}
-	if d.wrong[place.String()] {
+	if len(d.problems) > before {
 		return p
 	}
 	if err := p.Validate(); err != nil {
+		for i := range p.Limits { // which one is it?
+			alone := quota.Policy{Name: name, Limits: p.Limits[i : i+1]}
+			if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
+				place = d.limitAt(place, i)
+				break
+			}
+		}
 		d.problem(place, "%s", withoutPackage(err))
 	}
 	return p
+}
+
+// limitAt returns the path of a limit of the policy at a place.
+func (d *document) limitAt(place path, i int) path {
+	if d.contains(place.child("limits")) {
+		place = place.child("limits")
+	}
+	if node := resolved(d.get(place)); node != nil && node.Kind == yaml.SequenceNode {
+		place = place.item(i)
+	}
+	return place
 }
 
 // checkRange adds a problem if a time is out of bounds. Zero is no time.
@@ -216,45 +238,45 @@ func (c *Config) divisible(d *document) {
 	}
 }
 
-// failures checks the choice for outages, and completes processes.
+// failures checks the choices for outages, and completes processes.
 func (c *Config) failures(d *document) {
 	if c.Backend == sharesName && c.keys.Processes == 0 {
-		c.keys.Processes = int64(kindOf(sharesName).servers(&c.keys))
+		c.keys.Processes = integer(kindOf(sharesName).servers(&c.keys))
+	}
+	local := func(place path, choice *fallback.Choice) {
+		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !d.contains(path{"processes"}) {
+			d.problem(place, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", place)
+		}
+	}
+	local(path{"on_failure"}, c.keys.OnFailure)
+	for _, name := range sorted(c.keys.Policies) {
+		local(path{"policies", name, "on_failure"}, c.keys.Policies[name].OnFailure)
 	}
 	if c.keys.Processes > fallback.MaxProcesses {
 		d.mustBe(path{"processes"}, fmt.Sprintf("at most %d", fallback.MaxProcesses))
 	}
-	c.failure(d, path{"on_failure"}, c.keys.OnFailure)
 }
 
-func (c *Config) failure(d *document, p path, choice *fallback.Choice) {
-	if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !d.contains(path{"processes"}) {
-		d.problem(p, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", p)
-	}
-}
-
-// level sets the level of a policy.
-func (c *Config) level(d *document, place path, name string) {
-	p := c.keys.Policies[name]
-	if p.Level == nil {
-		for _, key := range []string{"was", "sync", "low"} {
-			if d.contains(place.child(key)) {
-				d.problem(place.child(key), "%s is set, but there is no consistency; it is exact, leased or synced", place.child(key))
+// levels checks the levels of policies, and sets c.Levels.
+func (c *Config) levels(d *document) {
+	for _, name := range sorted(c.keys.Policies) {
+		p, place := c.keys.Policies[name], path{"policies", name}
+		if p.Level == nil {
+			for _, key := range []string{"was", "sync", "low"} {
+				if d.contains(place.child(key)) {
+					d.problem(place.child(key), "%s is set, but there is no consistency; it is exact, leased or synced", place.child(key))
+				}
 			}
+			continue
 		}
-		return
+		c.Levels[name] = *p.Level
+		sync := time.Duration(p.Sync)
+		d.checkRange(place.child("sync"), sync, 10*time.Millisecond, time.Minute)
+		if c.sync != 0 && sync != 0 && c.sync != sync {
+			d.problem(place.child("sync"), "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", place.child("sync"), sync, c.sync)
+		}
+		c.sync = cmp.Or(c.sync, sync)
 	}
-	c.Levels[name] = *p.Level
-	sync := place.child("sync")
-	d.checkRange(sync, p.Sync, 10*time.Millisecond, time.Minute)
-	if c.sync != 0 && p.Sync != 0 && c.sync != p.Sync {
-		d.problem(sync, "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", sync, p.Sync, c.sync)
-	}
-	c.sync = cmp.Or(c.sync, p.Sync)
-}
-
-// supported checks that policies can be at their levels.
-func (c *Config) supported(d *document) {
 	if len(d.problems) > 0 {
 		return // a level may need a key that has a problem
 	}
@@ -262,24 +284,7 @@ func (c *Config) supported(d *document) {
 		d.problem(path{"roots"}, "roots is set, but no policy has a consistency; write consistency: synced in one")
 	}
 	for _, name := range sorted(c.Levels) {
-		place, level, was := path{"policies", name}, c.Levels[name], c.initialLevel(name)
-		c.supports(d, place.child("consistency"), name, level)
-		if was != level {
-			c.supports(d, place.child("was"), name, was)
-		}
-	}
-}
-
-// supports checks that a policy can be at the level m, which is at p, and that its dry run can.
-func (c *Config) supports(d *document, p path, name string, m consistency.Level) {
-	if reason := c.lacks(m); reason != "" {
-		d.problem(p, "%s is %v, but %s", p, m, reason)
-	}
-	if err := consistency.Supports(c.Policies[name], m); err != nil {
-		d.problem(p, "%s is %v: %s", p, m, withoutPackage(err))
-	}
-	if err := consistency.Supports(c.DryRun(name), m); err != nil && c.DryRuns[name] != nil {
-		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))
+		c.level(d, name)
 	}
 }
 
@@ -289,4 +294,30 @@ func (c *Config) initialLevel(name string) consistency.Level {
 		return *p.Was
 	}
 	return c.Levels[name]
+}
+
+// level checks that the policy of that name can be at its levels.
+func (c *Config) level(d *document, name string) {
+	policy := path{"policies", name}
+	lacks := func(key string, m consistency.Level) {
+		if reason := c.lacks(m); reason != "" {
+			d.problem(policy.child(key), "%s is %v, but %s", policy.child(key), m, reason)
+		}
+	}
+	level, was := c.Levels[name], c.initialLevel(name)
+	lacks("consistency", level)
+	if was != level {
+		lacks("was", was)
+	}
+	if level != consistency.Synced && was != consistency.Synced {
+		return
+	}
+	if err := synced.Supports(c.Policies[name]); err != nil && level == consistency.Synced {
+		d.problem(policy.child("consistency"), "%s", withoutPackage(err))
+	} else if err != nil {
+		d.problem(policy.child("was"), "%s is synced: %s", policy.child("was"), withoutPackage(err))
+	}
+	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
+		d.problem(path{"dry_runs", name}, "%s", withoutPackage(err))
+	}
 }

@@ -4,15 +4,28 @@ import (
 	"context"
 	"strings"
 
+	"go.yaml.in/yaml/v4"
+
 	redispolicies "github.com/weir-go/weir/throttler/policies/redis"
 )
+
+// policiesAt is the server from which this process reads policies and overrides. The short
+// form is its address or URL.
+type policiesAt server
+
+func (s *policiesAt) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		return load(node, &s.Primary)
+	}
+	return load(node, (*server)(s))
+}
 
 // policiesServer returns the server that the table watches, or nil.
 func (c *Config) policiesServer() *server {
 	shards := c.keys.Redis.Shards
 	switch {
 	case c.keys.PoliciesAt != nil:
-		return &c.keys.PoliciesAt.server
+		return (*server)(c.keys.PoliciesAt)
 	case c.options.CountsHavePolicies && c.Backend == "redis" && len(shards) == 1:
 		return &shards[0].server
 	}

@@ -17,59 +17,69 @@ import (
 
 // shard is a shard of Redis: a primary and its replicas.
 type shard struct {
-	Name     string `must:"a name, such as a: keys find their shard by it"`
+	Name     string
 	server   `yaml:",inline"`
 	Cluster  []Address
 	Replicas []Address // with the primary's other settings
 }
 
-// lone is a server that may be its address or URL alone.
-type lone struct {
+// root is a server where processes agree. The short form is its address or URL.
+type root struct {
+	Name   string // the address if left out
+	Group  string // if left out, the group of all roots without a group
 	server `yaml:",inline"`
 }
 
-func (s *lone) short(_ *document, node *yaml.Node) any {
+func (s *root) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
-		return &s.Primary
+		return load(node, &s.Primary)
 	}
-	return nil
+	type long root
+	return load(node, (*long)(s))
 }
 
-// root is a server where processes agree.
-type root struct {
-	Name  string // the address if left out
-	Group string // if left out, the group of all roots without a group
-	lone  `yaml:",inline"`
-}
-
-// distinctServers adds a problem for each server that is listed twice.
-func (d *document) distinctServers() {
-	d.distinct(path{"redis", "shards"}, "names must differ, because keys find their shard by it", "name")
-	d.distinct(path{"redis", "resharded"}, "names must differ, because keys find their shard by it", "name")
+// servers completes the servers of Redis and Memcached.
+func (c *Config) servers(d *document) {
+	for key, shards := range map[string][]shard{"shards": c.keys.Redis.Shards, "resharded": c.keys.Redis.Resharded} {
+		list := path{"redis", key}
+		for i := range shards {
+			s, p := &shards[i], list.item(i)
+			if s.Name == "" {
+				d.mustBe(p.child("name"), "a name, such as a: keys find their shard by it")
+			}
+			s.complete(d, p, s.Cluster)
+			if len(s.Replicas) > 0 && s.options.IsClusterMode {
+				d.problem(p.child("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
+			}
+		}
+		d.distinct(list, "names must differ, because keys find their shard by it", "name")
+	}
+	d.roots(path{"roots"}, c.keys.Roots)
+	if c.keys.PoliciesAt != nil {
+		(*server)(c.keys.PoliciesAt).complete(d, path{"policies_at"}, nil)
+	}
+	for i := range c.keys.Memcached.Servers {
+		s := &c.keys.Memcached.Servers[i]
+		if s.Address == "" {
+			d.mustBe(path{"memcached", "servers"}.item(i).child("address"), addressMustBe)
+		}
+		s.Name = cmp.Or(s.Name, string(s.Address))
+	}
 	d.distinct(path{"memcached", "servers"}, "names must differ, because keys find their server by it", "name", "address")
-	d.distinct(path{"roots"}, "each root is there once", "name", "primary")
 }
 
-func (s *shard) check(d *document, p path) {
-	s.complete(d, p, s.Cluster)
-	if len(s.Replicas) > 0 && s.role == "cluster" {
-		d.problem(p.child("replicas"), "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", p)
+func (d *document) roots(list path, addresses []root) {
+	d.distinct(list, "each root is there once", "name", "primary")
+	if node := resolved(d.get(list)); node == nil || len(node.Content) != len(addresses) {
+		return // an item is wrong
 	}
-}
-
-func (s *root) check(d *document, p path) {
-	s.server.check(d, p)
-	s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
-}
-
-// roots is a list with its groups.
-type roots []root
-
-func (r *roots) check(d *document, p path) {
 	groups := make(map[string]int)
-	for _, s := range *r {
+	for i := range addresses {
+		s := &addresses[i]
+		s.complete(d, list.item(i), nil)
+		s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
 		if groups[s.Group]++; groups[s.Group] == synced.MaxRoots+1 {
-			d.mustBe(p, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
+			d.mustBe(list, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
 		}
 	}
 }
@@ -105,16 +115,15 @@ type server struct {
 	TLS      tlsKeys
 	account  `yaml:",inline"`
 
-	IdleTimeout time.Duration `yaml:"idle_timeout"` // after which the client closes a connection
+	IdleTimeout duration `yaml:"idle_timeout"` // after which the client closes a connection
 
-	role    string                 // the key that names the primary
 	options redis.UniversalOptions // made of the fields above
 	exposed bool                   // the password is in the URL
 }
 
 type sentinel struct {
-	Master  string    `must:"the primary's name at the Sentinels, such as mymaster"`
-	Addrs   []Address `must:"a list of the Sentinels' addresses, such as [127.0.0.1:26379]"`
+	Master  string
+	Addrs   []Address
 	account `yaml:",inline"`
 }
 
@@ -177,34 +186,39 @@ func (l location) options() (redis.UniversalOptions, error) {
 	return *o, nil
 }
 
-func (s *server) check(d *document, p path) { s.complete(d, p, nil) }
-
 // complete makes the options of s. One of three keys must name its primary.
 func (s *server) complete(d *document, p path, cluster []Address) {
-	s.account.check(d, p)
-	d.checkRange(p.child("idle_timeout"), s.IdleTimeout, time.Second, 24*time.Hour)
+	s.check(d, p) // of the account
+	s.TLS.check(d, p.child("tls"))
+	d.checkRange(p.child("idle_timeout"), time.Duration(s.IdleTimeout), time.Second, 24*time.Hour)
 	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !d.contains(p.child(key)) })
-	if len(set) == 0 && s.Primary != "" {
+	if node := resolved(d.get(p)); node.Kind == yaml.ScalarNode {
 		set = []string{"primary"} // the short form
 	}
-	s.role = strings.Join(set, " and ")
 	o := &s.options
-	switch s.role {
-	case "primary":
+	switch {
+	case len(set) > 1:
+		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, strings.Join(set, " and "))
+	case len(set) == 0:
+		d.mustBe(p.child("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
+	case set[0] == "primary":
 		*o, _ = s.Primary.options() // an error is a problem already
 		s.exposed = o.Password != ""
-	case "sentinel":
+	case set[0] == "sentinel":
 		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
+		s.Sentinel.check(d, p.child("sentinel"))
+		if s.Sentinel.Master == "" {
+			d.mustBe(p.child("sentinel", "master"), "the primary's name at the Sentinels, such as mymaster")
+		}
+		if len(s.Sentinel.Addrs) == 0 {
+			d.mustBe(p.child("sentinel", "addrs"), "a list of the Sentinels' addresses, such as [127.0.0.1:26379]")
+		}
 		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
-	case "cluster":
+	default:
 		o.IsClusterMode, o.Addrs = true, texts(cluster)
 		if len(cluster) == 0 {
 			d.mustBe(p.child("cluster"), "a list of nodes' addresses, such as [127.0.0.1:7000]")
 		}
-	case "":
-		d.mustBe(p.child("primary"), locationMustBe+"; or there must be sentinel or cluster in its place")
-	default:
-		d.problem(p, "%s has %s; it must have one of primary, sentinel and cluster", p, s.role)
 	}
 	if o.Username != "" && s.Username != "" {
 		d.problem(p.child("username"), "%s.username is set, and the URL has a user too; keep one of them", p)
@@ -215,7 +229,7 @@ func (s *server) complete(d *document, p path, cluster []Address) {
 	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
 		d.problem(p.child("tls"), "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", p)
 	}
-	o.ConnMaxIdleTime = s.IdleTimeout
+	o.ConnMaxIdleTime = time.Duration(s.IdleTimeout)
 	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
 	if s.TLS.config != nil {
 		o.TLSConfig = s.TLS.config
@@ -227,6 +241,17 @@ func texts(addrs []Address) (addresses []string) {
 		addresses = append(addresses, string(a))
 	}
 	return addresses
+}
+
+// role returns the key that names the primary.
+func (s *server) role() string {
+	switch {
+	case s.options.MasterName != "":
+		return "sentinel"
+	case s.options.IsClusterMode:
+		return "cluster"
+	}
+	return "primary"
 }
 
 // serverWarnings returns a text about each server that is probably a mistake.
@@ -243,7 +268,7 @@ func (c *Config) serverWarnings() (texts []string) {
 		for i := range shards {
 			s := &shards[i]
 			texts = append(texts, s.warnings(fmt.Sprintf("shard %q", s.Name))...)
-			if s.role == "primary" {
+			if s.options.MasterName == "" && !s.options.IsClusterMode {
 				again(fmt.Sprintf("primary of shard %q", s.Name), s.options.Addrs[0], s.options.DB)
 			}
 			for _, addr := range s.Replicas {

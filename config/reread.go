@@ -74,7 +74,7 @@ func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
 // changed returns the keys that have other values in next, except for changes that Reread makes.
 func (c *Config) changed(next *Config) (names []string) {
 	before, after := c.values(), next.values()
-	for _, key := range keysOf(reflect.ValueOf(keys{})) {
+	for _, key := range keysOf(reflect.TypeFor[keys]()) {
 		if !reflect.DeepEqual(before[key], after[key]) {
 			names = append(names, key)
 		}

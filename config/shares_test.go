@@ -91,7 +91,7 @@ func TestSharesConfigErrors(t *testing.T) {
 		"backend: shares\nshares: {self: here, members: [\"127.0.0.1:1\"], key_file: key}\n":                                                 `shares.self is "here"; it must be a host and a port`,
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", key_file: key}\n":                                                                  "shares.members is missing; it must be a list of the members' addresses",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\", \"127.0.0.1:1\"], key_file: key}\n":                     `shares.members[1] is "127.0.0.1:1", as shares.members[0] is; members must differ`,
-		"backend: shares\nshares: {" + good + ", epoch: 0}\n":                                                                                `shares.epoch is "0"; it must be a whole number from 1`,
+		"backend: shares\nshares: {" + good + ", epoch: 0}\n":                                                                                `shares.epoch is "0"; it must be a whole number, 1 or more`,
 		"backend: shares\nshares: {" + good + ", refresh: 1ms}\n":                                                                            `shares.refresh is "1ms"; it must be from 10ms to 1h0m0s`,
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\"]}\n":                                                     "shares.key_file is missing; it must be a file with a key that all members share",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\"], key_file: none}\n":                                     `shares.key_file is "none": no such file`,

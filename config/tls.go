@@ -19,24 +19,16 @@ type tlsKeys struct {
 	config *tls.Config // nil without TLS
 }
 
-func (t *tlsKeys) short(_ *document, node *yaml.Node) any {
-	if node.Kind != yaml.MappingNode {
-		return (*tlsSwitch)(t)
-	}
-	t.config = &tls.Config{MinVersion: tls.VersionTLS12}
-	return nil
-}
-
-// tlsSwitch is the short form of tlsKeys.
-type tlsSwitch tlsKeys
-
-func (t *tlsSwitch) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "true":
-		t.config = &tls.Config{MinVersion: tls.VersionTLS12}
-	case "false":
-	default:
+func (t *tlsKeys) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind != yaml.MappingNode && node.Value != "true" && node.Value != "false" {
 		return errors.New("it must be true, false or a mapping with ca_file, cert_file, key_file, server_name and any_name")
+	}
+	if node.Value != "false" {
+		t.config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if node.Kind == yaml.MappingNode {
+		type long tlsKeys
+		return load(node, (*long)(t))
 	}
 	return nil
 }

@@ -7,7 +7,43 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"time"
+
+	"github.com/weir-go/weir/throttler/quota"
 )
+
+// integer is a whole number above zero. YAML would read 010 as 8.
+type integer int64
+
+var wholeNumber = regexp.MustCompile(`^[1-9][0-9]*$`)
+
+const wholeMustBe = "a whole number, 1 or more, in decimal digits, such as 60"
+
+func (w *integer) UnmarshalText(text []byte) error {
+	if !wholeNumber.Match(text) {
+		return errors.New("it must be " + wholeMustBe)
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || n > quota.MaxQuota {
+		return fmt.Errorf("it must be at most %d (2^53)", int64(quota.MaxQuota))
+	}
+	*w = integer(n)
+	return nil
+}
+
+// duration is a time above zero.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := quota.ParseWindow(string(text))
+	*d = duration(parsed)
+	if err != nil {
+		return errors.New("it must be " + durationMustBe)
+	}
+	return nil
+}
+
+const durationMustBe = "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
 
 // prefix begins all keys in a store.
 type prefix string

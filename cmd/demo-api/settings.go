@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/weir-go/weir/config"
 )
 
@@ -76,9 +78,13 @@ type tokens map[token]struct {
 // anyToken is in tokens if every token is its own caller.
 const anyToken = ""
 
-// UnmarshalText reads the short form.
-func (t *tokens) UnmarshalText(text []byte) error {
-	if string(text) != "any" {
+func (t *tokens) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.MappingNode {
+		type long tokens
+		*t = nil // not the demo's own
+		return node.Load((*long)(t), yaml.WithKnownFields())
+	}
+	if node.Value != "any" {
 		return errors.New("it must be any, or a mapping of tokens, such as {demo-alice: {subject: alice}}")
 	}
 	*t = tokens{anyToken: {}}

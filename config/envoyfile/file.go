@@ -78,7 +78,7 @@ type RateLimit struct {
 	Algorithm Algorithm
 
 	// Burst is the capacity of a bucket. If zero, RequestsPerUnit.
-	Burst uint64
+	Burst int64
 
 	// Report charges all units that a request reports, even beyond the limit, and lets
 	// checks with 0 hits decide: for costs that are known after the response.
@@ -109,7 +109,7 @@ func (l *RateLimit) Units() uint32 {
 
 // Policy returns the policy of l, which must have a unit and not be unlimited.
 func (l *RateLimit) Policy(name string) *quota.Policy {
-	limit := quota.Limit{Quota: int64(l.Requests()), Algorithm: quota.Algorithm(l.Algorithm), Burst: int64(l.Burst)}
+	limit := quota.Limit{Quota: int64(l.Requests()), Algorithm: quota.Algorithm(l.Algorithm), Burst: l.Burst}
 	if l.Calendar != nil {
 		limit.Calendar = *l.Calendar
 	} else {

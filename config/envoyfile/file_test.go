@@ -42,7 +42,7 @@ func TestWrongFiles(t *testing.T) {
 		{"a byte of Latin-1", "domain: d\nname: \xe4\n", "f.yaml:2: the text is not UTF-8; save it as UTF-8"},
 		{"a NUL", "domain: d\nname: \x00\n", `f.yaml:2: the line has a control character; write it as an escape such as \0 in double quotes, or leave it out`},
 		{"an alias of nothing", "domain: d\ndescriptors: *all\n", "f.yaml:2: unknown anchor 'all' referenced; write the value itself"},
-		{"an alias of what it is in", "domain: d\ndescriptors: &all\n- {key: a, descriptors: *all}\n", "f.yaml:3: descriptors[0].descriptors: an alias is in its own value; write the value itself"},
+		{"an alias of what it is in", "domain: d\ndescriptors: &all\n- {key: a, descriptors: *all}\n", "f.yaml:3: anchor 'all' value contains itself; write the value itself"},
 		{"a template", "domain: {{ .Values.domain }}\n", "f.yaml:1: domain: a key is a mapping; it must be a word\nf.yaml:1: domain is a mapping; it must be text"},
 
 		// Another form.
