@@ -133,7 +133,8 @@ bench-peers: servers
 ## bench-service: measure throttlerd next to envoyproxy/ratelimit, some 4 minutes, and write docs/reference/throttlerd.md
 # With ARGS it prints only: ARGS='-passes 1 -sample 500ms' takes half a minute.
 bench-service: servers
-	@cd test/bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench -service $(or $(ARGS),-docs $(CURDIR))
+	@test/scripts/service.sh bin/service
+	@export PATH="$(PATH):$(CURDIR)/bin/service/bin"; cd test/bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench -service $(or $(ARGS),-docs $(CURDIR))
 
 ## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
 # ARGS=-help lists the flags for ARGS, such as ARGS='-seed 7 -for 10m'.

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 // tiny measures everything, too briefly to mean anything.
 var tiny = settings{
 	passes: 1, sample: 2 * time.Millisecond, clients: 50,
-	goroutines: []int{1, 64}, contended: []int{64}, distant: []int{64},
+	goroutines: []int{1, 64}, contended: []int{64}, distant: []int{64}, awake: []int{1},
 	patience: 100 * time.Millisecond, connections: 4, processes: []int{1, 2},
 	maxKeys: 100, logs: []int{10, 20}, crowds: []int{1, 4}, shards: []int{1, 8}, shardsKeys: 1000,
 }

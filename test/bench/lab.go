@@ -30,6 +30,7 @@ type settings struct {
 	goroutines  []int         // for allowed decisions
 	contended   []int         // goroutines for one hot key, and for refusals
 	distant     []int         // goroutines behind the network of 1 ms
+	awake       []int         // goroutines on processors that do not sleep
 	patience    time.Duration // with a hung Redis
 	connections int           // of HTTP and gRPC clients
 	processes   []int         // that share the callers
@@ -45,14 +46,14 @@ type settings struct {
 var (
 	full = settings{
 		passes: 5, sample: 300 * time.Millisecond, clients: 100_000,
-		goroutines: []int{1, 4, 16, 64, 256}, contended: []int{1, 4, 16, 64, 256}, distant: []int{1, 64, 256},
+		goroutines: []int{1, 4, 16, 64, 256}, contended: []int{1, 4, 16, 64, 256}, distant: []int{1, 64, 256}, awake: []int{1, 16},
 		patience: 15 * time.Second, connections: 64, processes: []int{1, 10, 50, 200},
 		maxKeys: 1_000_000, logs: []int{10, 100, 1000, 10_000}, crowds: []int{1, 4, 16, 64, 256, 1000},
 		shards: []int{1, 2, 4, 8, 16, 32, 64}, shardsKeys: 1_000_000,
 	}
 	quick = settings{
 		passes: 3, sample: 50 * time.Millisecond, clients: 10_000,
-		goroutines: []int{1, 16, 64, 256}, contended: []int{64}, distant: []int{64},
+		goroutines: []int{1, 16, 64, 256}, contended: []int{64}, distant: []int{64}, awake: []int{1, 16},
 		patience: 2 * time.Second, connections: 64, processes: []int{1, 10},
 		maxKeys: 100_000, logs: []int{10, 1000, 10_000}, crowds: []int{1, 16, 256, 1000},
 		shards: []int{1, 8, 64}, shardsKeys: 1_000_000,

@@ -35,6 +35,7 @@ func (l *lab) handlerRows() []row {
 		l.handlerRow("middleware/redis/allowed", peers.Redis(), allowed, l.callHandler),
 		l.handlerRow("http/memory", peers.Memory(), allowed, l.loadServer),
 		l.handlerRow("http/redis", peers.Redis(), allowed, l.loadServer),
+		l.handlerRow("http/redis/bucket", peers.Buckets(), allowed, l.loadServer),
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"runtime"
 	"slices"
 	"time"
 
@@ -30,7 +32,8 @@ func (l *lab) patterns() (allowed, hot, refused pattern) {
 	return allowed, hot, refused
 }
 
-// redisRows measure decisions over a redis-server on loopback, and behind a network of 1 ms.
+// redisRows measure decisions over a redis-server on loopback, also with processors that do not
+// sleep, and behind a network of 1 ms.
 func (l *lab) redisRows() (rows []row) {
 	allowed, hot, refused := l.patterns()
 	for _, g := range l.goroutines {
@@ -42,7 +45,43 @@ func (l *lab) redisRows() (rows []row) {
 	for _, g := range l.distant {
 		rows = append(rows, l.redisRow("network", allowed, g, exclude(peers.Redis(), peers.Variant)))
 	}
+	bucket := allowed
+	bucket.name = "bucket"
+	rows = append(rows, l.redisRow("redis", bucket, 64, peers.Buckets()))
+	for _, g := range l.awake {
+		rows = append(rows, awake(l.redisRow("awake", allowed, g, exclude(peers.Redis(), peers.Variant))))
+	}
 	return rows
+}
+
+// awake measures r while a program of the lowest priority keeps each processor from sleeping. A
+// processor that sleeps takes up to 100 µs to wake, which hides what a decision takes when few
+// are made.
+func awake(r row) row {
+	for i, c := range r.cells {
+		r.cells[i].measure = func(ctx context.Context) sample {
+			defer keepAwake(ctx)()
+			return c.measure(ctx)
+		}
+	}
+	return r
+}
+
+// keepAwake keeps the processors busy until stop is called or, if this program is killed, for
+// some minutes.
+func keepAwake(ctx context.Context) (stop func()) {
+	var spinning []*exec.Cmd
+	for range runtime.NumCPU() {
+		c := exec.CommandContext(ctx, "nice", "-n", "19", "sh", "-c", "i=0; while [ $i -lt 100000000 ]; do i=$((i+1)); done")
+		check(c.Start())
+		spinning = append(spinning, c)
+	}
+	return func() {
+		for _, c := range spinning {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	}
 }
 
 // exclude returns the peers in none of the roles.

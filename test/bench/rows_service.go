@@ -51,8 +51,8 @@ var services = []program{
 }
 
 // serviceRows measure services over gRPC, with the same descriptors, on a redis-server: calls
-// of 1, 2 and 5 descriptors, and a call while Redis hangs, with Envoy's default deadline and
-// with none.
+// of 1, 2 and 5 descriptors; HTTP requests through an Envoy, if there is one in PATH; and a call while
+// Redis hangs, with Envoy's default deadline and with none.
 func (l *lab) serviceRows() (rows []row) {
 	add := func(name string, x int, measure func(context.Context, *process) sample) {
 		r := row{name: name, x: float64(x)}
@@ -71,6 +71,11 @@ func (l *lab) serviceRows() (rows []row) {
 	for _, n := range []int{1, 2, 5} {
 		add(fmt.Sprintf("service/descriptors/%d", n), n, func(ctx context.Context, p *process) sample {
 			return l.call(ctx, p.addr, n, p.cmd.Process.Pid, l.redis("main").Pid())
+		})
+	}
+	if _, err := exec.LookPath("envoy"); err == nil {
+		add("service/envoy", 1, func(ctx context.Context, p *process) sample {
+			return l.callEnvoy(ctx, p, p.cmd.Process.Pid, l.redis("main").Pid())
 		})
 	}
 	add("service/hung/20ms", 0, func(ctx context.Context, p *process) sample { return l.callHung(ctx, p.addr, 20*time.Millisecond) })
@@ -166,16 +171,21 @@ func client(addr string) (rls.RateLimitServiceClient, *grpc.ClientConn) {
 }
 
 // ready waits until the service answers.
-func ready(ctx context.Context, addr string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
+func ready(ctx context.Context, addr string) error {
 	c, conn := client(addr)
 	defer conn.Close()
-	for {
-		if _, err = c.ShouldRateLimit(ctx, request("0", 1), grpc.WaitForReady(true)); err == nil || ctx.Err() != nil {
+	return until(ctx, func() error {
+		_, err := c.ShouldRateLimit(ctx, request("0", 1), grpc.WaitForReady(true))
+		return err
+	})
+}
+
+// until calls f until it returns nil, for at most 20 s, and returns its last error.
+func until(ctx context.Context, f func() error) (err error) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err = f(); err == nil || ctx.Err() != nil || time.Now().After(end) {
 			return err
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -204,21 +214,27 @@ func (l *lab) call(ctx context.Context, addr string, n int, pids ...int) sample 
 	for _, key := range l.keys {
 		messages[key] = must(proto.Marshal(request(key, n)))
 	}
-	load := measure.Load{
-		Goroutines: l.connections, Warmup: l.warmup(), Duration: l.sample, Keys: l.keys,
-		Take: func(_ context.Context, key string) (bool, error) {
-			c := <-connections
-			defer func() { connections <- c }()
-			message, err := c.call(messages[key])
-			var answer rls.RateLimitResponse
-			if err == nil {
-				err = proto.Unmarshal(message, &answer)
-			}
-			return answer.OverallCode == rls.RateLimitResponse_OK, err
-		},
+	return l.calls(ctx, func(_ context.Context, key string) (bool, error) {
+		c := <-connections
+		defer func() { connections <- c }()
+		message, err := c.call(messages[key])
+		var answer rls.RateLimitResponse
+		if err == nil {
+			err = proto.Unmarshal(message, &answer)
+		}
+		return answer.OverallCode == rls.RateLimitResponse_OK, err
+	}, pids)
+}
+
+// calls puts a load of take on a service, and returns the costs of a call.
+func (l *lab) calls(ctx context.Context, take func(context.Context, string) (bool, error), pids []int) sample {
+	r := must(measure.Load{
+		Goroutines: l.connections, Warmup: l.warmup(), Duration: l.sample, Keys: l.keys, Take: take,
 		ServerCPU: func() time.Duration { return cpuOf(pids) },
+	}.Run(ctx))
+	if r.ServerCPU == 0 {
+		check(errors.New("the service was not asked"))
 	}
-	r := must(load.Run(ctx))
 	if r.Errors > r.Decisions/100 {
 		check(fmt.Errorf("%d calls failed: %w", r.Errors, r.Err))
 	}

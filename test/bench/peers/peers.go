@@ -63,6 +63,9 @@ func Redis() []Peer {
 	}
 }
 
+// Buckets returns the peers that count a token bucket, or GCRA, in Redis.
+func Buckets() []Peer { return []Peer{weirBucket, redisRate, redisRateAutoPipeline, throttledRedis} }
+
 // Memory returns the peers that count in this process.
 func Memory() []Peer {
 	return []Peer{Weir, sethvargoMemory, ululeMemory, throttledMemory, httprateMemory, mennanovMemory, xtimeRate, tollboothMemory}

@@ -29,12 +29,15 @@ func Blocks(s *result.Set) []Block {
 		{"setup", "Setup", setup(s)},
 		{"summary", "Summary", summary(s)},
 		{"allowed", "Decisions per second, allowed, many keys", rates(s, "redis/allowed/")},
-		{"latency", "Latency, allowed, many keys, µs", latency(s)},
+		{"latency", "Latency, allowed, many keys, µs", latency(s, "redis/allowed/")},
+		{"awake", "Latency with processors that do not sleep, µs", latency(s, "awake/allowed/")},
 		{"refused", "Decisions per second, refused, 16 hot keys", rates(s, "redis/refused/")},
 		{"hot", "Decisions per second, one hot key", rates(s, "redis/hot/")},
 		{"cost", "What a decision costs", compare(s, "one decision at g64",
 			col("client CPU µs", g64, "client_us"), col("allocations", g64, "allocs"),
 			col("Redis bytes per client", "bytes/redis", "bytes"), col("Redis CPU µs", g64, "redis_us"))},
+		{"bucket", "A token bucket", compare(s, "one decision of a token bucket, at g64",
+			col("client CPU µs", "redis/bucket/g64", "client_us"), col("Redis CPU µs", "redis/bucket/g64", "redis_us"), col("per s", "redis/bucket/g64", "per_s").highestBest())},
 		{"ceilings", "What one redis-server can do", ceilings(s)},
 		{"network", "Behind a network of 1 ms", network(s)},
 		{"hung", "When Redis hangs, ms", hung(s)},
@@ -43,7 +46,8 @@ func Blocks(s *result.Set) []Block {
 			col("one hot key", "memory/hot", "ns"), col("refused", "memory/refused", "ns"),
 			col("uniform: CPU ns", "memory/uniform", "cpu_ns"), col("allocations", "memory/uniform", "allocs"), col("heap bytes per key", "bytes/memory", "bytes"))},
 		{"middleware", "As middleware", middleware(s)},
-		{"http", "HTTP requests per second", httpLoad(s, "memory") + "\n" + httpLoad(s, "redis")},
+		{"http", "HTTP requests per second", httpLoad(s, "counting in memory", "http/memory") + "\n" + httpLoad(s, "counting in Redis", "http/redis") + "\n" +
+			httpLoad(s, "a token bucket in Redis", "http/redis/bucket")},
 		{"growth", "Growth", growth(s)},
 		{"balance", "Balance of shards", balance(s)},
 		{"shards", "Shards that a load needs", shards(s)},
@@ -79,11 +83,11 @@ func rates(s *result.Set, prefix string) string {
 	return compare(s, "decisions per second", columns...)
 }
 
-func latency(s *result.Set) string {
+func latency(s *result.Set, prefix string) string {
 	var columns []column
 	for _, g := range []string{"g1", "g16", "g64", "g256"} {
 		for _, p := range []string{"p50", "p99"} {
-			if row := "redis/allowed/" + g; len(s.Row(row)) > 0 {
+			if row := prefix + g; len(s.Row(row)) > 0 {
 				columns = append(columns, col(g+" "+p, row, p+"_us"))
 			}
 		}
@@ -159,9 +163,8 @@ func bareShare(head, row string) column {
 	return column{head: head, row: row, metric: "per_s", share: true, highest: true}
 }
 
-func httpLoad(s *result.Set, store string) string {
-	row := "http/" + store
-	return compare(s, "counting in "+store, col("p99 µs", row, "p99_us"), col("requests per s", row, "per_s").highestBest(), bareShare("÷ bare", row))
+func httpLoad(s *result.Set, title, row string) string {
+	return compare(s, title, col("p99 µs", row, "p99_us"), col("requests per s", row, "per_s").highestBest(), bareShare("÷ bare", row))
 }
 
 // summarized are the columns of the summary, which Worse compares, too.
@@ -254,6 +257,10 @@ func services(s *result.Set) string {
 	for _, row := range s.Rows("service/descriptors/") {
 		text += "\n" + compare(s, "descriptors: "+strings.TrimPrefix(row, "service/descriptors/"),
 			col("p50 µs", row, "p50_us"), col("p99 µs", row, "p99_us"), col("CPU µs a decision", row, "cpu_us"), col("decisions a second", row, "per_s").highestBest())
+	}
+	if row := "service/envoy"; len(s.Row(row)) > 0 {
+		text += "\nHTTP requests through Envoy, which asks about each, and shares the load generator's cores:\n\n" + compare(s, "1 descriptor, HTTP",
+			col("p50 µs", row, "p50_us"), col("p99 µs", row, "p99_us"), col("CPU µs of service and Redis", row, "cpu_us"), col("requests a second", row, "per_s").highestBest())
 	}
 	var rows [][]string
 	for _, row := range s.Rows("service/hung/") {
