@@ -46,8 +46,7 @@ func Blocks(s *result.Set) []Block {
 			col("one hot key", "memory/hot", "ns"), col("refused", "memory/refused", "ns"),
 			col("uniform: CPU ns", "memory/uniform", "cpu_ns"), col("allocations", "memory/uniform", "allocs"), col("heap bytes per key", "bytes/memory", "bytes"))},
 		{"middleware", "As middleware", middleware(s)},
-		{"http", "HTTP requests per second", httpLoad(s, "counting in memory", "http/memory") + "\n" + httpLoad(s, "counting in Redis", "http/redis") + "\n" +
-			httpLoad(s, "a token bucket in Redis", "http/redis/bucket")},
+		{"http", "HTTP requests per second", httpLoads(s)},
 		{"growth", "Growth", growth(s)},
 		{"balance", "Balance of shards", balance(s)},
 		{"shards", "Shards that a load needs", shards(s)},
@@ -161,6 +160,11 @@ func middleware(s *result.Set) string {
 // bareShare is a server's rate, as a share of the bare handler's.
 func bareShare(head, row string) column {
 	return column{head: head, row: row, metric: "per_s", share: true, highest: true}
+}
+
+func httpLoads(s *result.Set) string {
+	memory, redis, bucket := httpLoad(s, "counting in memory", "http/memory"), httpLoad(s, "counting in Redis", "http/redis"), httpLoad(s, "a token bucket in Redis", "http/redis/bucket")
+	return strings.TrimSpace(memory+"\n"+redis+"\n"+bucket) + "\n"
 }
 
 func httpLoad(s *result.Set, title, row string) string {
