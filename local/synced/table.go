@@ -302,11 +302,17 @@ func (s *stripe) limitsOf(p *quota.Policy) []limit {
 }
 
 // isContested reports whether a limit may refuse soon: half of the units up to which all
-// requests pass are used. The others' units matter to these counters even if this process has
-// none to send.
+// requests pass are used or, of a window so short that this process may be asked in a few of them
+// only, are used of a window at the usual rates. The others' units matter to these counters even
+// if this process has none to send.
 func (c *counter) isContested(now int64) bool {
 	for k := range c.counts {
-		if l := &c.limits[k]; c.counts[k].used(l, now) >= l.low/2 && (l.kind == bucket || now < c.counts[k].endsAt) {
+		count, l := &c.counts[k], &c.limits[k]
+		usual := 0.0
+		if l.kind == window && l.ms <= watchMost {
+			usual = (count.usual + count.local) * l.ms
+		}
+		if usual >= l.low/2 || count.used(l, now) >= l.low/2 && (l.kind == bucket || now < count.endsAt) {
 			return true
 		}
 	}
