@@ -104,7 +104,7 @@ func (l *lab) callEnvoy(ctx context.Context, service *process, pids ...int) samp
 	}
 	check(until(ctx, func() error {
 		if allowed, err := take(ctx, "first"); err != nil || !allowed {
-			return fmt.Errorf("Envoy does not serve: %w\n%s", err, service.log.String())
+			return fmt.Errorf("waiting for Envoy: %w\n%s", err, service.log.String())
 		}
 		return nil
 	}))

@@ -16,31 +16,32 @@ import (
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/throttler/quota"
 )
 
 var (
 	// Weir counts in Redis, with a cache of refusals in front, or in memory if its
 	// Config names no server.
-	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.FixedWindow, c.Redis != "", 0) }}
+	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.Limit{}, c.Redis != "", 0) }}
 
 	// weirBucket is Weir with a token bucket.
-	weirBucket = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.TokenBucket, true, 0) }}
+	weirBucket = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) {
+		return openWeir(c, throttler.Limit{Algorithm: throttler.TokenBucket}, true, 0)
+	}}
 
 	// weirUncached asks Redis about every request.
-	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.FixedWindow, false, 0) }}
+	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.Limit{}, false, 0) }}
 
 	// weirDeadline gives each decision a deadline, as the middleware does.
 	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: func(c Config) (*Limiter, error) {
-		return openWeir(c, throttler.FixedWindow, c.Redis != "", 5*time.Second)
+		return openWeir(c, throttler.Limit{}, c.Redis != "", 5*time.Second)
 	}}
 
 	// weirManyLimits decides about six limits of three algorithms at once.
 	weirManyLimits = Peer{Name: "weir, 2 policies of 3 limits", Role: Variant, Open: openWeirManyLimits}
 )
 
-// openWeir opens weir with one limit. A server has serverTime for each decision, if that is not 0.
-func openWeir(c Config, algorithm quota.Algorithm, caches bool, serverTime time.Duration) (*Limiter, error) {
+// openWeir opens weir with one limit, of c's quota and window. A server has serverTime for each decision, if that is not 0.
+func openWeir(c Config, limit throttler.Limit, caches bool, serverTime time.Duration) (*Limiter, error) {
 	backend, closeAll, err := weirBackend(c)
 	if err == nil && caches {
 		backend, err = refusals.New(backend, nil)
@@ -48,7 +49,8 @@ func openWeir(c Config, algorithm quota.Algorithm, caches bool, serverTime time.
 	if err != nil {
 		return nil, err
 	}
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window, Algorithm: algorithm}}}
+	limit.Quota, limit.Window = c.Quota, c.Window
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
 	t := throttler.New(backend, nil)
 	if serverTime > 0 {
 		t = t.WithServerTime(serverTime)
