@@ -21,19 +21,19 @@ import (
 var (
 	// Weir counts in Redis, with a cache of refusals in front, or in memory if its
 	// Config names no server.
-	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.Limit{}, c.Redis != "", 0) }}
+	Weir = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) { return openWeir(c, "core", throttler.Limit{}, c.Redis != "", 0) }}
 
-	// weirBucket is Weir with a token bucket.
+	// weirBucket is Weir with a token bucket, and a policy of its own: it shares Weir's server.
 	weirBucket = Peer{Name: "weir", Role: Ours, Open: func(c Config) (*Limiter, error) {
-		return openWeir(c, throttler.Limit{Algorithm: throttler.TokenBucket}, true, 0)
+		return openWeir(c, "bucket", throttler.Limit{Algorithm: throttler.TokenBucket}, true, 0)
 	}}
 
 	// weirUncached asks Redis about every request.
-	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, throttler.Limit{}, false, 0) }}
+	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: func(c Config) (*Limiter, error) { return openWeir(c, "core", throttler.Limit{}, false, 0) }}
 
 	// weirDeadline gives each decision a deadline, as the middleware does.
 	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: func(c Config) (*Limiter, error) {
-		return openWeir(c, throttler.Limit{}, c.Redis != "", 5*time.Second)
+		return openWeir(c, "core", throttler.Limit{}, c.Redis != "", 5*time.Second)
 	}}
 
 	// weirManyLimits decides about six limits of three algorithms at once.
@@ -41,7 +41,7 @@ var (
 )
 
 // openWeir opens weir with one limit, of c's quota and window. A server has serverTime for each decision, if that is not 0.
-func openWeir(c Config, limit throttler.Limit, caches bool, serverTime time.Duration) (*Limiter, error) {
+func openWeir(c Config, name string, limit throttler.Limit, caches bool, serverTime time.Duration) (*Limiter, error) {
 	backend, closeAll, err := weirBackend(c)
 	if err == nil && caches {
 		backend, err = refusals.New(backend, nil)
@@ -50,7 +50,7 @@ func openWeir(c Config, limit throttler.Limit, caches bool, serverTime time.Dura
 		return nil, err
 	}
 	limit.Quota, limit.Window = c.Quota, c.Window
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
+	policy := &throttler.Policy{Name: name, Limits: []throttler.Limit{limit}}
 	t := throttler.New(backend, nil)
 	if serverTime > 0 {
 		t = t.WithServerTime(serverTime)
