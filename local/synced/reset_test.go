@@ -58,7 +58,10 @@ func TestResetClearsEveryProcess(t *testing.T) {
 			for i := range f.processes[:4] { // the fifth has charged nothing
 				f.taking(i, hourAndBucket, 25)
 			}
-			f.taking(4, hourAndBucket, 0)
+			f.advance(f.elapsed + 3*DefaultSync)
+			for i := range f.processes { // one that synced first has heard of less than half, and does not poll
+				f.taking(i, hourAndBucket, 0)
+			}
 			f.advance(f.elapsed + 3*DefaultSync)
 			for i := range f.processes {
 				if f.taking(i, hourAndBucket, 1).Allowed {
