@@ -229,9 +229,6 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 		{short, 0.5, 1, "moving each second"},
 		{perWindow(10_000, 10*time.Second), 1, 1, "even"},
 		{perWindow(10_000, 10*time.Second), 1, 1, "moving each second"},
-		{perWindow(20_000, 20*time.Second), 1, 1, "moving each second"},
-		{perWindow(30_000, 30*time.Second), 1, 1, "moving each second"},
-		{perWindow(60_000, time.Minute), 1, 1, "moving each second"},
 		{short, 0.5, 2, "one hot"},
 	}
 	for roots := 1; roots <= 3; roots++ {
@@ -239,14 +236,13 @@ func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 			loads = append(loads, load{short, 1, roots, name})
 		}
 	}
-	const offered = 1600
+	const offered, measured = 1600, 30 * time.Second // ten windows are too few: the sum of 1 in 40 is 1 percent off
 	for _, l := range loads {
 		t.Run(fmt.Sprintf("%v/low %v/%d roots/%s", l.limit, l.low, l.roots, l.name), func(t *testing.T) {
 			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l.limit}}
 			f := newFleet(t, 8, l.roots, Options{Low: l.low})
 			choose := f.loads()[l.name]
-			measured := max(l.limit.Window, 60*time.Second) // ten windows of 1 s are too few: the sum of 1 in 40 is 1 percent off
-			warm := max(l.limit.Window, 4*time.Second)      // until a bucket is used up, or a window has ended
+			warm := max(l.limit.Window, 4*time.Second) // until a bucket is used up, or a window has ended
 			f.offer(offered, warm, time.Second, policy.Charge("alice"), choose)
 			admitted := sum(f.offer(offered, warm+measured, time.Second, policy.Charge("alice"), choose))
 			off := 100 * (float64(admitted)/(1000*measured.Seconds()) - 1)
