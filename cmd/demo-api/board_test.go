@@ -149,7 +149,7 @@ scrape_configs:
 			return !slices.ContainsFunc(queries, func(q string) bool { return !p.has(q) })
 		}
 	}
-	p.await("decisions, refusals and a replica", all(`sum(weir_leased_local_total) > 0`, `sum(weir_refusals_answered_total) > 0`, `weir_replica_cut`))
+	p.await("decisions, refusals and a replica", all(`sum(weir_leased_local_total) > 0`, `sum(increase(weir_refusals_answered_total[4s])) > 1`, `weir_replica_cut`))
 	redis.Pause()
 	p.await("an open breaker, and local decisions", all(`weir_breaker_open{server="primary"} == 1`, `sum(weir_fallback_held) > 0`, `sum(weir_failures_total) > 0`))
 	share(t, flags, 50)
