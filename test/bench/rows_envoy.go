@@ -102,7 +102,7 @@ func (l *lab) callEnvoy(ctx context.Context, service *process, pids ...int) samp
 		err := client.Do(request, response)
 		return response.StatusCode() == http.StatusOK, err
 	}
-	check(until(ctx, func() error {
+	check(until(ctx, func(ctx context.Context) error {
 		if allowed, err := take(ctx, "first"); err != nil || !allowed {
 			return fmt.Errorf("waiting for Envoy: %w\n%s", err, service.log.String())
 		}

@@ -174,18 +174,21 @@ func client(addr string) (rls.RateLimitServiceClient, *grpc.ClientConn) {
 func ready(ctx context.Context, addr string) error {
 	c, conn := client(addr)
 	defer conn.Close()
-	return until(ctx, func() error {
+	return until(ctx, func(ctx context.Context) error {
 		_, err := c.ShouldRateLimit(ctx, request("0", 1), grpc.WaitForReady(true))
 		return err
 	})
 }
 
 // until calls f until it returns nil, for at most 20 s, and returns its last error.
-func until(ctx context.Context, f func() error) (err error) {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if err = f(); err == nil || ctx.Err() != nil || time.Now().After(end) {
+func until(ctx context.Context, f func(context.Context) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		if err = f(ctx); err == nil || ctx.Err() != nil {
 			return err
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
