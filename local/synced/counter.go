@@ -219,11 +219,11 @@ func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.use
 // another root's total may contain units that they have yet to send to this root.
 func (c *count) base(l *limit) float64 { return c.value(l, c.floor) }
 
-// level returns x and the bound of an entry that has a bucket's level instead of late units. The
-// level is an estimate if no root has answered for a while. Late units fill the bucket up to
-// goal, unless this process alone added more: a debt that was recorded, and not one of errors.
-func (c *count) level(l *limit, now int64) (x, bound float64) {
-	instant, capacity := c.value(l, c.total), float64(l.capacity)*l.ms
+// level returns x and the bound of an entry for root i that has a bucket's level instead of late
+// units. The level is an estimate if no root has answered for a while. Late units fill the bucket up
+// to goal, unless this process alone added more: a debt that was recorded, and not one of errors.
+func (c *count) level(l *limit, i int, now int64) (x, bound float64) {
+	instant, capacity := c.value(l, c.elsewhere(l, i)), float64(l.capacity)*l.ms
 	if now-c.time > l.recent {
 		instant = c.empty(l, now)
 	}
@@ -231,6 +231,22 @@ func (c *count) level(l *limit, now int64) (x, bound float64) {
 		x = 0
 	}
 	return x, -min(instant, float64(now)+goal*capacity)
+}
+
+// elsewhere returns a bucket's largest total of the roots that have units of this process that root
+// i lacks, or of all if there are none. These units may be in root i's total already, with another
+// process's level.
+func (c *count) elsewhere(l *limit, i int) tally {
+	largest := tally{math.Inf(-1), c.part}
+	for k := range c.views {
+		if t, ok := c.views[k].tally(l, 0); ok && t.part > c.views[i].acked && c.value(l, t) > c.value(l, largest) {
+			largest = t
+		}
+	}
+	if math.IsInf(largest.total, -1) {
+		return c.total
+	}
+	return largest
 }
 
 // rootTotal returns root i's last total of the count, which the root begins at if it has evicted

@@ -77,3 +77,30 @@ func TestSequentialCuts(t *testing.T) {
 		})
 	}
 }
+
+// Two processes are cut off from the second of two roots, and tell it their levels afterwards. The
+// first's level has the second's units, which the first root told it: they count once.
+func TestLateUnitsInAnothersLevel(t *testing.T) {
+	const long = 2 * time.Second
+	f := newFleet(t, 2, 2, Options{})
+	f.taking(0, hourAndBucket, 5)
+	f.taking(1, hourAndBucket, 5)
+	f.settle()
+	cut := map[int]bool{1: true, 2: true}
+	f.cut = func(process int, root *modelRoot) bool { return cut[process] && root == f.roots[1] }
+	f.taking(1, hourAndBucket, 1)
+	f.advance(f.elapsed + 2*DefaultSync) // the call with this unit has no reply
+	f.taking(0, hourAndBucket, 25)
+	f.taking(1, hourAndBucket, 25)
+	f.advance(f.elapsed + long)
+	for process := range len(cut) {
+		cut[process+1] = false
+		f.advance(f.elapsed + long)
+	}
+	f.settle()
+	for i := range f.processes {
+		if used := f.bothUsed(i)[1]; used != 61 {
+			t.Errorf("process %d has used %d units of the bucket; want 61", i, used)
+		}
+	}
+}

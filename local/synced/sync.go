@@ -340,7 +340,7 @@ func (b *Backend) makeLate(a *aggregator, now int64) {
 				e.units = 0
 				x, bound := 0.0, 0.0
 				if n >= 0 {
-					x, bound = e.c.counts[n].level(&e.c.limits[n], now)
+					x, bound = e.c.counts[n].level(&e.c.limits[n], a.index, now)
 				}
 				values := a.calls[i].entries[(k+1)*entrySize-24:][:0]
 				appendDouble(appendDouble(appendDouble(values, 0), x), bound)
@@ -410,7 +410,7 @@ func (w *writer) write(c *counter) {
 			e.units, bound = 0, -count.value(l, count.total) // other roots have the sum
 		case l.kind == bucket && w.a.lateness != inTime:
 			e.units = 0
-			x, bound = count.level(l, w.now)
+			x, bound = count.level(l, w.a.index, w.now)
 		case v.answered() && raise:
 			w.writeTotal(c, k, total)
 			continue
