@@ -11,14 +11,14 @@ import (
 	"github.com/weir-go/weir/throttler/policies"
 )
 
-var histories = flag.Int("histories", 8, "the random histories of TestSequentialHistories, of seeds that follow each other")
+var histories = flag.Int("histories", 8, "the random histories of TestSequentialHistories")
 
 // Whatever happened to processes and roots, in any order, a few seconds after it ended they
 // admit the quota, and no more.
 func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range *histories {
-		runHistory(t, first+uint64(i))
+		runHistory(t, testseed.Nth(first, uint64(i)))
 	}
 }
 

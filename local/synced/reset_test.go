@@ -152,8 +152,8 @@ func TestResetDropsUnsentUnits(t *testing.T) {
 		}, 25},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for seed := first; seed < first+20; seed++ { // the syncs come at other times
-				f := newFleetOf(t, seed, 2, c.roots, Options{})
+			for n := range uint64(20) { // the syncs come at other times
+				f := newFleetOf(t, testseed.Nth(first, n), 2, c.roots, Options{})
 				for i := range f.processes {
 					f.taking(i, hourAndBucket, 10)
 				}
