@@ -74,6 +74,7 @@ type count struct {
 	floor tally
 
 	part  int64 // units that this process added to the window, or ever to the bucket
+	alone bool  // no root answers
 	views []view
 }
 
@@ -175,7 +176,11 @@ func (c *count) otherUnits(l *limit, used float64, now int64) float64 {
 			recent = 0 // whatever their last rate was, the quota bounds their units since
 		}
 	}
-	return l.admitted(used, c.rate*float64(recent)) + usual*float64(age-recent)
+	others := l.admitted(used, c.rate*float64(recent)) + usual*float64(age-recent)
+	if l.kind == window && (c.alone || age > l.recent) && c.local > 0 {
+		others = max(others, float64(c.part-c.total.part)*c.usual/c.local) // in a window, all fill their parts of it at once
+	}
+	return others
 }
 
 // isolate prepares c for a time without replies. If all together used nearly all of the quota,
@@ -216,7 +221,8 @@ func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.use
 // base returns a lower bound of a bucket's total: the units that this process added since
 // the bucket was empty. Every root needs it along with units, because a root has no clock
 // to see that the bucket was empty. It gets no more: the others send it their own units, and
-// another root's total may contain units that they have yet to send to this root.
+// another root's total may contain units that they have yet to send to this root. Only a debt of one
+// charge is above all that this process knows: a root would bound it.
 func (c *count) base(l *limit) float64 { return c.value(l, c.floor) }
 
 // level returns x and the bound of an entry for root i that has a bucket's level instead of late
@@ -324,6 +330,9 @@ func (c *count) add(l *limit, units, now int64) {
 		c.total, c.floor = tally{c.value(l, c.total), c.part}, tally{c.value(l, c.floor), c.part}
 	}
 	c.part += units
+	if l.kind == bucket && units > l.capacity { // a debt, and not an error of the processes together: see base
+		c.floor = tally{c.value(l, c.total), c.part}
+	}
 	if l.kind == window && c.value(l, c.total) < 0 { // a refund of units of a counter that was removed
 		c.total = tally{0, c.part}
 	}

@@ -104,3 +104,25 @@ func TestLateUnitsInAnothersLevel(t *testing.T) {
 		}
 	}
 }
+
+// A root that hung gets the units of a window once, also if a process that started meanwhile knows
+// the sum from the other root.
+func TestUnitsThatARootMissed(t *testing.T) {
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(10_000, 10*time.Hour)}}
+	f := newFleet(t, 8, 2, Options{})
+	offer := func(length time.Duration) int {
+		return sum(f.offer(100, f.elapsed+length, time.Second, p.Charge("alice"), f.loads()["even"]))
+	}
+	admitted := offer(10 * time.Second)
+	f.roots[1].down = true
+	admitted += offer(time.Second)
+	f.replace(0, 0)
+	admitted += offer(time.Minute)
+	f.roots[1].down = false
+	f.advance(f.elapsed + time.Minute)
+	f.settled(p.Charge("alice"))
+	f.advance(f.elapsed + time.Minute)
+	if used := f.peek(3, p.Charge("alice")).Used; float64(used) > 1.02*float64(admitted) {
+		t.Errorf("%d units were admitted, and %d are used", admitted, used)
+	}
+}

@@ -89,3 +89,50 @@ func TestSequentialFlushes(t *testing.T) {
 		})
 	}
 }
+
+// While no root answers, each process fills its last known part of a quota that was used up before,
+// of windows, too.
+func TestSequentialWindowsWithoutRoots(t *testing.T) {
+	for _, length := range []time.Duration{time.Second, 10 * time.Second} {
+		for _, times := range []float64{1.6, 5} {
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000*int64(length/time.Second), length)}}
+			f := newFleet(t, 8, 1, Options{})
+			offer := func(windows int) int {
+				return sum(f.offer(1000*times, f.elapsed+time.Duration(windows)*length, time.Second, p.Charge("alice"), f.loads()["even"]))
+			}
+			offer(3)
+			f.roots[0].down = true
+			offer(1)
+			if off := 100 * (float64(offer(6))/float64(6*p.Limits[0].Quota) - 1); off > 15 || off < -10 {
+				t.Errorf("%v, %v times the quota: %+.1f %% in six windows", length, times, off)
+			}
+		}
+	}
+}
+
+// Roots that hang for less than a call, or lose one call in twenty, cost little: the units go with the
+// next call.
+func TestSequentialLostCalls(t *testing.T) {
+	hangs := func(f *fleet, r *modelRoot) bool {
+		return f.elapsed%time.Second < 150*time.Millisecond && r == f.roots[int(f.elapsed/time.Second)%len(f.roots)]
+	}
+	loses := func(f *fleet, _ *modelRoot) bool { return f.random.Float64() < 0.05 }
+	for _, c := range []struct {
+		name  string
+		roots int
+		cut   func(f *fleet, r *modelRoot) bool
+	}{{"one root hangs", 1, hangs}, {"two hang in turn", 2, hangs}, {"one root loses calls", 1, loses}, {"two lose calls", 2, loses}} {
+		for _, low := range []float64{0.5, 1} {
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 1000}}}
+			f := newFleet(t, 8, c.roots, Options{Low: low})
+			offer := func(length time.Duration) int {
+				return sum(f.offer(1600, f.elapsed+length, time.Second, p.Charge("alice"), f.loads()["even"]))
+			}
+			offer(10 * time.Second)
+			f.cut = func(_ int, r *modelRoot) bool { return c.cut(f, r) }
+			if off := 100 * (float64(offer(time.Minute))/60_000 - 1); off > 5 || off < -5 {
+				t.Errorf("%s, Low %v: %+.1f %% of the quota", c.name, low, off)
+			}
+		}
+	}
+}

@@ -332,3 +332,59 @@ func TestRefundInDebt(t *testing.T) {
 		}
 	}
 }
+
+// A debt that one process records or settles is kept in full, also in a bucket that is in use.
+func TestSequentialDebtOfABusyBucket(t *testing.T) {
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket}}}
+	for _, load := range []float64{50, 160} {
+		for _, mode := range []quota.Mode{quota.Enforce, quota.Record} {
+			f := newFleet(t, 8, 1, Options{})
+			offer := func(length time.Duration) []int {
+				return f.offer(load, f.elapsed+length, time.Second, p.Charge("alice"), f.loads()["even"])
+			}
+			offer(time.Minute)
+			c := p.Charge("alice")
+			c.Mode = mode
+			if mode == quota.Record {
+				c.Cost = 1000
+			}
+			var d throttler.Decision
+			var err error
+			for ; err == nil && !d.Allowed; d, err = f.processes[0].throttler.Take(t.Context(), c) {
+				f.advance(f.elapsed + time.Millisecond)
+			}
+			if err == nil && mode == quota.Enforce {
+				_, err = f.processes[0].throttler.Settle(t.Context(), d, 1000)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if each := offer(12 * time.Second); sum(each[1:9]) > 50 {
+				t.Errorf("load %v, mode %v: %v a second after a debt that drains in 10 s", load, mode, each)
+			}
+		}
+	}
+}
+
+// A refund reaches a root that hangs meanwhile.
+func TestRefundWhileARootHangs(t *testing.T) {
+	for roots := 1; roots <= 2; roots++ {
+		f := newFleet(t, 2, roots, Options{})
+		d := f.taking(0, hourAndBucket, 90)
+		f.settle()
+		f.roots[roots-1].down = true
+		f.advance(f.elapsed + time.Second)
+		if _, err := f.processes[0].throttler.Settle(t.Context(), d, 10); err != nil {
+			t.Fatal(err)
+		}
+		f.advance(f.elapsed + time.Second)
+		f.roots[roots-1].down = false
+		f.advance(f.elapsed + time.Minute)
+		f.settle()
+		for i := range f.processes {
+			if used := f.bothUsed(i); used != [2]int64{10, 10} {
+				t.Errorf("%d roots: process %d has used %v; want 10", roots, i, used)
+			}
+		}
+	}
+}

@@ -121,6 +121,7 @@ func (b *Backend) writeResend(a *aggregator, clock time.Time, now int64) {
 
 // writeTotals adds the counts of c with the totals that the root had before it lost its memory.
 func (w *writer) writeTotals(c *counter) {
+	w.b.resets.apply(c, w.now)
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)

@@ -25,6 +25,14 @@ func resendOf(t *testing.T, processes, keys int) (f *fleet, policy *throttler.Po
 		}
 	}
 	f.advance(f.elapsed + 30*time.Second)
+	for _, p := range f.processes { // each hears of the last units
+		for i := range keys {
+			if _, err := p.throttler.Peek(t.Context(), policy.Charge(fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.advance(f.elapsed + 30*time.Second)
 	if n := len(f.roots[0].counters); n != keys {
 		t.Fatalf("the root has %d counters, want %d", n, keys)
 	}

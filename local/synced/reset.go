@@ -29,7 +29,7 @@ func (c *counter) reset(resetAt int64, i int, now int64) {
 // second reset. hear reports whether c has changed.
 func (c *counter) hear(resetAt int64, a *aggregator, late, now int64) bool {
 	switch {
-	case c.isReset && resetAt >= c.resetAt: // this process's reset is later, and its clock is behind
+	case c.isReset && resetAt >= c.resetAt && c.resetAt > now-late: // this process's reset is later, and its clock is behind
 		c.resetAt = resetAt + 1
 	case resetAt <= c.resetAt:
 		return false

@@ -89,8 +89,7 @@ func TestResetClearsEveryProcess(t *testing.T) {
 			f.taking(5, hourAndBucket, 10)
 			f.settle()
 			for i := range f.processes {
-				// Units that waited for a root may be in a window twice.
-				if used := f.bothUsed(i); used[0] < 60 || used[0] > 70 || used[1] != 60 {
+				if used := f.bothUsed(i); used != [2]int64{60, 60} {
 					t.Errorf("process %d has used %v after 60 units", i, used)
 				}
 			}
@@ -263,6 +262,68 @@ func TestManyResets(t *testing.T) {
 			t.Errorf("try %d: %d of %d keys are allowed after their reset; want %d at least", try, allowed, len(charges), want)
 		}
 		f.advance(f.elapsed + 3*DefaultSync)
+	}
+}
+
+// A process whose table is full resets a key at the others.
+func TestResetWithAFullTable(t *testing.T) {
+	f := newFleet(t, 2, 1, Options{MaxKeys: 64})
+	f.taking(1, hourAndBucket, 100)
+	f.advance(f.elapsed + time.Second)
+	for i := range 2000 { // others use up their quotas at process 0
+		c := hourAndBucket.Charge(fmt.Sprint("other-", i))
+		c.Cost = 100
+		if _, err := f.processes[0].throttler.Take(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.advance(f.elapsed + time.Second)
+	f.reset(0)
+	f.advance(f.elapsed + 3*DefaultSync)
+	if used := f.bothUsed(1); used != [2]int64{} {
+		t.Errorf("after the reset, %v are used", used)
+	}
+}
+
+// Of two resets, the later one counts, also if the process of the earlier one was cut off from the
+// roots.
+func TestResetOfAProcessThatWasCutOff(t *testing.T) {
+	f := newFleet(t, 3, 2, Options{})
+	f.taking(0, hourAndBucket, 90)
+	f.settle()
+	f.cut = func(p int, _ *modelRoot) bool { return p == 3 }
+	f.advance(f.elapsed + time.Second)
+	f.reset(2) // no root hears of it
+	f.advance(f.elapsed + time.Minute)
+	f.reset(0)
+	f.advance(f.elapsed + time.Second)
+	f.taking(0, hourAndBucket, 40)
+	f.taking(1, hourAndBucket, 40)
+	f.advance(f.elapsed + 5*time.Minute)
+	f.cut = nil
+	f.settle()
+	f.settle()
+	for i := range f.processes {
+		if used := f.bothUsed(i); used != [2]int64{80, 80} {
+			t.Errorf("process %d has used %v; want 80", i, used)
+		}
+	}
+}
+
+// A root that loses its memory after a reset does not get the counts of before it.
+func TestResetBeforeALossOfMemory(t *testing.T) {
+	f := newFleet(t, 2, 1, Options{})
+	f.taking(0, hourAndBucket, 90)
+	f.settle()
+	f.reset(0)
+	f.advance(f.elapsed + time.Minute)
+	f.roots[0].flush()
+	f.advance(f.elapsed + 2*time.Minute) // no process is asked
+	f.processes = append(f.processes, f.start(0))
+	f.bothUsed(2)
+	f.advance(f.elapsed + time.Second)
+	if used := f.bothUsed(2); used != [2]int64{} {
+		t.Errorf("a new process says that %v are used after a reset", used)
 	}
 }
 

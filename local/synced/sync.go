@@ -26,8 +26,8 @@ const (
 	perCallTime = 20 * time.Millisecond
 
 	// lateAfter is the number of syncs without a reply after which the units of a bucket are
-	// late: the bucket had time to drain while they waited.
-	lateAfter = 3
+	// late: the bucket had time to drain while they waited. One call that is lost takes three.
+	lateAfter = 4
 
 	// goal is the part of a bucket's capacity up to which late units fill it.
 	goal = 0.75
@@ -336,7 +336,7 @@ func (b *Backend) makeLate(a *aggregator, now int64) {
 			s := b.stripeFor(e.c)
 			s.mu.Lock()
 			n := e.c.countOf(e.view, a.index)
-			if n < 0 || e.c.limits[n].kind == bucket {
+			if n < 0 || e.c.limits[n].kind == bucket && e.units >= 0 {
 				e.units = 0
 				x, bound := 0.0, 0.0
 				if n >= 0 {
@@ -406,9 +406,7 @@ func (w *writer) write(c *counter) {
 			x = count.window
 		}
 		switch {
-		case l.kind == window && w.a.lateness != inTime && !v.answered() && count.total.total > 0:
-			e.units, bound = 0, -count.value(l, count.total) // other roots have the sum
-		case l.kind == bucket && w.a.lateness != inTime:
+		case l.kind == bucket && w.a.lateness != inTime && e.units >= 0:
 			e.units = 0
 			x, bound = count.level(l, w.a.index, w.now)
 		case v.answered() && raise:

@@ -19,9 +19,9 @@
 //
 // Between two syncs, a total is extrapolated with the rate at which other processes
 // added to it. Units admitted beyond a quota are a debt that the next requests wait out. It is at
-// most one capacity, and what a process could not send for three syncs fills a bucket to three
-// quarters at most, so that the debt of an outage ends soon. A debt that one process records or
-// settles is kept in full.
+// most one capacity, and what a process could not send for four syncs fills a bucket to three
+// quarters at most, so that the debt of an outage ends soon. A single charge of more than the
+// capacity, recorded or settled, is kept in full.
 //
 // While no root of a count answers, decisions are Degraded, and an [observe.Warned] says so.
 //
@@ -330,7 +330,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 
 // Reset implements driver.Backend. It makes no call: the count begins again in this process, and
 // in the others when they hear of it, within two syncs. These also drop the units that they admitted
-// until then and have not sent. A refund of an earlier charge does nothing.
+// until then and have not sent. A refund of an earlier charge does nothing. A key that this process
+// counts together with others begins again in the others alone.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -341,9 +342,9 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	}
 	first, locked := b.lock(charges)
 	defer b.unlock(locked)
-	for _, c := range b.find(first, charges, r.Now, nil) {
+	for n, c := range b.find(first, charges, r.Now, nil) {
 		if c.pooled {
-			continue
+			c = b.stripeFor(c).outside(&charges[n], r.Now)
 		}
 		c.reset(max(r.Now, c.resetAt+1), -1, r.Now)
 		c.isReset = true

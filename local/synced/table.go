@@ -142,6 +142,7 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 		alone := c.group.alone.Load()
 		for k := range c.policy.Limits {
 			c.counts[k].roll(&c.limits[k], now)
+			c.counts[k].alone = alone != 0
 			if alone > c.counts[k].time {
 				c.counts[k].isolate(&c.limits[k], now)
 			}
@@ -153,6 +154,16 @@ func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged
 
 func (s *stripe) newCounter(root name, pooled bool) *counter {
 	return &counter{root: root, stripe: uint8(s.index), group: s.groups.choose(string(root[:])), pooled: pooled}
+}
+
+// outside returns a new counter of charge that is in no table, and goes to the roots.
+func (s *stripe) outside(charge *quota.Charge, now int64) *counter {
+	c := s.newCounter(nameOf(charge), false)
+	s.use(c, charge.Policy, now)
+	for r := range c.group.servers {
+		s.markDirty(c, r)
+	}
+	return c
 }
 
 func (b *Backend) stripeFor(c *counter) *stripe { return &b.stripes[c.stripe] }
