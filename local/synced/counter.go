@@ -162,23 +162,28 @@ func (l *limit) admitted(used, units float64) float64 {
 	return units - above + above*(high-max(used, l.low))/(high-l.low+above)
 }
 
-// otherUnits estimates the units that the others have added since the last reply. A reply that
-// is late by more than a few syncs may never come. The estimate then uses their usual rate
-// or, if all together used nearly all of the quota, their part of it: the rest of the quota
-// would be a small difference of two estimates.
+// otherUnits estimates the units that the others have added since the last reply, to used units that
+// have drained since. A reply that is late by more than a few syncs may never come. The estimate then
+// uses their usual rate. If all together used nearly all of the quota, the others have their part of
+// what is left only: the rest of it would be a small difference of two estimates.
 func (c *count) otherUnits(l *limit, used float64, now int64) float64 {
 	age := max(now-c.time, 0)
 	recent := min(age, l.recent)
-	usual := c.usual
+	usual, bound, added := c.usual, math.Inf(1), float64(c.part-c.total.part)
 	if total := c.usual + c.local; total > nearly*l.rate {
-		usual = l.rate * c.usual / total
-		if l.kind == bucket && age > l.recent/2 { // a window has no rate while it fills
+		part := c.usual / total
+		usual = l.rate * part
+		switch {
+		case l.kind == window: // it has no rate while it fills
+		case age > l.recent/2:
 			recent = 0 // whatever their last rate was, the quota bounds their units since
+		case l.low == float64(l.capacity):
+			bound = max(float64(l.capacity)-(used-added), 0) * part // otherwise all would refuse until the next sync
 		}
 	}
-	others := l.admitted(used, c.rate*float64(recent)) + usual*float64(age-recent)
+	others := min(l.admitted(used, c.rate*float64(recent))+usual*float64(age-recent), bound)
 	if l.kind == window && (c.alone || age > l.recent) && c.local > 0 {
-		others = max(others, float64(c.part-c.total.part)*c.usual/c.local) // in a window, all fill their parts of it at once
+		others = max(others, added*c.usual/c.local) // in a window, all fill their parts of it at once
 	}
 	return others
 }

@@ -62,7 +62,7 @@ func TestSequentialCuts(t *testing.T) {
 			}
 			bound := quota * 2
 			if c.roots == 1 { // the side without one has its share
-				bound = quota * 16 / 10
+				bound = quota * 14 / 10
 			}
 			if n := mean(during, c.length.Seconds()); n > bound {
 				t.Errorf("%d a second were admitted in the cut of a quota of %d; want at most %d", n, quota, bound)

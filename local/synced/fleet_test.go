@@ -259,17 +259,17 @@ func TestSequentialManyProcesses(t *testing.T) {
 	const quota, runs = 50, 10
 	for _, low := range []float64{0.2, 1} {
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket}}}
-		all, seed := 0, testseed.Of(t)
+		admitted, seed := 0, testseed.Of(t)
 		for run := range uint64(runs) {
 			f := newFleetOf(t, testseed.Nth(seed, run), 300, 1, Options{Low: low})
 			choose := f.loads()["even"]
 			f.offer(2*quota, 4*time.Second, time.Second, policy.Charge("alice"), choose)
 			n := sum(f.offer(2*quota, 14*time.Second, time.Second, policy.Charge("alice"), choose))
-			if all += n; n < 450 || n > 550 {
+			if admitted += n; n < 450 || n > 550 {
 				t.Errorf("low %v: %d were admitted in 10 s; the quota is 500", low, n)
 			}
 		}
-		off := 100 * (float64(all)/(10*quota*runs) - 1)
+		off := 100 * (float64(admitted)/(10*quota*runs) - 1)
 		t.Logf("low %v: %+.1f %% in %d times 10 s", low, off, runs)
 		if off < -5 || off > 5 {
 			t.Errorf("low %v: %+.1f %% of the quota", low, off)

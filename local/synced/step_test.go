@@ -49,22 +49,27 @@ func TestSequentialStep(t *testing.T) {
 	write(t, "step", drawn)
 }
 
-// Three times the quota are admitted without a saw-tooth, also with a capacity of three syncs only.
+// More than the quota is admitted without a saw-tooth, also with a capacity of three syncs only.
 func TestSequentialNoSawTooth(t *testing.T) {
 	const quota = 100
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 3 * quota}}}
-	for _, processes := range []int{50, 300} {
-		f := newFleetOf(t, 1, processes, 1, Options{Sync: time.Second, Low: 0.5})
-		f.rate(3*quota, 30, policy.Charge("alice"))
-		each := f.offer(3*quota, f.elapsed+time.Minute, time.Second, policy.Charge("alice"), f.loads()["even"])
+	for _, c := range []struct {
+		low       float64
+		processes int
+		times     float64 // the quota
+		most      float64 // times the spread of random requests
+	}{{0.5, 50, 3, 2}, {0.5, 300, 3, 2}, {1, 6, 2, 1}, {1, 12, 2, 1}} {
+		f := newFleetOf(t, 1, c.processes, 1, Options{Sync: time.Second, Low: c.low})
+		f.rate(c.times*quota, 30, policy.Charge("alice"))
+		each := f.offer(c.times*quota, f.elapsed+time.Minute, time.Second, policy.Charge("alice"), f.loads()["even"])
 		var squares float64
 		for _, n := range each {
 			squares += math.Pow(float64(n-quota), 2)
 		}
 		spread := math.Sqrt(squares / float64(len(each)) / quota)
-		t.Logf("%d processes: the spread of seconds is %.2f times that of random requests; %v", processes, spread, each)
-		if spread > 2 {
-			t.Errorf("%d processes: the spread of seconds is %.2f times that of random requests; want at most 2", processes, spread)
+		t.Logf("Low %v, %d processes: the spread of seconds is %.2f times that of random requests; %v", c.low, c.processes, spread, each)
+		if spread > c.most {
+			t.Errorf("Low %v, %d processes: the spread of seconds is %.2f times that of random requests; want at most %v", c.low, c.processes, spread, c.most)
 		}
 	}
 }
