@@ -162,10 +162,10 @@ func (l *limit) admitted(used, units float64) float64 {
 	return units - above + above*(high-max(used, l.low))/(high-l.low+above)
 }
 
-// otherUnits estimates the units that the others have added since the last reply, to used units that
-// have drained since. A reply that is late by more than a few syncs may never come. The estimate then
-// uses their usual rate. If all together used nearly all of the quota, the others have their part of
-// what is left only: the rest of it would be a small difference of two estimates.
+// otherUnits estimates the units that the others have added since the last reply; used counts without
+// them. A reply that is late by more than a few syncs may never come, so their usual rate is taken
+// then. If all together used nearly all of the quota, the others have only their part of what was free
+// or has drained since: the rest of it would be a small difference of two estimates.
 func (c *count) otherUnits(l *limit, used float64, now int64) float64 {
 	age := max(now-c.time, 0)
 	recent := min(age, l.recent)
@@ -226,8 +226,8 @@ func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.use
 // base returns a lower bound of a bucket's total: the units that this process added since
 // the bucket was empty. Every root needs it along with units, because a root has no clock
 // to see that the bucket was empty. It gets no more: the others send it their own units, and
-// another root's total may contain units that they have yet to send to this root. Only a debt of one
-// charge is above all that this process knows: a root would bound it.
+// another root's total may contain units that they have yet to send to this root. After a single
+// charge of more than the capacity, it is all that this process knows: a root would bound the debt.
 func (c *count) base(l *limit) float64 { return c.value(l, c.floor) }
 
 // level returns x and the bound of an entry for root i that has a bucket's level instead of late

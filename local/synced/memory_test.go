@@ -333,7 +333,8 @@ func TestRefundInDebt(t *testing.T) {
 	}
 }
 
-// A debt that one process records or settles is kept in full, also in a bucket that is in use.
+// A single charge of more than the capacity, recorded or settled, is kept in full, also in a bucket
+// that is in use.
 func TestSequentialDebtOfABusyBucket(t *testing.T) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket}}}
 	for _, load := range []float64{50, 160} {
